@@ -1,0 +1,43 @@
+"""gpu_engine: plans, launches and watches PyTorch training runs; trains them too.
+
+Everything public is imported on first use, so that importing this package costs nothing and
+brings in no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_engine.launch import launch
+    from gpu_engine.spec import RunSpec
+    from gpu_engine.worker.task import Task
+
+__all__ = ["RunSpec", "Task", "launch", "log"]
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Task": "gpu_engine.worker.task",
+    "RunSpec": "gpu_engine.spec",
+    "launch": "gpu_engine.launch",
+}
+
+
+def log(**values: float) -> None:
+    """Add named values to this rank's record; outside a run it does nothing.
+
+    Values are numbers (anything `float()` takes; a tensor is read later, off the step).
+    """
+    import sys
+
+    recorder = sys.modules.get("gpu_engine.worker.recorder")
+    if recorder is not None and recorder.current is not None:
+        recorder.current.metric(values)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        from importlib import import_module
+
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
