@@ -59,8 +59,9 @@ class ParallelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """multinode: which of them this one is, counted from 0."""
     master_addr: str = "127.0.0.1"
     """multinode: numeric address of node 0, reachable from every node."""
-    master_port: Port = 29500
-    """TCP port on node 0. On one machine 0 takes any free port."""
+    master_port: Port | None = None
+    """TCP port on node 0; 0 on one machine: any free one. None: 29500 for several machines, any
+    free one on a single machine."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """auto: nccl on GPUs, gloo on CPU."""
     launcher: Literal["auto", "direct", "torchrun"] = "auto"
@@ -322,10 +323,9 @@ def _name(value: Any, problems: list[Problem]) -> str:
 
 
 def _unknown(key: str, known: list[str], *, value: Any = None) -> Problem:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not near:  # right word, wrong section
-        last = key.rpartition(".")[2]
-        near = [k for k in known if k.rpartition(".")[2] == last][:1]
+    last = key.rpartition(".")[2]
+    near = [k for k in known_keys() if k.rpartition(".")[2] == last]  # right word, wrong section
+    near = near[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if near:
         return Problem(key, value, f"there is no such key; did you mean {near[0]}?")
     section = key.partition(".")[0]

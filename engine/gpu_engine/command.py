@@ -1,0 +1,91 @@
+"""A person's own command as the plan sees it: placeholders filled, nothing put through a shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from gpu_engine.errors import Problem
+
+PLACEHOLDERS = {
+    "batch.per_gpu": "examples in one replica's forward pass",
+    "batch.global": "examples in one step over all replicas",
+    "batch.size": "the batch size as typed",
+    "batch.accumulate": "backward passes a step",
+    "lr": "the learning rate, scaled",
+    "world_size": "processes over all nodes",
+    "replicas": "copies of the model over all nodes",
+    "nodes": "machines",
+    "node_rank": "which machine this is",
+    "amp": "off, bf16 or fp16",
+    "epochs": "train.epochs",
+    "steps": "train.steps",
+    "seed": "train.seed",
+    "workers": "DataLoader workers a rank",
+    "run.dir": "this run's folder",
+    "run.name": "this run's name",
+}
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+def check(command: Sequence[str]) -> list[Problem]:
+    """Unknown placeholders and arguments that no process can take."""
+    out = []
+    for arg in command:
+        if "\0" in arg:
+            out.append(Problem("task.command", arg, "an argument can't hold a NUL character"))
+        for match in _TOKEN.finditer(arg):
+            name = match.group(1)
+            if name is not None and name not in PLACEHOLDERS:
+                out.append(Problem("task.command", "{" + name + "}",
+                                   "there is no such placeholder ({{ writes a brace); there are "
+                                   + ", ".join(PLACEHOLDERS)))
+    return out
+
+
+def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """The argument list with placeholders replaced; `{{` and `}}` are braces.
+
+    A name that `values` lacks is left as it stands (the run folder, before launch).
+    """
+
+    def one(match: re.Match[str]) -> str:
+        if match.group() in ("{{", "}}"):
+            return match.group()[0]
+        name = match.group(1)
+        return str(values[name]) if name in values else match.group()
+
+    return tuple(_TOKEN.sub(one, arg) for arg in command)
+
+
+def is_python(word: str) -> bool:
+    """Whether a command's first word is a Python interpreter."""
+    return re.fullmatch(r"(python|pypy)[\d.]*", PurePath(word).name) is not None
+
+
+SELF_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "fabric", "composer", "mpirun",
+                            "mpiexec", "srun", "bash", "sh", "zsh"})
+
+
+def launches_itself(command: Sequence[str]) -> bool:
+    """Whether the command starts its own ranks, so that it runs once, as it is."""
+    name = PurePath(command[0]).name
+    if name in SELF_LAUNCHERS or name.endswith(".sh"):
+        return True
+    return is_python(name) and list(command[1:3]) in (
+        ["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"],
+        ["-m", "accelerate.commands.launch"], ["-m", "deepspeed.launcher.runner"])
+
+
+def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+    """The same command started by torchrun with `options`, by the command's own interpreter."""
+    head, rest = command[0], list(command[1:])
+    if is_python(head):
+        run = (head, "-m", "torch.distributed.run", *options)
+        # Interpreter switches have no place in torchrun's line, but for -m.
+        if rest and (not rest[0].startswith("-") or rest[0] == "-m"):
+            return (*run, *rest)
+        return (*run, "--no-python", head, *rest)
+    return ("torchrun", *options, "--no-python", head, *rest)

@@ -1,0 +1,235 @@
+"""Following a run: fold what its ranks append into one view a rank.
+
+`RankView.fold` is pure; `Follower` reads. Both serve the command line and the panel, for live
+and for finished runs alike.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_engine.events import Tail, number
+from gpu_engine.runs import Run, State
+
+
+@dataclass(slots=True)
+class RankView:
+    """The latest that is known of one rank. None: not known (yet)."""
+
+    rank: int
+    local_rank: int | None = None
+    node: int | None = None
+    pid: int | None = None
+    attempt: int = 1
+    devices: list[str] = field(default_factory=list)
+    phase: str | None = None
+    phase_since: float | None = None
+    """Unix seconds."""
+    beat: float | None = None
+    """When the rank was last heard of, unix seconds."""
+    step: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    lr: float | None = None
+    samples_per_s: float | None = None
+    """This rank's own."""
+    data_wait: float | None = None
+    skipped: int | None = None
+    gpu_allocated: list[int | None] = field(default_factory=list)
+    gpu_reserved: list[int | None] = field(default_factory=list)
+    gpu_peak: list[int | None] = field(default_factory=list)
+    """Bytes, one entry a device."""
+    rss: int | None = None
+    evaluations: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint: str | None = None
+    checkpoint_step: int | None = None
+    warnings: list[str] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    outcome: str | None = None
+    """completed | stopped | failed, once it has ended."""
+    total_steps: int | None = None
+    steps_per_epoch: int | None = None
+    epochs: int | None = None
+    first_step: int = 0
+    examples: int | None = None
+    dropped: int | None = None
+    step_times: list[tuple[float, int]] = field(default_factory=list)
+    """(unix seconds, step) of the last step events, oldest first: for the rate."""
+
+    def fold(self, event: dict[str, Any]) -> None:
+        """Take in one event. Fields of the wrong type are left out, never raised."""
+        t = number(event.get("t"))
+        if t is not None and math.isfinite(t):
+            self.beat = t if self.beat is None else max(self.beat, t)
+        take = getattr(self, f"_{event['kind']}", None)
+        if take is not None:
+            take(event)
+
+    def _start(self, event: dict[str, Any]) -> None:
+        self.attempt = _int(event.get("attempt")) or 1
+        self.pid, self.node = _int(event.get("pid")), _int(event.get("node"))
+        self.local_rank = _int(event.get("local_rank"))
+        device = event.get("device")
+        self.devices = [str(d) for d in (device if isinstance(device, list) else [device])]
+        self.error = self.outcome = None
+        self.step_times.clear()
+
+    def _schedule(self, event: dict[str, Any]) -> None:
+        for name in ("total_steps", "steps_per_epoch", "epochs", "examples", "dropped"):
+            setattr(self, name, _int(event.get(name)))
+        self.first_step = _int(event.get("first_step")) or 0
+
+    def _step(self, event: dict[str, Any]) -> None:
+        step = _int(event.get("step"))
+        if step is None:
+            return
+        self.step, self.epoch = step, _int(event.get("epoch"))
+        self.skipped = _int(event.get("skipped"))
+        losses = event.get("losses")
+        last = losses[-1] if isinstance(losses, list) and losses else event.get("loss")
+        self.loss, self.lr = number(last), number(event.get("lr"))
+        self.samples_per_s = number(event.get("samples_per_s"))
+        self.data_wait = number(event.get("data_wait"))
+        self.step_times.append((number(event["t"]) or 0.0, step))
+        del self.step_times[:-100]
+
+    def _memory(self, event: dict[str, Any]) -> None:
+        for name in ("gpu_allocated", "gpu_reserved", "gpu_peak"):
+            value = event.get(name)
+            setattr(self, name, [_int(v) for v in value] if isinstance(value, list) else [])
+        self.rss = _int(event.get("rss"))
+
+    def _phase(self, event: dict[str, Any]) -> None:
+        phase = event.get("phase")
+        self.phase = phase if isinstance(phase, str) else None
+        self.phase_since = number(event.get("since"))
+
+    def _metric(self, event: dict[str, Any]) -> None:
+        self.metrics.update(_named(event))
+
+    def _eval(self, event: dict[str, Any]) -> None:
+        self.evaluations.update(_named(event))
+
+    def _checkpoint(self, event: dict[str, Any]) -> None:
+        path = event.get("path")
+        self.checkpoint = path if isinstance(path, str) else None
+        self.checkpoint_step = _int(event.get("step"))
+
+    def _warning(self, event: dict[str, Any]) -> None:
+        self.warnings.append(str(event.get("message")))
+        del self.warnings[:-50]
+
+    def _error(self, event: dict[str, Any]) -> None:
+        if self.error is None:  # the first is the cause, what follows its wake
+            self.error = event
+
+    def _end(self, event: dict[str, Any]) -> None:
+        outcome = event.get("outcome")
+        self.outcome = outcome if isinstance(outcome, str) else None
+        self.phase = "done"
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Steps a second over the last half minute or so; None before two reports."""
+        recent = [p for p in self.step_times if p[0] >= self.step_times[-1][0] - 30]
+        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+            return None
+        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a whole run is."""
+
+    step: int | None
+    """The slowest rank's."""
+    total_steps: int | None
+    loss: float | None
+    """Mean over the ranks' latest."""
+    samples_per_s: float | None
+    """Sum over the ranks."""
+    seconds_left: float | None
+
+    @property
+    def share(self) -> float | None:
+        if self.step is None or not self.total_steps:
+            return None
+        return min(self.step / self.total_steps, 1.0)
+
+
+def progress(ranks: Iterable[RankView]) -> Progress:
+    """Sum up the ranks of one run."""
+    views = list(ranks)
+    steps = [v.step for v in views if v.step is not None]
+    step = min(steps) if steps else None
+    total = next((v.total_steps for v in views if v.total_steps), None)
+    losses = [v.loss for v in views if v.loss is not None]
+    rates = [v.samples_per_s for v in views if v.samples_per_s is not None]
+    pace = [v.steps_per_s for v in views if v.step_times and v.steps_per_s]
+    left = (total - step) / min(pace) if pace and total and step is not None else None
+    return Progress(step, total, sum(losses) / len(losses) if losses else None,
+                    sum(rates) if rates else None, left)
+
+
+class Follower:
+    """Reads what is new of all ranks of a run, in bounded batches."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ranks: dict[int, RankView] = {}
+        self.state: State = run.state()
+        self._tails: dict[int, Tail] = {}
+        self._looked = 0.0
+
+    @property
+    def skipped(self) -> int:
+        """Lines that did not parse, so far."""
+        return sum(tail.skipped for tail in self._tails.values())
+
+    def poll(self, *, budget: float = 0.05) -> list[tuple[int, dict[str, Any]]]:
+        """Read state and events; fold them in; return the new events with their rank.
+
+        Stops after about `budget` seconds, or when nothing is new.
+        """
+        end = time.monotonic() + budget
+        self.state = self.run.state()
+        self._look()
+        fresh: list[tuple[int, dict[str, Any]]] = []
+        while True:
+            before = len(fresh)
+            for rank, tail in self._tails.items():
+                for event in tail.read(1 << 18):
+                    self.ranks[rank].fold(event)
+                    fresh.append((rank, event))
+            if len(fresh) == before or time.monotonic() > end:
+                return fresh
+
+    def progress(self) -> Progress:
+        return progress(self.ranks.values())
+
+    def _look(self) -> None:
+        """Ranks may come late (other nodes, own launchers): look for new files each second."""
+        now = time.monotonic()
+        if self._tails and now - self._looked < 1.0:
+            return
+        self._looked = now
+        for rank in self.run.ranks():
+            if rank not in self._tails:
+                self._tails[rank] = Tail(self.run.events(rank))
+                self.ranks[rank] = RankView(rank)
+        self._tails = dict(sorted(self._tails.items()))
+        self.ranks = dict(sorted(self.ranks.items()))
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _named(event: dict[str, Any]) -> dict[str, float]:
+    return {k: v for k, raw in event.items()
+            if k not in ("t", "kind", "step") and (v := number(raw)) is not None}

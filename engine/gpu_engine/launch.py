@@ -1,0 +1,99 @@
+"""From a spec to a run that goes on without us: the one way in for panel, command line, scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gpu_engine import runs
+from gpu_engine.devices import Inventory, Snapshot, discover
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.plan import LaunchPlan, plan
+from gpu_engine.preflight import check_all
+from gpu_engine.spec import RunSpec, to_toml
+
+SUPERVISOR = str(Path(__file__).parent / "supervisor" / "__main__.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec that fits, resolved on this machine, not yet started."""
+
+    spec: RunSpec
+    inventory: Inventory
+    plan: LaunchPlan
+
+
+def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
+            base: tuple[str, RunSpec] | None = None, snapshot: Snapshot | None = None) -> Prepared:
+    """Resolve everything a launch would: pick devices, check, plan. No side effects.
+
+    Raises SpecError with all that does not fit, UserError where too few devices are free.
+    """
+    inventory = inventory or discover_for(spec)
+    spec = pick(spec, inventory, snapshot)
+    problems = check_all(spec, inventory)
+    if problems:
+        raise SpecError(problems)
+    return Prepared(spec, inventory,
+                    plan(spec, inventory, python=sys.executable, base=base, environ=os.environ))
+
+
+def launch(spec: RunSpec, *, inventory: Inventory | None = None,
+           base: tuple[str, RunSpec] | None = None) -> runs.Run:
+    """Start a run, detached from this process, and return it at once.
+
+    The run goes on when this process ends. Raises as `prepare`, and UserError where the runs
+    folder can't be written.
+    """
+    return start(prepare(spec, inventory=inventory, base=base))
+
+
+def start(prepared: Prepared) -> runs.Run:
+    """Make the run folder and start its supervisor."""
+    run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan.to_dict())
+    try:
+        with (run.path / "supervisor.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, SUPERVISOR, str(run.path), str(lock)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True,  # no terminal, no hang-up: it outlives us
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
+    return run
+
+
+def discover_for(spec: RunSpec) -> Inventory:
+    """The devices that `spec` chooses from: CPU slots where it names them, although the
+    machine has GPUs."""
+    ids = spec.devices.ids
+    if ids and all(i.startswith("cpu:") for i in ids):
+        from gpu_engine.devices import cpu
+
+        return cpu.discover()
+    return discover()
+
+
+def pick(spec: RunSpec, inventory: Inventory, snapshot: Snapshot | None = None) -> RunSpec:
+    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`.
+
+    Raises UserError saying what holds the others where there are too few.
+    """
+    count = spec.devices.pick
+    if not count or spec.devices.ids:
+        return spec
+    from gpu_engine.devices import free
+
+    chosen = free.choose(count, inventory, snapshot)
+    devices = msgspec.structs.replace(spec.devices, ids=[d.id for d in chosen], pick=None)
+    return msgspec.structs.replace(spec, devices=devices)
+
+
+__all__ = ["Prepared", "UserError", "discover_for", "launch", "pick", "prepare", "start"]

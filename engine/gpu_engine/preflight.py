@@ -1,0 +1,108 @@
+"""What only this machine can answer about a spec: is there such a task, is the port free.
+
+Read-only probes; the pure half of the question is `plan.check`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from gpu_engine import catalog
+from gpu_engine.devices import Inventory
+from gpu_engine.errors import Problem, UserError
+from gpu_engine.plan import check, port_of
+from gpu_engine.spec import RunSpec
+
+
+def check_all(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    """Everything that keeps this spec from running here; empty: nothing does."""
+    return check(spec, inventory) + probe(spec)
+
+
+def probe(spec: RunSpec) -> list[Problem]:
+    return _task(spec) + _command(spec) + _python(spec) + _port(spec)
+
+
+def _task(spec: RunSpec) -> list[Problem]:
+    use = spec.task.use
+    if use is None:
+        return []
+    try:
+        info = catalog.describe(use)
+    except UserError as err:
+        if spec.run.python and not use.partition(":")[0].endswith(".py"):
+            return []  # another environment may well have that module
+        return [Problem("task.use", use, str(err))]
+    out = []
+    names = [f.name for f in info.fields]
+    for name, value in spec.task.params.items():
+        if name not in names and info.whole:
+            near = difflib.get_close_matches(name, names, n=1)
+            there = f"did you mean {near[0]}?" if near else \
+                "it has " + (", ".join(names) or "none")
+            out.append(Problem(f"task.params.{name}", value,
+                               f"{info.name} has no such parameter; {there}"))
+    out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
+                    + (f": {f.help}" if f.help else ""))
+            for f in info.fields if f.required and f.name not in spec.task.params]
+    return out
+
+
+def _command(spec: RunSpec) -> list[Problem]:
+    command = spec.task.command
+    if not command:
+        return []
+    if shutil.which(command[0]) is None:
+        return [Problem("task.command", command[0], "there is no such program on the PATH")]
+    return []
+
+
+def _python(spec: RunSpec) -> list[Problem]:
+    python = spec.run.python
+    if python is None or shutil.which(python):
+        return []
+    what = "can't be executed" if Path(python).exists() else "there is no such interpreter"
+    return [Problem("run.python", python, what)]
+
+
+def _port(spec: RunSpec) -> list[Problem]:
+    mode, port = spec.parallel.mode, port_of(spec)
+    ours = mode == "ddp" or (mode == "multinode" and spec.parallel.node_rank == 0)
+    if not ours or port == 0:
+        return []
+    if 0 < port < 1024 and os.geteuid() != 0:
+        return [Problem("parallel.master_port", port, "ports below 1024 need root; take 29500")]
+    why = port_taken(port)
+    return [Problem("parallel.master_port", port, why)] if why else []
+
+
+def port_taken(port: int) -> str | None:
+    """Why a rendezvous could not listen on `port` of this machine; None: it could.
+
+    The store binds all addresses, so that is what is tried, without SO_REUSEADDR's blindness to
+    a listener; connections of an earlier run in TIME_WAIT do not count as taken.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, port))
+                sock.listen(1)
+        except OSError as err:
+            if err.errno == errno.EADDRINUSE:
+                return f"the port is taken on this machine; {free_port()} is free"
+            if family == socket.AF_INET:
+                return f"can't listen on it: {err.strerror}"
+    return None
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]

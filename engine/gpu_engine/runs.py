@@ -1,0 +1,322 @@
+"""The run folder: where runs live, what state one is in, how to find, ask and remove one.
+
+`$GPU_PANEL_HOME/runs/<id>/`, each 0700:
+
+    spec.toml   plan.json   state.json   lock   supervisor.log
+    ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/
+
+The supervisor alone writes state.json and holds `lock` (flock) while it lives: a lock that is
+free while the state says running means that it died without a word: *lost*.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu_engine import procs
+from gpu_engine.errors import UserError
+from gpu_engine.files import read_json, write_atomic, write_json
+
+StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
+                    "lost"]
+LIVE = frozenset({"queued", "starting", "running", "stopping"})
+FINAL = frozenset({"completed", "stopped", "failed", "lost"})
+EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A process of the run as the supervisor started it."""
+
+    rank: int
+    pid: int
+    ticks: int | None
+    exit: int | None = None
+    """Exit status; minus the signal's number where one ended it; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a run failed: the rank that failed first, and its own words."""
+
+    message: str
+    rank: int | None = None
+    type: str | None = None
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """state.json, with *lost* put in where the supervisor is gone."""
+
+    state: StateName
+    id: str
+    name: str
+    created: float
+    """Unix seconds, as are started and ended."""
+    started: float | None = None
+    ended: float | None = None
+    attempt: int = 1
+    pid: int | None = None
+    """The supervisor's."""
+    ticks: int | None = None
+    boot: str | None = None
+    processes: tuple[RankProcess, ...] = ()
+    exit_code: int | None = None
+    reason: str | None = None
+    """One line for people."""
+    cause: Cause | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+    def to_dict(self) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> State | None:
+        """Read back; None where it is not a state."""
+        try:
+            known = {k: data[k] for k in cls.__slots__ if k in data}
+            known["processes"] = tuple(RankProcess(**p) for p in known.get("processes", ()))
+            if known.get("cause"):
+                known["cause"] = Cause(**known["cause"])
+            state = cls(**known)
+        except (TypeError, KeyError, AttributeError):
+            return None
+        return state if state.state in LIVE | FINAL else None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def events(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank:05d}.jsonl"
+
+    def log(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank:05d}.log"
+
+    def plan(self) -> dict[str, Any]:
+        """plan.json; an empty dict where it can't be read."""
+        found = read_json(self.path / "plan.json")
+        return found if isinstance(found, dict) else {}
+
+    def ranks(self) -> list[int]:
+        """The ranks that have an events file or a log, or that the plan names, in order."""
+        named = {r.get("rank") for r in self.plan().get("ranks", ()) if isinstance(r, dict)}
+        seen = {int(p.stem) for p in (self.path / "ranks").glob("*.*")
+                if p.suffix in (".jsonl", ".log") and p.stem.isdigit()}
+        return sorted({r for r in named if isinstance(r, int)} | seen)
+
+    def state(self) -> State:
+        """What is so now. A dead supervisor's run is *lost*; an unreadable state too."""
+        recorded = State.from_dict(read_json(self.path / "state.json"))
+        if recorded is None:
+            try:
+                created = self.path.stat().st_mtime
+            except OSError:
+                created = 0.0
+            alive = self.supervised()
+            return State("running" if alive else "lost", self.id, self.id, created,
+                         reason="state.json is missing or damaged")
+        if recorded.live and not self.supervised():
+            # It may have ended between the two reads.
+            again = State.from_dict(read_json(self.path / "state.json"))
+            if again is not None and not again.live:
+                return again
+            rebooted = recorded.boot not in (None, procs.boot_id())
+            why = "the machine was restarted" if rebooted else "its supervisor died without a word"
+            return replace(recorded, state="lost", exit_code=1, reason=recorded.reason or why)
+        return recorded
+
+    def supervised(self) -> bool:
+        """Whether a supervisor holds the lock."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def write_state(self, state: State) -> None:
+        write_json(self.path / "state.json", state.to_dict())
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask the supervisor to stop the run: ranks finish their step and save; `now`: SIGKILL.
+
+        Raises UserError where nothing runs.
+        """
+        state = self.state()
+        if not state.live:
+            raise UserError(f"run {self.id} is not running: it is {state.state}")
+        if state.state == "queued" and state.pid is None:
+            state = self._wait_for_supervisor()
+        if not procs.alive(state.pid, state.ticks):
+            raise UserError(f"run {self.id}: its supervisor is gone")
+        os.kill(state.pid, signal.SIGQUIT if now else signal.SIGTERM)
+
+    def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
+        end = time.monotonic() + seconds
+        while (state := self.state()).pid is None and state.live and time.monotonic() < end:
+            time.sleep(0.05)
+        return state
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        total = 0
+        for root, _, files in os.walk(self.path):
+            for name in files:
+                try:
+                    total += os.lstat(os.path.join(root, name)).st_blocks * 512  # noqa: PTH118
+                except OSError:
+                    continue
+        return total
+
+    def remove(self) -> None:
+        """Delete the folder. Raises UserError while the run lives."""
+        if self.state().live:
+            raise UserError(f"run {self.id} is running: stop it first")
+        shutil.rmtree(self.path)
+
+
+def home() -> Path:
+    """Where gpu-panel keeps what it writes: $GPU_PANEL_HOME, else the state folder."""
+    given = os.environ.get("GPU_PANEL_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    from platformdirs import user_state_path
+
+    return user_state_path("gpu-panel")
+
+
+def runs_folder() -> Path:
+    return home() / "runs"
+
+
+def private_folder(path: Path) -> Path:
+    """`path`, made 0700 where it is missing. Raises UserError where it can't be had or is
+    somebody else's."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.stat().st_uid != os.getuid():
+            raise UserError(f"{path}: belongs to another user; set GPU_PANEL_HOME to a folder "
+                            "of your own")
+    except OSError as err:
+        raise UserError(f"{path}: can't be used for runs: {err.strerror}; set GPU_PANEL_HOME to "
+                        "a folder you can write to") from None
+    return path
+
+
+def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
+    """Make a new run folder, queued. Returns it and the descriptor that holds its lock, for
+    the supervisor to inherit, so that there is no moment in which nobody holds it.
+
+    Raises UserError where the folder can't be written.
+    """
+    folder = private_folder(runs_folder())
+    try:
+        path = _fresh(folder)
+        (path / "ranks").mkdir(mode=0o700)
+        run = Run(path)
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)  # waits out a reader that asks just now
+        write_atomic(path / "spec.toml", spec_toml)
+        write_json(path / "plan.json", {"id": run.id, "cwd": os.getcwd()} | plan)  # noqa: PTH109
+        run.write_state(State("queued", run.id, name, time.time(), boot=procs.boot_id()))
+    except OSError as err:
+        raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
+    return run, fd
+
+
+def _fresh(folder: Path) -> Path:
+    for size in (2, 2, 2, 3, 4, 8):
+        path = folder / secrets.token_hex(size)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{folder} is full")
+
+
+def all_runs() -> list[Run]:
+    """Every run here, newest first; an empty list where there is no folder yet."""
+    found = [(_created(run), run) for run in _each()]
+    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def find(name: str) -> Run:
+    """The run that `name` means: an id, an unambiguous beginning of one, "last", or a run
+    folder's path. Raises UserError."""
+    if name == "last":
+        newest = all_runs()
+        if not newest:
+            raise UserError("there are no runs yet; gpu-engine run PRESET starts one")
+        return newest[0]
+    if "/" in name:
+        path = Path(name)
+        if (path / "plan.json").exists():
+            return Run(path.resolve())
+        raise UserError(f"{name}: not a run folder")
+    matches = [run for run in _each() if run.id == name] \
+        or [run for run in _each() if name and run.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UserError(f"run {name!r} is ambiguous: " + ", ".join(sorted(r.id for r in matches)))
+    raise UserError(f"there is no run {name!r}; gpu-engine runs lists them")
+
+
+def _each() -> Iterator[Run]:
+    try:
+        entries = list(os.scandir(runs_folder()))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            yield Run(Path(entry.path))
+
+
+def _created(run: Run) -> float:
+    state = read_json(run.path / "state.json")
+    created = state.get("created") if isinstance(state, dict) else None
+    if isinstance(created, int | float):
+        return float(created)
+    try:
+        return run.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def dumps(value: Any) -> str:
+    """JSON for scripts: strict, one document."""
+    return json.dumps(value, indent=2, allow_nan=False)
