@@ -1,0 +1,101 @@
+"""How figures look on the screen. Code and files keep bytes, seconds and rates a second.
+
+What is not known is an en dash everywhere, so that a column never shows an invented zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "–"
+GIB = 1 << 30
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def gib(size: float | None) -> str:
+    """Bytes as GiB, without the unit: "34.1", "0.25", "812"."""
+    if not _known(size):
+        return UNKNOWN
+    value = size / GIB
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.95 or value == 0 else f"{value:.2f}"
+
+
+def rate(per_s: float | None) -> str:
+    """A rate a second: "12.4k/s", "980/s", "0.52/s"."""
+    if not _known(per_s):
+        return UNKNOWN
+    return f"{_short(per_s)}/s"
+
+
+def _short(value: float) -> str:
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * factor:
+            part = value / factor
+            return f"{part:.0f}{letter}" if part >= 99.95 else f"{part:.1f}{letter}"
+    if abs(value) >= 99.5 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:.2f}"
+
+
+def clock(seconds: float | None) -> str:
+    """A length of time: "04:12", "1:02:03", "2 d 03:04"."""
+    if not _known(seconds):
+        return UNKNOWN
+    whole = max(int(seconds), 0)
+    days, rest = divmod(whole, 86400)
+    hours, minutes = rest // 3600, rest // 60 % 60
+    if days:
+        return f"{days} d {hours:02d}:{minutes:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest % 60:02d}"
+    return f"{minutes:02d}:{rest % 60:02d}"
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago: "just now", "12 min ago", "3 h ago", "5 days ago"."""
+    if not _known(seconds):
+        return UNKNOWN
+    if seconds < 10:
+        return "just now"
+    if seconds < 90:
+        return f"{seconds:.0f} s ago"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min ago"
+    if seconds < 36 * 3600:
+        return f"{seconds / 3600:.0f} h ago"
+    return f"{seconds / 86400:.0f} days ago"
+
+
+def share(x: float | None) -> str:
+    """A share of one: "74 %"."""
+    if not _known(x):
+        return UNKNOWN
+    return f"{x * 100:.0f} %"
+
+
+def loss(x: float | None) -> str:
+    """A loss: "1.832", "0.0061", "1.2e-05", "NaN", "inf"."""
+    if x is None:
+        return UNKNOWN
+    if math.isnan(x):
+        return "NaN"
+    if math.isinf(x):
+        return "inf" if x > 0 else "-inf"
+    size = abs(x)
+    if size == 0:
+        return "0"
+    if size < 1e-3 or size >= 1e6:
+        return f"{x:.1e}"
+    if size < 0.1:
+        return f"{x:.4f}"
+    return f"{x:.3f}" if size < 100 else f"{x:,.1f}"
+
+
+def count(x: int | None) -> str:
+    """A whole number: "1,240"."""
+    return UNKNOWN if x is None else f"{x:,}"
