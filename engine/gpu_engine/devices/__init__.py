@@ -10,7 +10,7 @@ Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Kind = Literal["gpu", "mig", "cpu"]
@@ -63,6 +63,8 @@ class DeviceProcess:
     host_memory: int | None = None
     cpu: float | None = None
     """Share of one core, 1.0 = one core busy."""
+    utilization: float | None = None
+    """Share of this GPU's time that it used, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,35 @@ class Sample:
     processes: tuple[DeviceProcess, ...] | None = None
     """None: not known. Empty: known to be none."""
     problem: str | None = None
-    """Why this device cannot be used or read ("GPU is lost"), for people; None when fine."""
+    """Why this device cannot be used or read ("GPU is lost"), for people; None when fine.
+    Beside a problem, values are the last ones that were read (see `taken`)."""
+    taken: float | None = None
+    """Unix seconds of this look; older than the snapshot's where the driver keeps us waiting."""
+    memory_reserved: int | None = None
+    """Bytes that the driver keeps for itself; already left out of `memory_used` where known."""
+    memory_utilization: float | None = None
+    """Share of time in which device memory was read or written, 0 to 1."""
+    health: tuple[str, ...] = ()
+    """What is wrong with the hardware, in words ("2 uncorrected memory errors"); empty: clean."""
+    notes: tuple[str, ...] = ()
+    """What a person should know and can still run with ("persistence mode is off")."""
+    clock_sm_max: int | None = None
+    """Hz."""
+    clock_memory_max: int | None = None
+    """Hz."""
+    performance_state: int | None = None
+    """0 (fastest) to 15."""
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    """Memory errors since the driver was loaded."""
+    persistence: bool | None = None
+    compute_mode: str | None = None
+    """"default", "exclusive process", "prohibited"."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_sent: float | None = None
+    pcie_received: float | None = None
+    """Bytes a second over the bus, as the GPU sees it; read only when asked for (40 ms a look)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +164,27 @@ class Snapshot:
     """One look at everything, complete when it is handed out."""
 
     taken: float
-    """Unix seconds."""
+    """Unix seconds of the newest look at a device. Stays behind while a driver hangs."""
     samples: tuple[Sample, ...]
     host: HostSample = field(default_factory=HostSample)
+    """Of now, also while a driver hangs."""
+    problem: str | None = None
+    """Why nothing newer comes ("the driver has not answered for 12 s"); None when all is well."""
 
     def of(self, device_id: str) -> Sample | None:
         return next((s for s in self.samples if s.device.id == device_id), None)
 
 
-def discover() -> Inventory:
-    """Find the devices: NVIDIA GPUs where a driver answers, else CPU slots. Never raises."""
-    from gpu_engine.devices import cpu, nvml
+def discover(timeout: float = 20.0) -> Inventory:
+    """Find the devices: NVIDIA GPUs where a driver answers, else CPU slots. Never raises.
 
-    found = nvml.discover()
+    The driver is asked from another process (see `probe`), so this returns within about
+    `timeout` seconds even where a driver call never does; it blocks until then, so a screen
+    calls it from a thread. Without persistence mode waking the GPUs takes 1 to 2 s each.
+    """
+    from gpu_engine.devices import cpu, probe
+
+    found = probe.discover(timeout)
     if found.devices:
         return found
-    return cpu.discover(problem=found.problem)
+    return replace(cpu.discover(), problem=found.problem, inherited_visible=found.inherited_visible)

@@ -1,0 +1,226 @@
+"""The machine itself: processor, memory, disk and network, each look against the one before."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.devices import HostSample
+
+_DISK_EVERY = 5.0
+_DISK_STALE = 30.0
+_NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
+"""Interfaces whose bytes never leave the machine, or are counted on a real one as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTimes:
+    """Clock ticks since boot of one logical CPU (or of all): proc(5), /proc/stat."""
+
+    busy: int
+    total: int
+
+
+def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
+    """Ticks by logical CPU; key -1 is the whole machine.
+
+    Read here and not through psutil, which numbers the CPUs that are online from 0 and so
+    loses which one is meant where some are switched off.
+    """
+    found = {}
+    for line in stat.read_text().splitlines():
+        if not line.startswith("cpu"):
+            break
+        name, *rest = line.split()
+        ticks = [int(v) for v in rest[:8]]  # guest time is part of user time already
+        idle = ticks[3] + (ticks[4] if len(ticks) > 4 else 0)
+        found[int(name[3:] or -1)] = CoreTimes(sum(ticks) - idle, sum(ticks))
+    return found
+
+
+def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
+    """Share of the time between two looks that was not idle; None where no time passed."""
+    if before is None or after is None or after.total <= before.total:
+        return None
+    return min(1.0, max(0.0, (after.busy - before.busy) / (after.total - before.total)))
+
+
+class DiskWatch:
+    """Free bytes where the runs are kept. A network file system that hangs holds a thread of
+    its own and nobody else; what it last said is forgotten after half a minute."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._free: int | None = None
+        self._at = float("-inf")
+        self._asking: threading.Thread | None = None
+
+    def free(self) -> int | None:
+        now = time.monotonic()
+        if self._folder is None:
+            return None
+        if now - self._at > _DISK_EVERY and not (self._asking and self._asking.is_alive()):
+            self._asking = threading.Thread(target=self._ask, name="disk", daemon=True)
+            self._asking.start()
+            self._asking.join(0.05)  # a healthy disk answers at once
+        return self._free if time.monotonic() - self._at < _DISK_STALE else None
+
+    def _ask(self) -> None:
+        folder = self._folder
+        while folder is not None:
+            try:
+                info = os.statvfs(folder)
+            except FileNotFoundError:  # made with the first run: its disk is the parent's
+                folder = folder.parent if folder.parent != folder else None
+                continue
+            except OSError:
+                return
+            self._free = info.f_bavail * info.f_frsize
+            self._at = time.monotonic()
+            return
+
+
+class HostReader:
+    """Takes a `HostSample` at a time; the first has no rates."""
+
+    def __init__(
+        self, runs_folder: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._clock = clock
+        self._disk = DiskWatch(runs_folder)
+        self._cores = self._times()
+        self._net = self._traffic()
+        self._net_at = clock()
+
+    def read(self) -> HostSample:
+        cores, before = self._times(), self._cores
+        traffic, traffic_before = self._traffic(), self._net
+        now, passed = self._clock(), self._clock() - self._net_at
+        self._cores, self._net, self._net_at = cores, traffic, now
+        used, total = memory(self._psutil)
+        rates: list[float | None] = [None, None]
+        if traffic is not None and traffic_before is not None and passed > 0:
+            # An interface that went away takes its counters along: never a negative rate.
+            rates = [
+                max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before, strict=True)
+            ]
+        return HostSample(
+            cpu=busy_share(before.get(-1), cores.get(-1)),
+            memory_used=used,
+            memory_total=total,
+            disk_free=self._disk.free(),
+            net_sent=rates[0],
+            net_received=rates[1],
+        )
+
+    def _times(self) -> dict[int, CoreTimes]:
+        try:
+            return core_times()
+        except (OSError, ValueError):
+            return {}
+
+    def _traffic(self) -> tuple[int, int] | None:
+        try:
+            links = self._psutil.net_io_counters(pernic=True, nowrap=True)
+        except (OSError, RuntimeError):
+            return None
+        real = [v for name, v in links.items() if not name.startswith(_NO_REAL_LINK)]
+        if not real:
+            return None
+        return sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)
+
+
+def memory(psutil: object | None = None) -> tuple[int | None, int | None]:
+    """Bytes used and total of the machine, or of this container where it may use less."""
+    if psutil is None:
+        import psutil
+    try:
+        info = psutil.virtual_memory()  # type: ignore[attr-defined]
+    except (OSError, RuntimeError):
+        return None, None
+    used, total = info.total - info.available, info.total
+    limit, inside = cgroup_memory()
+    if limit is not None and limit < total:
+        return inside, limit
+    return used, total
+
+
+def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
+    """Limit of this control group (the tightest on the way up) and bytes used under it.
+
+    Version 2 has memory.max and memory.current, version 1 memory.limit_in_bytes and
+    memory.usage_in_bytes; what the page cache could give back at once counts as free.
+    """
+    best: tuple[int, int | None] | None = None
+    for folder in _cgroup_folders(root, "memory"):
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        if limit is None or limit >= 1 << 60 or (best and limit >= best[0]):
+            continue
+        used = _number(folder / "memory.current")
+        if used is None:
+            used = _number(folder / "memory.usage_in_bytes")
+        cache = _field(folder / "memory.stat", ("inactive_file", "total_inactive_file"))
+        best = (limit, max(0, used - (cache or 0)) if used is not None else None)
+    return best or (None, None)
+
+
+def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How many CPUs' worth of time this control group may use, or None for no limit."""
+    found: list[float] = []
+    for folder in _cgroup_folders(root, "cpu"):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+            if quota != "max":
+                found.append(int(quota) / int(period))
+        except (OSError, ValueError):
+            limit = _number(folder / "cpu.cfs_quota_us")
+            per = _number(folder / "cpu.cfs_period_us")
+            if limit is not None and limit > 0 and per:
+                found.append(limit / per)
+    return min(found, default=None)
+
+
+def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+    """This process' group and all above it. In a container the path that the kernel names may
+    not exist below the mount, whose root is then the container's own group."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base = root
+        elif controller in controllers.split(","):
+            base = root / controller
+        else:
+            continue
+        here = base / path.lstrip("/")
+        folders += [p for p in (here, *here.parents) if p == base or base in p.parents]
+    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _field(path: Path, names: tuple[str, ...]) -> int | None:
+    try:
+        pairs = dict(line.split(None, 1) for line in path.read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    for name in reversed(names):  # version 1 also has the total below the group
+        if name in pairs:
+            return int(pairs[name])
+    return None

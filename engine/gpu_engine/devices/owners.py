@@ -1,0 +1,144 @@
+"""Who a process on a GPU is, from /proc; read in the probe, as /proc can hang with a driver.
+
+Standard library only, three files a process: one stat a look, user and command once.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What the host knows of one process at one look."""
+
+    user: str | None
+    command: str | None
+    started: float | None
+    """Unix seconds."""
+    memory: int | None
+    """Resident bytes."""
+    cpu: float | None
+    """Share of one core since the look before; None at the first."""
+
+
+@dataclass(slots=True)
+class _Known:
+    user: str | None
+    command: str | None
+    seconds: float
+    at: float
+    owner: Owner | None = None
+
+
+class Owners:
+    """Looks processes up, and remembers them by pid *and* start, as pids are used again."""
+
+    def __init__(
+        self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._known: dict[tuple[int, int], _Known] = {}
+        self._users: dict[int, str] = {}
+        self._boot = _boot_time(proc)
+        # In a container the driver still names the machine's pids. One of them can be the
+        # number of some other process in here, so a match must be seen holding the GPU.
+        self._doubt = (
+            _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and Path("/dev/nvidiactl").exists()
+        )
+
+    def look(self, pid: int) -> Owner | None:
+        """The process of that pid, or None where this namespace can't see it."""
+        if pid <= 0:
+            return None
+        try:
+            stat = (self._proc / str(pid) / "stat").read_text(errors="replace")
+        except OSError:
+            return None
+        fields = stat.rpartition(")")[2].split()  # proc(5): state is field 3 of the line
+        if fields[0] in "ZX" or (self._doubt and not self._holds_gpu(pid)):
+            return None
+        ticks = int(fields[19])
+        seconds = (int(fields[11]) + int(fields[12])) / _TICK
+        now = self._clock()
+        known = self._known.get((pid, ticks))
+        cpu = None
+        if known is None:
+            user, command = self._user(pid), self._command(pid, stat)
+            known = self._known[pid, ticks] = _Known(user, command, seconds, now)
+        elif now - known.at < 0.05 and known.owner is not None:
+            return known.owner  # the same process on a second GPU, in the same look
+        else:
+            cpu = max(0.0, (seconds - known.seconds) / (now - known.at))
+            known.seconds, known.at = seconds, now
+        known.owner = Owner(
+            known.user,
+            known.command,
+            self._boot + ticks / _TICK if self._boot is not None else None,
+            int(fields[21]) * _PAGE,
+            cpu,
+        )
+        return known.owner
+
+    def forget_others(self, pids: Iterable[int]) -> None:
+        """Drop what is remembered of processes that hold no GPU any more."""
+        keep = set(pids)
+        for key in [k for k in list(self._known) if k[0] not in keep]:
+            self._known.pop(key, None)
+
+    def _user(self, pid: int) -> str | None:
+        try:
+            uid = (self._proc / str(pid)).stat().st_uid
+        except OSError:
+            return None
+        if uid not in self._users:
+            try:
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:  # a user of the host that the container does not know
+                self._users[uid] = str(uid)
+        return self._users[uid]
+
+    def _command(self, pid: int, stat: str) -> str | None:
+        try:
+            raw = (self._proc / str(pid) / "cmdline").read_bytes()[:4096]
+        except OSError:
+            raw = b""
+        line = raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace").strip()
+        return line or stat.partition("(")[2].rpartition(")")[0] or None
+
+    def _holds_gpu(self, pid: int) -> bool:
+        try:
+            return any(
+                str(link.readlink()).startswith("/dev/nvidia")
+                for link in (self._proc / str(pid) / "fd").iterdir()
+            )
+        except OSError:
+            return False
+
+
+def _boot_time(proc: Path) -> float | None:
+    try:
+        for line in (proc / "stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None

@@ -1,0 +1,223 @@
+"""Look at every device at an interval, without ever keeping anybody waiting.
+
+`Sampler.latest` is always a complete snapshot and reading it never blocks. GPUs are read by
+another process (`probe_child`); this side only waits for its replies, with a time limit, in a
+daemon thread. While a driver hangs, snapshots go on with the figures that were read last, the
+machine's own figures of now, and `problem` saying since when nothing came.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.devices import Inventory, Sample, Snapshot
+from gpu_engine.devices.cpu import CpuReader
+from gpu_engine.devices.host import HostReader
+from gpu_engine.devices.probe import Gone, Probe, take, watch
+
+KEPT = 120
+"""Snapshots in `Sampler.recent`: two minutes at one a second."""
+_KILL_AFTER = 60.0
+"""Seconds of silence after which a probe is given up and another one tried."""
+
+
+class Sampler:
+    """Takes a snapshot of `inventory`'s devices and of the machine each `interval` seconds.
+
+    `on_snapshot` is called with each one, in the sampler's thread. `runs_folder` is where free
+    disk space matters. `pcie` also reads the bus rates, which holds each GPU for 40 ms.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        runs_folder: Path | None = None,
+        interval: float = 1.0,
+        on_snapshot: Callable[[Snapshot], None] | None = None,
+        pcie: bool = False,
+    ) -> None:
+        self.inventory = inventory
+        self.interval = interval
+        self._runs_folder = runs_folder
+        self._on_snapshot = on_snapshot
+        self._pcie = pcie
+        self._recent: deque[Snapshot] = deque(maxlen=KEPT)
+        self._latest: Snapshot | None = None
+        self._looked: float | None = None
+        self._stop = threading.Event()
+        self._probe: Probe | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once. A sampler is started once."""
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The newest complete snapshot; None before the first."""
+        return self._latest
+
+    @property
+    def recent(self) -> tuple[Snapshot, ...]:
+        """The snapshots that brought something new about a device, newest last."""
+        while True:
+            try:
+                return tuple(self._recent)
+            except RuntimeError:  # one more came while it was copied
+                continue
+
+    def age(self) -> float | None:
+        """Seconds since a device was last read; None before the first."""
+        return time.monotonic() - self._looked if self._looked is not None else None
+
+    def close(self) -> None:
+        """Stop; takes 0.2 s at most, whatever the driver does."""
+        self._stop.set()
+        probe = self._probe
+        if probe is not None:
+            probe.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(0.1)
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        host = HostReader(self._runs_folder)
+        if self.inventory.source == "cpu":
+            self._run_cpu(host)
+        else:
+            self._run_gpu(host)
+
+    def _run_cpu(self, host: HostReader) -> None:
+        reader = CpuReader(self.inventory.devices)
+        wait = min(0.25, self.interval)  # the first look soon: it needs a little time to compare
+        while not self._stop.wait(wait):
+            started = time.monotonic()
+            self._publish(Snapshot(time.time(), reader.read(), host.read()), started)
+            wait = max(0.05, self.interval - (time.monotonic() - started))
+
+    def _run_gpu(self, host: HostReader) -> None:
+        began = time.monotonic()
+        failures = 0
+        while not self._stop.is_set():
+            problem = "the process that reads the GPUs could not be started"
+            try:
+                self._probe = take()
+                if self._stop.is_set():
+                    break
+                watch(self._probe, self.inventory.devices, self.interval, self._pcie)
+                if self._follow(self._probe, host, began):
+                    failures = 0
+                problem = "the driver does not answer: trying once more"
+            except (Gone, OSError) as error:
+                problem = str(error)
+            failures += 1
+            if self._probe is not None:
+                self._probe.close()
+                self._probe = None
+            if not self._stop.is_set():
+                self._stale(host, problem, broken=True)
+                self._stop.wait(min(30.0, self.interval * 2 ** min(failures, 6)))
+        if self._probe is not None:
+            self._probe.close()
+
+    def _follow(self, probe: Probe, host: HostReader, began: float) -> bool:
+        """Publish what comes until the probe is silent for long (True: it had spoken) or ends.
+
+        Raises `Gone`.
+        """
+        heard, spoke = time.monotonic(), False
+        while not self._stop.is_set():
+            reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
+            if reply is not None and reply[0] == "samples":
+                heard, spoke = time.monotonic(), True
+                self._frame(reply[1], host.read())
+                continue
+            if reply is not None:
+                continue  # the inventory that a discovery before us did not wait for
+            silent = time.monotonic() - heard
+            if silent > _KILL_AFTER:
+                return spoke
+            if silent > 1.5 * self.interval + 0.5:
+                since = self._looked if self._looked is not None else began
+                waited = time.monotonic() - since
+                self._stale(host, f"the driver has not answered for {waited:.0f} s")
+        return spoke
+
+    def _frame(self, samples: tuple[Sample, ...], host: object) -> None:
+        """A frame can bring nothing new, where every GPU keeps us waiting."""
+        taken = [s.taken for s in samples if s.taken is not None]
+        latest = self._latest
+        newest = max(taken, default=latest.taken if latest else -math.inf)
+        if taken and (latest is None or newest > latest.taken):
+            # `taken` is of the clock on the wall, which may be set; age is of the other one.
+            looked = time.monotonic() - min(self.interval, max(0.0, time.time() - newest))
+            self._publish(Snapshot(newest, samples, host), looked)
+            return
+        worst = next((s.problem for s in samples if s.problem), None)
+        self._publish(
+            Snapshot(latest.taken if latest else time.time(), samples, host, problem=worst), None
+        )
+
+    def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
+        """The last figures once more, with what is wrong; `broken`: they can't be true now."""
+        latest = self._latest
+        if latest is None or broken:
+            samples = tuple(Sample(d, problem=problem) for d in self.inventory.devices)
+        else:
+            samples = tuple(replace(s, problem=s.problem or problem) for s in latest.samples)
+        taken = latest.taken if latest else time.time()
+        self._publish(Snapshot(taken, samples, host.read(), problem=problem), None)
+
+    def _publish(self, snapshot: Snapshot, looked: float | None) -> None:
+        """`looked`: monotonic time of the look; None where no device was read anew."""
+        self._latest = snapshot
+        if looked is not None:
+            self._looked = looked
+            self._recent.append(snapshot)
+        if self._on_snapshot is not None and not self._stop.is_set():
+            self._on_snapshot(snapshot)
+
+
+def take_several(
+    inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
+) -> tuple[Snapshot, ...]:
+    """Some looks in a row, `apart` seconds, for a program without a screen; then all is closed.
+
+    Fewer than `looks`, but always one, where the driver does not answer within `timeout`. The
+    first look of all is thrown away, as rates need one before it.
+    """
+    found: list[Snapshot] = []
+    enough = threading.Event()
+
+    def keep(snapshot: Snapshot) -> None:
+        found.append(snapshot)
+        if len(found) > looks:
+            enough.set()
+
+    sampler = Sampler(inventory, interval=apart, on_snapshot=keep)
+    sampler.start()
+    enough.wait(timeout)
+    sampler.close()
+    if found:
+        return tuple(found[1:] or found)
+    problem = f"the driver did not answer in {timeout:g} s"
+    samples = tuple(Sample(d, problem=problem) for d in inventory.devices)
+    return (Snapshot(time.time(), samples, problem=problem),)
+
+
+def take_once(inventory: Inventory, timeout: float = 20.0) -> Snapshot:
+    """One look, with rates (it takes two, a quarter of a second apart)."""
+    return take_several(inventory, looks=1, timeout=timeout)[-1]

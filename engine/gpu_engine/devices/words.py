@@ -1,0 +1,84 @@
+"""NVML's codes in words that a person can act on, and the bounds of what can be true.
+
+Codes and bits as in nvml.h (`nvmlReturn_t`, `nvmlClocksEventReason*`); numbers instead of
+pynvml's names, as older versions of it lack some of them.
+"""
+
+from __future__ import annotations
+
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+
+# The driver says no to this question on this device: asking again each second is useless.
+REFUSALS = frozenset({2, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 25, 26})
+
+# Not a question's fault: the device, or the whole driver, is in trouble.
+TROUBLE = frozenset({1, 9, 15, 16, 18, 28})
+
+# The connection to the driver is gone as a whole: only a fresh nvmlInit can mend it.
+START_AGAIN = frozenset({1, 9, 18})
+
+_ERRORS = {
+    1: "the driver was unloaded",
+    NO_PERMISSION: "this user may not use it (check the rights of /dev/nvidia*)",
+    9: "the NVIDIA driver is not loaded (try: sudo modprobe nvidia)",
+    10: "the driver timed out",
+    11: "the driver has a problem with the GPU's interrupts (see dmesg)",
+    14: "the GPU's infoROM is corrupted",
+    15: "GPU is lost: it fell off the bus or no longer answers (see dmesg for Xid; a reset of "
+    "the GPU or a reboot brings it back)",
+    16: "the GPU must be reset before it can be used (nvidia-smi --gpu-reset)",
+    17: "the operating system blocks access to the GPU (a container without GPU rights?)",
+    18: "the NVIDIA driver and its library have different versions, as after an update: "
+    "reboot, or reload the nvidia kernel module",
+    20: "the driver is out of memory",
+    28: "GPU is gone: the driver no longer lists it",
+    999: "the driver gives an unknown error for it (see dmesg)",
+}
+
+
+def error(code: int) -> str:
+    """What an NVML error means for a person, with the remedy where one is known."""
+    return _ERRORS.get(code, f"the driver answers with error {code}")
+
+
+_THROTTLE = (
+    # 0x1 is idle, which is no reason to worry; 0x2 (application clocks) is somebody's wish.
+    (0x2, "clocks set by a user"),
+    (0x4, "power limit"),
+    (0x40, "too hot (hardware)"),
+    (0x80, "power brake (power supply)"),
+    (0x8, "hardware slowdown"),
+    (0x10, "sync boost"),
+    (0x20, "too hot"),
+    (0x100, "display clocks"),
+    (0x200, "board limit"),
+    (0x400, "reliability voltage"),
+)
+HARDWARE_SLOWDOWN = frozenset(
+    {"too hot (hardware)", "power brake (power supply)", "hardware slowdown"}
+)
+"""Reasons that slow a GPU to half or less: something is wrong with cooling or power."""
+
+
+def throttle(bits: int) -> tuple[str, ...]:
+    """Reasons why clocks are held down, most telling first; idle and unknown bits say nothing."""
+    reasons = [words for bit, words in _THROTTLE if bits & bit]
+    if len(reasons) > 1 and bits & (0x40 | 0x80) and bits & 0x8:
+        reasons.remove("hardware slowdown")  # 0x8 is set beside the bit that says why
+    return tuple(reasons)
+
+
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+def share(percent: int | None) -> float | None:
+    """Percent as a share; None where a driver gives garbage (seen: 4000000)."""
+    return percent / 100 if percent is not None and 0 <= percent <= 100 else None
+
+
+def within(value: float | None, low: float, high: float) -> float | None:
+    """The value, or None where it can't be true (0xFFFFFFFF for "unknown", say)."""
+    return value if value is not None and low <= value <= high else None
