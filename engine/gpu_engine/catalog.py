@@ -138,7 +138,9 @@ def _gather(classes: dict[str, ast.ClassDef], name: str, into: dict[str, TaskFie
     if name not in classes or name in seen:
         return False
     node = classes[name]
-    whole = all([_gather(classes, base, into, seen | {name}) for base in _bases(node)])
+    whole = True
+    for base in _bases(node):
+        whole &= _gather(classes, base, into, seen | {name})
     for i, line in enumerate(node.body):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue

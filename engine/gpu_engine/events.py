@@ -42,7 +42,7 @@ def encode(kind: str, fields: dict[str, Any], *, t: float | None = None) -> byte
     try:
         text = json.dumps(event, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_strict(event), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(strict(event), allow_nan=False, separators=(",", ":"))
     return text.encode() + b"\n"
 
 
@@ -131,11 +131,12 @@ class Tail:
         return None
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """`value` with every float that is not finite as a string, so that strict JSON takes it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
-        return {str(k): _strict(v) for k, v in value.items()}
+        return {str(k): strict(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
+        return [strict(v) for v in value]
     return value

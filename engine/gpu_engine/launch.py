@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from gpu_engine import runs
 from gpu_engine.devices import Inventory, Snapshot, discover
-from gpu_engine.errors import SpecError, UserError
+from gpu_engine.errors import SpecError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all
 from gpu_engine.spec import RunSpec, to_toml
-
-SUPERVISOR = str(Path(__file__).parent / "supervisor" / "__main__.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +28,13 @@ class Prepared:
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
-            base: tuple[str, RunSpec] | None = None, snapshot: Snapshot | None = None) -> Prepared:
+            base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = ()) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     inventory = inventory or discover_for(spec)
-    spec = pick(spec, inventory, snapshot)
+    spec = pick(spec, inventory, looks)
     problems = check_all(spec, inventory)
     if problems:
         raise SpecError(problems)
@@ -60,7 +58,7 @@ def start(prepared: Prepared) -> runs.Run:
     try:
         with (run.path / "supervisor.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, SUPERVISOR, str(run.path), str(lock)],
+                [sys.executable, "-m", "gpu_engine.supervisor", str(run.path), str(lock)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 start_new_session=True,  # no terminal, no hang-up: it outlives us
                 pass_fds=(lock,),
@@ -81,19 +79,23 @@ def discover_for(spec: RunSpec) -> Inventory:
     return discover()
 
 
-def pick(spec: RunSpec, inventory: Inventory, snapshot: Snapshot | None = None) -> RunSpec:
-    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`.
+def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) -> RunSpec:
+    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`, judged
+    by `looks` (newest last), or by some taken now.
 
     Raises UserError saying what holds the others where there are too few.
     """
     count = spec.devices.pick
     if not count or spec.devices.ids:
         return spec
-    from gpu_engine.devices import free
+    from gpu_engine.devices import free, lease, sampler
 
-    chosen = free.choose(count, inventory, snapshot)
+    if count > len(inventory.devices):
+        return spec  # plan.check says so, with what there is
+    looks = looks or sampler.take_several(inventory)
+    chosen = free.freest(count, looks, lease.holders(runs.leases_folder()))
     devices = msgspec.structs.replace(spec.devices, ids=[d.id for d in chosen], pick=None)
     return msgspec.structs.replace(spec, devices=devices)
 
 
-__all__ = ["Prepared", "UserError", "discover_for", "launch", "pick", "prepare", "start"]
+__all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "start"]

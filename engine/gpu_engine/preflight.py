@@ -12,7 +12,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from gpu_engine import catalog
+from gpu_engine import catalog, runs
 from gpu_engine.devices import Inventory
 from gpu_engine.errors import Problem, UserError
 from gpu_engine.plan import check, port_of
@@ -21,11 +21,28 @@ from gpu_engine.spec import RunSpec
 
 def check_all(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     """Everything that keeps this spec from running here; empty: nothing does."""
-    return check(spec, inventory) + probe(spec)
+    return check(spec, inventory) + probe(spec, inventory)
 
 
-def probe(spec: RunSpec) -> list[Problem]:
-    return _task(spec) + _command(spec) + _python(spec) + _port(spec)
+def probe(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    return (_task(spec) + _command(spec) + _python(spec) + _port(spec)
+            + _leases(spec, inventory))
+
+
+def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    """GPUs that another run holds. CPU slots are shared by everything anyway."""
+    if spec.devices.share:
+        return []
+    found = [inventory.find(name) for name in spec.devices.ids or ()]
+    gpus = [d for d in dict.fromkeys(found) if d is not None and d.kind != "cpu"]
+    if not gpus:
+        return []
+    from gpu_engine.devices import lease
+
+    held = lease.holders(runs.leases_folder())
+    return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; take "
+                                         "another, or set devices.share = true")
+            for d in gpus if lease.key(d) in held]
 
 
 def _task(spec: RunSpec) -> list[Problem]:

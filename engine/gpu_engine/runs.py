@@ -222,6 +222,11 @@ def runs_folder() -> Path:
     return home() / "runs"
 
 
+def leases_folder() -> Path:
+    """Where a lock a device says which run holds it."""
+    return home() / "leases"
+
+
 def private_folder(path: Path) -> Path:
     """`path`, made 0700 where it is missing. Raises UserError where it can't be had or is
     somebody else's."""

@@ -47,6 +47,8 @@ class DevicesSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""
     pick: Count | None = None
     """How many of the freest devices to take at launch."""
+    share: bool = False
+    """Take GPUs although another run holds them."""
 
 
 class ParallelSpec(Struct, frozen=True, forbid_unknown_fields=True):

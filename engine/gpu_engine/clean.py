@@ -1,0 +1,103 @@
+"""The one place between files and the screen that makes text harmless.
+
+A terminal obeys what it is sent, and Textual passes escapes through: a training log could set
+the window's title, write the clipboard (OSC 52), clear the screen or turn the text around.
+Whatever comes from a file, another process or another machine goes through here before it is
+shown: logs, error texts, names, host names.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LIMIT = 4096
+"""Characters of one line that are kept: more than any terminal is wide."""
+
+# ECMA-48. Strings (OSC, DCS, APC, PM, SOS) run to their terminator, to whatever aborts them, or
+# to the end of the line. A lone ESC goes too. 8-bit C1 introducers count like ESC + letter.
+_SEQUENCE = re.compile(
+    r"(?:\x1b[]P_^X]|[\x9d\x90\x9f\x9e\x98])[^\x07\x18\x1a\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-Z\\^-~]?"
+)
+_ERASES = re.compile(r"(?:\x1b\[|\x9b)[02]?K")
+_ERASES_ALL = re.compile(r"(?:\x1b\[|\x9b)2K")
+
+# Printable by category, yet of no or doubtful width: selectors, fillers, tags.
+_WIDTHLESS = re.compile("[\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
+                        "\U000e0000-\U000e0fff]")
+_MARKS = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+_STACKED = re.compile(f"({_MARKS}{{2}}){_MARKS}+")
+_LEADING = re.compile(f"^{_MARKS}+")
+
+_DROPPED = frozenset({"Cc", "Cf", "Cs"})
+_SPACES = frozenset({"Zs", "Zl", "Zp"})
+_BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
+
+
+def clean(text: str, limit: int = LIMIT) -> str:
+    """One harmless line: printable characters and spaces alone, at most `limit` of them.
+
+    Escape sequences go as a whole, tabs become spaces, line breaks one space. Of a progress bar
+    that redraws itself (carriage return, backspace) stays what the terminal would show last.
+    """
+    if not (text.isascii() and text.isprintable()):
+        text = _show_last(text.translate(_BREAKS))
+    return text if len(text) <= limit else text[:max(limit - 1, 0)] + "…"
+
+
+def clean_bytes(data: bytes, limit: int = LIMIT) -> str:
+    """`clean` of what a file holds: UTF-8, with � for what is not."""
+    return clean(data.decode("utf-8", "replace"), limit)
+
+
+def clean_lines(text: str, limit: int = LIMIT, lines: int = 2000) -> list[str]:
+    """A text of many lines (a traceback), each clean; the last `lines` of them."""
+    return [clean(line, limit) for line in text.split("\n")[-lines:]]
+
+
+def _show_last(text: str) -> str:
+    """Carriage returns: later text lies over earlier text, an erase takes it away."""
+    shown = ""
+    for part in reversed(text.split("\r")):
+        under = _visible(part)
+        if len(under) > len(shown):
+            shown += under[len(shown):]
+        if _ERASES.search(part):
+            break
+    return _LEADING.sub("", shown)
+
+
+def _visible(part: str) -> str:
+    *_, part = _ERASES_ALL.split(part)
+    part = _SEQUENCE.sub("", part)
+    if "\b" in part:
+        part = _backspaced(part)
+    part = part.expandtabs(8)
+    if not part.isprintable():
+        part = "".join(map(_harmless, part))
+    if part.isascii():
+        return part
+    return _STACKED.sub(r"\1", _WIDTHLESS.sub("", part))
+
+
+def _harmless(char: str) -> str:
+    if char.isprintable():
+        return char
+    kind = unicodedata.category(char)
+    if kind in _DROPPED:
+        return ""
+    return " " if kind in _SPACES else char
+
+
+def _backspaced(text: str) -> str:
+    kept: list[str] = []
+    for char in text:
+        if char != "\b":
+            kept.append(char)
+        elif kept:
+            kept.pop()
+    return "".join(kept)

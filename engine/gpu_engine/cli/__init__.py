@@ -1,0 +1,68 @@
+"""`gpu-engine`: all that the panel does, without a screen. One file a verb, imported when used.
+
+Exit codes: 0 completed, 1 failed, 2 a spec or command line that is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from gpu_engine import __version__
+from gpu_engine.errors import UserError
+
+_VERBS = ("run", "plan", "devices", "runs", "show", "logs", "stop", "presets", "describe")
+
+
+class _Lazy(click.Group):
+    """Looks a verb's file up when it is used: `gpu-engine stop` pays for nothing else."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _VERBS:
+            return None
+        return import_module(f"gpu_engine.cli.{name}").command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _VERBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "there are " + ", ".join(_VERBS)
+            ctx.fail(f"no such command {args[0]!r}; {hint}")
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpu-engine")
+def cli() -> None:
+    """Plan, launch and watch PyTorch training runs. The same engine as gpu-panel's."""
+
+
+def main() -> None:
+    """Console entry: a person's mistake is its text and exit code 2, without a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except UserError as err:
+        click.echo(f"{err.title}:\n{_indented(str(err))}", err=True)
+        sys.exit(2)
+    except click.exceptions.Exit as err:
+        sys.exit(err.exit_code)
+    except click.ClickException as err:
+        err.show()
+        sys.exit(err.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # `gpu-engine logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _indented(text: str) -> str:
+    return "\n".join("  " + line for line in text.splitlines())

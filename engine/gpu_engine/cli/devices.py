@@ -1,0 +1,39 @@
+"""gpu-engine devices: what there is, how busy it is, and what may be taken."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
+                                                      "unknown.")
+def command(as_json: bool) -> None:
+    """List the devices: GPUs where a driver answers, else CPU slots."""
+    from dataclasses import asdict
+
+    from gpu_engine import runs, units
+    from gpu_engine.devices import discover, free, lease, sampler
+
+    inventory = discover()
+    looks = sampler.take_several(inventory)
+    snapshot = looks[-1]
+    freedom = free.judge_all(looks, lease.holders(runs.leases_folder()))
+    if as_json:
+        out = asdict(inventory)
+        out["devices"] = [asdict(s.device) | {k: v for k, v in asdict(s).items() if k != "device"}
+                          | asdict(freedom[s.device.id]) for s in snapshot.samples]
+        out["host"] = asdict(snapshot.host)
+        click.echo(runs.dumps(out))
+        return
+    if inventory.problem:
+        click.echo(f"note: {inventory.problem}", err=True)
+    if inventory.inherited_visible is not None:
+        click.echo(f"note: CUDA_VISIBLE_DEVICES={inventory.inherited_visible} was set: only "
+                   "those are offered", err=True)
+    width = max((len(s.device.name) for s in snapshot.samples), default=4)
+    for s in snapshot.samples:
+        free_or = freedom[s.device.id]
+        click.echo(f"{s.device.id:<6} {s.device.name:<{width}}  {units.share(s.utilization):>5}  "
+                   f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB  "
+                   f"{free_or.state}: {free_or.reason}")

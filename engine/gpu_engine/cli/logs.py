@@ -1,0 +1,97 @@
+"""gpu-engine logs: what the ranks printed, made harmless for a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--rank", type=click.IntRange(0), help="One rank alone.")
+@click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--raw", is_flag=True, help="As it was written, control characters and all.")
+@click.option("--supervisor", is_flag=True, help="The supervisor's own log.")
+def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
+            supervisor: bool) -> None:
+    """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
+    from gpu_engine import runs
+    from gpu_engine.clean import clean_bytes
+    from gpu_engine.errors import UserError
+
+    found = runs.find(run)
+    if supervisor:
+        files = {"supervisor": found.path / "supervisor.log"}
+    else:
+        ranks = found.ranks() if rank is None else [rank]
+        files = {f"rank {r}": found.log(r) for r in ranks}
+        if rank is None:
+            files |= {p.stem: p for p in sorted(found.path.glob("node*.log"))}
+    if rank is not None and not files[f"rank {rank}"].exists():
+        have = ", ".join(map(str, found.ranks()))
+        raise UserError(f"run {found.id} has no log of rank {rank}; it has ranks {have or 'none'}")
+    many = len(files) > 1
+    readers = {name: _lines(path, count) for name, path in files.items()}
+    while True:
+        live = follow and found.state().live  # asked first, so that the last lines still come
+        some = False
+        for name, reader in readers.items():
+            for line in next(reader):
+                some = True
+                if raw:
+                    sys.stdout.buffer.write(line + b"\n")
+                else:
+                    click.echo((f"{name}| " if many else "") + clean_bytes(line))
+        if not live:
+            return
+        sys.stdout.flush()
+        if not some:
+            time.sleep(0.1)
+
+
+def _lines(path: Path, count: int | None) -> Iterator[list[bytes]]:
+    """Each `next` gives the lines that have come since; at first those there are (or `count`)."""
+    offset, rest, first = 0, b"", True
+    while True:
+        try:
+            with path.open("rb") as file:
+                if first and count is not None:
+                    offset = _last_lines(file, count)
+                file.seek(offset)
+                data = file.read(1 << 20)
+                at_end = len(data) < 1 << 20
+        except OSError:
+            data, at_end = b"", True
+        offset += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        if first and at_end and rest:  # a finished file may lack its last newline
+            lines.append(rest)
+            rest = b""
+        yield lines
+        first = first and not at_end
+
+
+def _last_lines(file, count: int) -> int:
+    """Where the last `count` lines begin."""
+    end = file.seek(0, 2)
+    if count == 0:
+        return end
+    position, seen = end, 0
+    while position > 0:
+        step = min(65536, position)
+        position -= step
+        file.seek(position)
+        block = file.read(step)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            if position + at == end - 1:
+                continue  # the newline that ends the last line
+            seen += 1
+            if seen == count:
+                return position + at + 1
+    return 0

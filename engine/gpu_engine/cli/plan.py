@@ -1,0 +1,40 @@
+"""gpu-engine plan: what would run, without running it."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+
+
+@click.command(cls=WithCommand)
+@click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
+@spec_options
+def command(asked: Asked, as_json: bool) -> None:
+    """Show what would run: batch arithmetic, devices, processes and the line to type."""
+    from gpu_engine.launch import prepare
+    from gpu_engine.runs import dumps
+
+    plan = prepare(asked.spec, base=asked.base).plan
+    if as_json:
+        click.echo(dumps(plan.to_dict()))
+        return
+    click.echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
+               + (f", backend {plan.backend}" if plan.backend != "none" else ""))
+    click.echo(plan.batch.sentence(plan.unit))
+    click.echo(plan.lr.sentence())
+    for rank in plan.ranks:
+        click.echo(rank.sentence())
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}")
+    click.echo()
+    for node, line in enumerate(plan.lines):
+        click.echo((f"# node {node}\n" if len(plan.lines) > 1 else "") + line)
+    click.echo()
+    for process in plan.processes:
+        env = " ".join(f"{k}={shlex.quote(v)}" for k, v in process.env.items())
+        click.echo(f"# process of rank {', '.join(map(str, process.ranks))}"
+                   + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
+        click.echo(f"{env} {shlex.join(process.argv)}")

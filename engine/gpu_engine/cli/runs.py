@@ -1,0 +1,74 @@
+"""gpu-engine runs: list them, and clean up."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from gpu_engine.errors import UserError
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True,
+              help="How many of the newest.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, count: int) -> None:
+    """List the runs, newest first."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from gpu_engine import runs, units
+    from gpu_engine.clean import clean
+
+    found = runs.all_runs()
+    rows = [(run, run.state()) for run in found[:count]]
+    if as_json:
+        click.echo(runs.dumps([s.to_dict() | {"path": str(r.path)} for r, s in rows]))
+        return
+    now = time.time()
+    for run, state in rows:
+        plan = run.plan()
+        took = (state.ended or now) - state.started if state.started else None
+        click.echo(f"{run.id:<6} {state.state:<10} {clean(state.name):<20.20} "
+                   f"{plan.get('mode', '?'):<9} ×{plan.get('world_size', '?'):<3} "
+                   f"{units.clock(took):>8}  {units.ago(now - state.created):<12}"
+                   + (f" {clean(state.reason)}" if state.reason else ""))
+    if not rows:
+        click.echo("no runs yet; gpu-engine run default starts one", err=True)
+    elif len(found) > count:
+        click.echo(f"and {len(found) - count} earlier; -n shows more", err=True)
+
+
+@command.command()
+@click.argument("run", nargs=-1, required=True)
+def rm(run: tuple[str, ...]) -> None:
+    """Delete RUNs that have ended, checkpoints included."""
+    from gpu_engine import runs, units
+
+    for one in [runs.find(name) for name in run]:
+        size = one.size()
+        one.remove()
+        click.echo(f"{one.id} removed, {units.gib(size)} GiB freed")
+
+
+@command.command()
+@click.option("--keep", type=click.IntRange(0), required=True, help="How many of the newest stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def prune(keep: int, dry_run: bool) -> None:
+    """Delete all but the newest runs; those that still run stay."""
+    from gpu_engine import runs, units
+
+    ended = [r for r in runs.all_runs() if not r.state().live]
+    total = 0
+    for one in ended[keep:]:
+        size = one.size()
+        if not dry_run:
+            try:
+                one.remove()
+            except (OSError, UserError) as err:
+                click.echo(f"{one.id}: {err}", err=True)
+                continue
+        total += size
+        click.echo(f"{one.id} {'would go' if dry_run else 'removed'}, {units.gib(size)} GiB")
+    click.echo(f"{units.gib(total)} GiB in all", err=True)

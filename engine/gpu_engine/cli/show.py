@@ -1,0 +1,57 @@
+"""gpu-engine show: one run, all that is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def command(run: str, as_json: bool) -> None:
+    """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
+    from gpu_engine import follow, runs, units
+    from gpu_engine.clean import clean
+    from gpu_engine.cli import watch
+
+    found = runs.find(run)
+    follower = follow.Follower(found)
+    while follower.poll(budget=1.0):
+        pass
+    state, p = follower.state, follower.progress()
+    if as_json:
+        ranks = [asdict(v) for v in follower.ranks.values()]
+        for view in ranks:
+            del view["step_times"]
+        click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
+                           "progress": asdict(p), "ranks": ranks, "plan": found.plan()}))
+        return
+    plan = found.plan()
+    click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
+               f"{found.path}")
+    watch.explain(state)
+    for line in plan.get("lines", ()):
+        click.echo(clean(str(line)))
+    for view in follower.ranks.values():
+        total = f" of {view.total_steps:,}" if view.total_steps else ""
+        memory = ", ".join(f"{units.gib(a)}/{units.gib(r)}/{units.gib(k)} GiB" for a, r, k in
+                           zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
+        click.echo(f"rank {view.rank}  {view.outcome or view.phase or 'not started'}  "
+                   f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
+                   f"{units.rate(view.samples_per_s)}  host {units.gib(view.rss)} GiB"
+                   + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
+        for name, value in view.evaluations.items():
+            click.echo(f"  eval {clean(name)} {units.loss(value)}")
+        if view.checkpoint:
+            click.echo(f"  checkpoint {clean(view.checkpoint)}")
+        for warning in view.warnings[-3:]:
+            click.echo(f"  warning: {clean(warning)}")
+
+
+def _dumps(value: object) -> str:
+    from gpu_engine.events import strict
+    from gpu_engine.runs import dumps
+
+    return dumps(strict(value))

@@ -1,0 +1,23 @@
+"""gpu-engine stop: ask a run to finish its step, save and end."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+
+@click.command()
+@click.argument("run")
+@click.option("--now", is_flag=True, help="End the ranks at once, without a checkpoint.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
+def command(run: str, now: bool, wait: bool) -> None:
+    """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save."""
+    from gpu_engine import runs
+
+    found = runs.find(run)
+    found.stop(now=now)
+    while wait and (state := found.state()).live:
+        time.sleep(0.1)
+    if wait:
+        click.echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))

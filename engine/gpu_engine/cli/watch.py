@@ -1,0 +1,143 @@
+"""Following a run in a terminal (in place) or a pipe (plain lines), until it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_engine import units
+from gpu_engine.clean import clean
+from gpu_engine.errors import UserError
+from gpu_engine.follow import Follower, RankView
+from gpu_engine.runs import State
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_PLAIN_EVERY = 2.0
+"""Seconds between plain lines."""
+
+
+def watch(follower: Follower, *, quiet: bool = False) -> State:
+    """Show progress until the run has ended; Ctrl-C asks it to stop, a second one ends it now."""
+    asked = 0
+    while True:
+        try:
+            if quiet:
+                return _silent(follower)
+            if sys.stderr.isatty():
+                return _in_place(follower)
+            return _plain(follower)
+        except KeyboardInterrupt:
+            asked += 1
+            try:
+                follower.run.stop(now=asked > 1)
+            except UserError:
+                continue  # it has just ended: the next look says how
+            if asked == 1:
+                click.echo("\nasked the ranks to finish their step and save; "
+                           "Ctrl-C again ends them now", err=True)
+
+
+def _silent(follower: Follower) -> State:
+    while follower.state.live:
+        time.sleep(0.1)
+        follower.poll()
+    follower.poll()
+    return follower.state
+
+
+def _plain(follower: Follower) -> State:
+    shown = 0.0
+    last: tuple[object, ...] = ()
+    while True:
+        follower.poll()
+        live = follower.state.live
+        now = time.monotonic()
+        if now - shown >= _PLAIN_EVERY or not live:
+            steps = tuple(view.step for view in follower.ranks.values())
+            if steps != last and any(s is not None for s in steps):
+                shown, last = now, steps
+                left = follower.progress().seconds_left
+                for view in follower.ranks.values():
+                    click.echo(f"rank {view.rank}  {_rank_text(view)}"
+                               + (f"  {units.clock(left)} left" if live else ""), err=True)
+        if not live:
+            return follower.state
+        time.sleep(0.1)
+
+
+def _rank_text(view: RankView) -> str:
+    total = f"/{view.total_steps:,}" if view.total_steps else ""
+    return (f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
+            f"{units.rate(view.samples_per_s)}")
+
+
+def _in_place(follower: Follower) -> State:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(_table(follower), console=Console(stderr=True), refresh_per_second=4,
+              transient=False) as live:
+        while True:
+            follower.poll()
+            live.update(_table(follower))
+            if not follower.state.live:
+                return follower.state
+            time.sleep(0.2)
+
+
+def _table(follower: Follower) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    p = follower.progress()
+    title = f"{follower.run.id}  {follower.state.state}"
+    if p.share is not None:
+        title += f"  {units.share(p.share)}  {units.clock(p.seconds_left)} left"
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("rank", "doing", "", "step", "loss", "per s", "host GiB"):
+        table.add_column(name, justify="left" if name in ("rank", "doing", "") else "right",
+                         no_wrap=True)
+    for view in follower.ranks.values():
+        bar = ProgressBar(total=view.total_steps or 1, completed=view.step or 0, width=20)
+        step = units.count(view.step) + (f"/{view.total_steps:,}" if view.total_steps else "")
+        table.add_row(str(view.rank), Text(clean(view.outcome or view.phase or "waiting")), bar,
+                      step, units.loss(view.loss), units.rate(view.samples_per_s),
+                      units.gib(view.rss))
+    return table
+
+
+def report_end(follower: Follower) -> None:
+    """Say how it ended: the cause first, then where to look."""
+    follower.poll(budget=2.0)
+    state, p = follower.state, follower.progress()
+    evaluations = next((v.evaluations for v in follower.ranks.values() if v.evaluations), {})
+    took = (state.ended - state.started) if state.ended and state.started else None
+    line = f"{state.id} {state.state}"
+    if p.step is not None:
+        line += f" after {p.step:,} steps"
+    if took is not None:
+        line += f" in {units.clock(took)}"
+    if p.loss is not None:
+        line += f", loss {units.loss(p.loss)}"
+    for name, value in evaluations.items():
+        line += f", eval {name} {units.loss(value)}"
+    click.echo(line, err=True)
+    explain(state)
+
+
+def explain(state: State) -> None:
+    """Why it failed, the first rank's own words before anything else."""
+    if state.cause is not None:
+        who = f"rank {state.cause.rank} failed first: " if state.cause.rank is not None else ""
+        kind = f"{state.cause.type}: " if state.cause.type else ""
+        click.echo(clean(f"{who}{kind}{state.cause.message}"), err=True)
+        for text in (state.cause.traceback or "").splitlines():
+            click.echo("  " + clean(text), err=True)
+    elif state.reason:
+        click.echo(clean(state.reason), err=True)

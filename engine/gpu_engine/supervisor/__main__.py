@@ -1,0 +1,28 @@
+"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launch`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str]) -> int:
+    from gpu_engine.runs import EXIT_CODES, Run
+    from gpu_engine.supervisor.supervise import Supervisor
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
+                        stream=sys.stderr)
+    run, lock = Run(Path(argv[1])), int(argv[2])
+    os.set_inheritable(lock, False)  # ours alone: a rank that kept it would look like us
+    os.umask(0o077)
+    try:
+        return EXIT_CODES[Supervisor(run).supervise().state]
+    except Exception:
+        logging.exception("the supervisor itself failed")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,103 @@
+"""Why a run failed: the rank that failed first, in its own words. Pure.
+
+When one rank dies the others fail in its wake with connection errors, often with the same
+clock second: a launcher's "root cause" is a guess. Ours: the earliest failure that is not a
+communication error; only when there is none, the earliest of all.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_engine.runs import Cause
+
+_WAKE = re.compile(
+    r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
+    r"|timeout.*(gloo|nccl|store)|(gloo|nccl|store|socket).*(timeout|timed out)|nccl error"
+    r"|rendezvous|peer|watchdog caught collective", re.IGNORECASE)
+_WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How one rank's process ended badly."""
+
+    rank: int
+    status: int
+    """Exit status; minus a signal's number; 0: it ended before training did."""
+    ended: float
+    """Unix seconds."""
+    error: dict[str, Any] | None = None
+    """Its `error` event."""
+    log_tail: str = ""
+    """The end of its log, for a process that writes no events."""
+
+    @property
+    def when(self) -> float:
+        t = self.error.get("t") if self.error else None
+        return t if isinstance(t, int | float) else self.ended
+
+    @property
+    def in_wake(self) -> bool:
+        """Whether this looks like another rank's failure seen from here."""
+        if self.error is not None:
+            return self.error.get("type") in _WAKE_TYPES \
+                or bool(_WAKE.search(str(self.error.get("message"))))
+        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
+
+
+def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None) -> Cause | None:
+    """The failure to lead with. `oom_kills`: how many the kernel counted meanwhile, where
+    readable."""
+    if not failures:
+        return None
+    own = [f for f in failures if not f.in_wake] or list(failures)
+    first = min(own, key=lambda f: f.when)
+    if first.error is not None:
+        kind, message = first.error.get("type"), str(first.error.get("message") or "").strip()
+        trace = first.error.get("traceback")
+        return Cause(message or str(kind or "failed without a message"), first.rank,
+                     str(kind) if kind else None, str(trace) if trace else None)
+    trace = traceback_in(first.log_tail)
+    if trace and first.status > 0:
+        last = trace.strip().splitlines()[-1]
+        kind, _, message = last.partition(": ")
+        return Cause(message or last, first.rank, kind, trace)
+    return Cause(in_words(first.status, oom_kills), first.rank, None, first.log_tail or None)
+
+
+def in_words(status: int, oom_kills: int | None = None) -> str:
+    """An exit status for people."""
+    if status == 0:
+        return "exited with 0 before training ended"
+    if status > 0:
+        return f"exited with {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if name != "SIGKILL":
+        more = {"SIGSEGV": ": a crash in native code", "SIGBUS": ": often a full /dev/shm",
+                "SIGABRT": ": native code gave up"}.get(name, "")
+        return f"killed by {name}{more}"
+    if oom_kills:
+        return "killed by SIGKILL: out of host memory (the kernel counted it)"
+    if oom_kills == 0:
+        return "killed by SIGKILL: by somebody, as the kernel counted no out-of-memory kill"
+    return "killed by SIGKILL: probably out of host memory"
+
+
+def traceback_in(text: str) -> str | None:
+    """The last Python traceback in a log's end."""
+    start = text.rfind("Traceback (most recent call last)")
+    if start < 0:
+        return None
+    lines = text[start:].splitlines()
+    end = next((i for i, line in enumerate(lines[1:], 2) if line and not line[0].isspace()),
+               len(lines))
+    return "\n".join(lines[:end])
