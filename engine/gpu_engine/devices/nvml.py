@@ -91,15 +91,38 @@ def look(nvml: Any, inherited: str | None, device_order: str | None) -> Inventor
 def handle_of(nvml: Any, device: Device) -> Any:
     """The driver's handle of a GPU (of the parent for a slice); raises `Trouble`.
 
-    By UUID where it is known: an index changes when a card before it falls off the bus.
+    An index changes when a card before it falls off the bus, so the UUID decides. Not asked by
+    UUID, as one lost GPU makes that fail for all others (nvml.h, nvmlDeviceGetHandleByUUID).
     """
+    first = device.index or 0
+    if device.uuid is None:
+        return _handle_at(nvml, first)
+    trouble: Trouble | None = None
+    count = Calls(nvml).ask("nvmlDeviceGetCount") or 0
+    for index in (first, *(i for i in range(count) if i != first)):
+        try:
+            handle = _handle_at(nvml, index)
+            if device.uuid in _uuids(nvml, device, handle):
+                return handle
+        except Trouble as own:
+            if index == first or own.code in words.START_AGAIN:
+                trouble = own
+    raise trouble or Trouble(28)
+
+
+def _handle_at(nvml: Any, index: int) -> Any:
     try:
-        if device.kind == "gpu" and device.uuid:
-            return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        return nvml.nvmlDeviceGetHandleByIndex(device.index)
+        return nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
         code = code_of(error)
         raise Trouble(28 if code in (2, 6) else code)
+
+
+def _uuids(nvml: Any, device: Device, handle: Any) -> list[str | None]:
+    calls = Calls(nvml)
+    if device.kind == "gpu":
+        return [text(calls.ask("nvmlDeviceGetUUID", handle))]
+    return [text(calls.ask("nvmlDeviceGetUUID", h)) for _, h in slices_of(calls, handle)]
 
 
 def slices_of(calls: Calls, parent: Any) -> list[tuple[int, Any]]:
@@ -126,7 +149,7 @@ def _devices_at(nvml: Any, index: int, problems: list[str]) -> list[Device]:
     calls = Calls(nvml)
     lost = Device(str(index), "gpu", "NVIDIA GPU", index=index)
     try:
-        handle = handle_of(nvml, lost)
+        handle = _handle_at(nvml, index)
         uuid = text(calls.ask("nvmlDeviceGetUUID", handle))
         name = text(calls.ask("nvmlDeviceGetName", handle)) or lost.name
         capability = calls.ask("nvmlDeviceGetCudaComputeCapability", handle)
