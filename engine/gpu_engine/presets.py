@@ -88,13 +88,12 @@ def save(name: str, spec: RunSpec) -> Path:
         raise UserError(f"{name!r} can't be a preset's name: letters, digits, dot, dash and "
                         "underscore, beginning with a letter or digit, at most 64")
     path = own_folder() / f"{name}.toml"
-    wanted = to_dict(spec, defaults=False)
     try:
         earlier = path if path.exists() else shipped_folder() / f"{name}.toml"
         document = tomlkit.parse(earlier.read_text(encoding="utf-8"))
     except (OSError, ValueError, TOMLKitError):
         document = tomlkit.document()
-    _merge(document, wanted)
+    _merge(document, to_dict(spec), to_dict(spec, defaults=False))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path, tomlkit.dumps(document))
@@ -103,16 +102,19 @@ def save(name: str, spec: RunSpec) -> Path:
     return path
 
 
-def _merge(document: Any, wanted: dict[str, Any]) -> None:
-    """Make `document` say what `wanted` says, touching no more than differs."""
-    for key in [k for k in document if k not in wanted]:
+def _merge(document: Any, whole: dict[str, Any], needed: dict[str, Any]) -> None:
+    """Make `document` say what `whole` says, touching no more than differs: what it names stays
+    named, a default too, and what it lacks is added where it is `needed`."""
+    for key in [k for k in document if k not in whole]:
         del document[key]
-    for key, value in wanted.items():
+    for key, value in whole.items():
         there = document.get(key)
         if isinstance(value, dict) and isinstance(there, dict):
-            _merge(there, value)
-        elif key not in document or there != value:
+            _merge(there, value, value if key == "params" else needed.get(key, {}))
+        elif key in document and there != value:
             document[key] = value
+        elif key not in document and key in needed:
+            document[key] = needed[key]
 
 
 def _files() -> Iterator[tuple[Path, bool]]:

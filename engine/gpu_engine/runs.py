@@ -231,7 +231,8 @@ def private_folder(path: Path) -> Path:
     """`path`, made 0700 where it is missing. Raises UserError where it can't be had or is
     somebody else's."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (path.parent, path):  # `mode` is not for parents that mkdir makes
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.stat().st_uid != os.getuid():
             raise UserError(f"{path}: belongs to another user; set GPU_PANEL_HOME to a folder "
                             "of your own")

@@ -32,8 +32,9 @@ def command(asked: Asked, detach: bool, as_json: bool) -> None:
     if not as_json:
         for warning in prepared.plan.warnings:
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"run {run.id}  {prepared.plan.name}  {prepared.plan.batch.sentence()}  "
-                   f"{run.path}", err=True)
+        plan = prepared.plan
+        click.echo(f"run {run.id}  {plan.name}  {plan.batch.sentence(plan.unit)}  {run.path}",
+                   err=True)
     follower = follow.Follower(run)
     state = watch.watch(follower, quiet=as_json)
     if as_json:

@@ -1,0 +1,52 @@
+"""What all tests share: a home of their own, and machines made up of records."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import procs, runs
+from gpu_engine.devices import Device, Inventory
+
+# One thread a rank: the suite's ranks share few cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def gpus(count: int) -> Inventory:
+    """A machine with `count` equal GPUs."""
+    return Inventory(tuple(Device(str(i), "gpu", "NVIDIA A100-SXM4-80GB", i,
+                                  f"GPU-{i:08d}-0000-0000-0000-000000000000", 80 << 30)
+                           for i in range(count)), "nvml", driver="580.159", cuda="13.0")
+
+
+def slots(count: int, cores: int = 1) -> Inventory:
+    """A machine without GPUs, its cores in `count` slots."""
+    return Inventory(tuple(Device(f"cpu:{i}", "cpu", f"CPU core {i}", i, None, 16 << 30,
+                                  tuple(range(i * cores, (i + 1) * cores)))
+                           for i in range(count)), "cpu")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A $GPU_PANEL_HOME of this test's own; whatever still runs in it at the end is ended."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("GPU_PANEL_HOME", str(folder))
+    yield folder
+    for run in runs.all_runs():
+        state = run.state()
+        if state.live and procs.alive(state.pid, state.ticks):
+            os.kill(state.pid, signal.SIGQUIT)
+            wait_for(lambda run=run: not run.state().live, 10)
+
+
+def wait_for(condition, seconds: float = 30.0):
+    """Wait until `condition()` is true and return it; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain"
+        time.sleep(0.02)
+    return value

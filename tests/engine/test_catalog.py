@@ -1,0 +1,107 @@
+"""Tasks read from source: found, refused with what there is, and never run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gpu_engine import catalog
+from gpu_engine.errors import UserError
+from gpu_engine.preflight import probe
+from gpu_engine.spec import from_dict
+
+from ..conftest import slots
+
+SOURCE = '''
+"""A task."""
+import torch_is_not_imported_for_this
+raise SystemExit("nobody runs this")
+
+class Base(Task):
+    depth: int = 2
+    """How deep."""
+
+@dataclass
+class Mine(Base):
+    """Trains mine.
+
+    More words.
+    """
+    folder: str
+    """Where the data
+    is."""
+    lr: "float | None" = None
+    names: list = field(default_factory=list)
+    seed: int = field(default=3)
+    computed: int = len("abc")
+    shared: ClassVar[int] = 3
+    _hidden: int = 1
+
+class Odd(Elsewhere):
+    x: int = 1
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "my_task.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
+    info = catalog.describe(f"{file}:Mine")
+    got = {f.name: (f.type, f.default, f.required, f.help) for f in info.fields}
+    assert got == {
+        "depth": ("int", 2, False, "How deep."),
+        "folder": ("str", None, True, "Where the data is."),
+        "lr": ("float | None", None, False, ""), "names": ("list", None, False, ""),
+        "seed": ("int", 3, False, ""), "computed": ("int", None, False, "")}
+    assert info.doc.startswith("Trains mine.")
+    assert info.whole
+    assert not catalog.describe(f"{file}:Odd").whole
+
+
+def test_built_in_tasks_are_found_without_importing_them():
+    before = set(sys.modules)
+    found = {i.use for i in catalog.builtin()}
+    assert {"gpu_engine.tasks.bytes_gpt:BytesGPT", "gpu_engine.tasks.digits:Digits",
+            "gpu_engine.tasks.mnist:Mnist"} <= found
+    new = set(sys.modules) - before
+    assert not [m for m in new if m.startswith(("torch", "gpu_engine.tasks."))]
+    for info in catalog.builtin():
+        assert info.doc, info.use
+        assert all(f.help for f in info.fields), info.use
+        assert catalog.describe(info.use).fields == info.fields
+
+
+@pytest.mark.parametrize(("use", "says"), [
+    ("nothing", "module:Class"), ("a:b c", "module:Class"), ("no_such_module:X", "no module"),
+    ("gpu_engine.tasks.nope:X", "gpu_engine.tasks.nope"), ("absent.py:X", "no file absent.py"),
+    ("gpu_engine.tasks.digits:Digitz", "did you mean Digits"), ("./x/y.py:T", "no file"),
+    ("sys:X", "no module sys")])
+def test_what_cannot_be_found_is_said(use, says, tmp_path):
+    with pytest.raises(UserError) as caught:
+        catalog.describe(use, cwd=tmp_path)
+    assert says in str(caught.value)
+
+
+def test_source_that_does_not_parse_is_named_with_its_line(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text("x = 1\nclass (:\n")
+    with pytest.raises(UserError, match="line 2"):
+        catalog.describe(f"{path}:X")
+    path.write_bytes(b"\0\0")
+    with pytest.raises(UserError):
+        catalog.describe(f"{path}:X")
+
+
+def test_params_are_held_against_the_source(file):
+    def found(params):
+        spec = from_dict({"task": {"use": f"{file}:Mine", "params": params}})
+        return {p.key: p.message for p in probe(spec, slots(1))}
+
+    assert "did you mean depth" in found({"folder": "x", "dept": 3})["task.params.dept"]
+    assert "Where the data is" in found({})["task.params.folder"]
+    assert found({"folder": "x", "depth": 3}) == {}

@@ -1,0 +1,98 @@
+"""Presets: found, read, refused, saved with comments kept, and never out of their folder."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpu_engine import presets
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.plan import check
+from gpu_engine.preflight import probe
+from gpu_engine.spec import from_dict
+
+from ..conftest import gpus, slots
+
+
+def test_one_ships_for_each_mode_and_the_default(home):
+    shipped = {p.name: p.spec for p in presets.all_presets()}
+    assert {s.parallel.mode for s in shipped.values()} == {"single", "dp", "ddp", "multinode"}
+    assert presets.DEFAULT in shipped
+
+
+@pytest.mark.parametrize("name", ["default", "single", "dp", "ddp", "multinode"])
+def test_each_that_ships_fits_a_machine_and_is_commented(home, name):
+    preset = presets.load(name)
+    assert check(preset.spec, gpus(2)) == []
+    assert probe(preset.spec, gpus(2)) == []
+    text = preset.path.read_text()
+    assert text.startswith("#")
+    assert text.count("#") >= 5
+    if name != "dp":
+        assert check(preset.spec, slots(2)) == []
+
+
+def test_an_own_preset_hides_the_shipped_one_of_its_name(home):
+    presets.save("ddp", from_dict({"name": "mine"}))
+    assert presets.load("ddp").spec.name == "mine"
+    assert not presets.load("ddp").shipped
+    assert presets.names().count("ddp") == 1
+
+
+def test_comments_survive_a_save_and_only_what_differs_changes(home):
+    spec = presets.load("ddp").spec
+    batch = msgspec.structs.replace(spec.batch, size=128)
+    path = presets.save("ddp", msgspec.structs.replace(spec, batch=batch))
+    before, after = (presets.shipped_folder() / "ddp.toml").read_text(), path.read_text()
+    assert after.replace("size = 128", "size = 64") == before
+    assert "size = 128" in after
+    assert presets.load("ddp").spec.batch.size == 128
+
+
+def test_a_value_that_is_gone_is_gone_from_the_file(home):
+    presets.save("x", from_dict({"train": {"epochs": 2, "lr": 0.1}}))
+    presets.save("x", from_dict({"train": {"steps": 2}}))
+    assert presets.load("x").spec.train.epochs is None
+    assert presets.load("x").spec.train.steps == 2
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden", "x" * 65, "a\nb", "-x",
+                                  "/etc/x"])
+def test_a_name_cannot_climb_out(home, name):
+    with pytest.raises(UserError, match="can't be a preset's name"):
+        presets.save(name, from_dict({}))
+
+
+def test_what_cannot_be_read_is_listed_with_the_reason(home):
+    home.joinpath("presets").mkdir(parents=True)
+    home.joinpath("presets", "broken.toml").write_text("[batch")
+    home.joinpath("presets", "wrong.toml").write_text("[batch]\nsize = -1")
+    reasons = {p[0].stem: p[1] for p in presets.all_presets() if isinstance(p, tuple)}
+    assert "not valid TOML" in reasons["broken"]
+    assert "at least 1" in reasons["wrong"]
+    with pytest.raises(SpecError):
+        presets.load("wrong")
+
+
+def test_an_unknown_name_is_met_with_what_there_is(home):
+    with pytest.raises(UserError, match="did you mean single"):
+        presets.load("singel")
+    with pytest.raises(UserError, match="no such file"):
+        presets.load("./absent.toml")
+
+
+def test_a_file_is_given_by_its_path(home, tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text('name = "here"')
+    assert presets.load(str(path)).spec.name == "here"
+
+
+def test_a_linked_preset_stays_linked(home, tmp_path):
+    real = tmp_path / "dotfiles.toml"
+    real.write_text("# mine\nname = \"a\"\n")
+    presets.own_folder().mkdir(parents=True)
+    link = presets.own_folder() / "a.toml"
+    link.symlink_to(real)
+    presets.save("a", from_dict({"name": "b"}))
+    assert link.is_symlink()
+    assert real.read_text() == "# mine\nname = \"b\"\n"

@@ -1,0 +1,187 @@
+"""RunSpec: what is read, what is refused and how, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine import spec as sp
+from gpu_engine.errors import SpecError
+
+
+def refused(data: dict) -> dict[str, str]:
+    with pytest.raises(SpecError) as caught:
+        sp.from_dict(data)
+    return {p.key: p.message for p in caught.value.problems}
+
+
+def test_the_example_of_the_contract_is_read():
+    spec = sp.from_dict({
+        "name": "bytes-gpt-ddp",
+        "task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT", "params": {"width": 128}},
+        "devices": {"ids": ["0", "1"]},
+        "parallel": {"mode": "ddp", "nodes": 1, "node_rank": 0, "master_addr": "127.0.0.1",
+                     "master_port": 29500, "backend": "auto"},
+        "batch": {"size": 256, "meaning": "global", "accumulate": 1},
+        "amp": {"dtype": "off"},
+        "train": {"epochs": 3, "lr": 3e-4, "lr_scale": "none", "seed": 0, "clip": 0.0,
+                  "workers": 2, "checkpoint_every": 500, "keep": 3, "restarts": 0},
+    })
+    assert spec.batch.size == 256
+    assert spec.task.params == {"width": 128}
+
+
+def test_every_problem_is_found_at_once_with_key_value_and_remedy():
+    found = refused({"nme": "x", "batch": {"size": "many", "meaning": "globl"},
+                     "train": {"lr": float("inf"), "stepz": 3}, "devices": {"ids": "0"}})
+    assert found["nme"] == "there is no such key; did you mean name?"
+    assert found["batch.size"] == "expected a whole number at least 1"
+    assert "global" in found["batch.meaning"]
+    assert "did you mean global?" in found["batch.meaning"]
+    assert found["train.lr"] == "expected a number greater than 0"
+    assert "train.steps" in found["train.stepz"]
+    assert found["devices.ids"] == "expected a list of texts"
+
+
+def test_a_key_in_the_wrong_section_is_pointed_to_the_right_one():
+    assert "parallel.master_port" in refused({"train": {"master_port": 1}})["train.master_port"]
+
+
+@pytest.mark.parametrize(("section", "pair"), [
+    ("train", {"epochs": 1, "steps": 1}), ("devices", {"ids": ["0"], "pick": 1}),
+    ("task", {"use": "a:B", "command": ["x"]})])
+def test_one_of_two_is_refused_when_both_are_given(section, pair):
+    assert "not both" in " ".join(refused({section: pair}).values())
+
+
+@pytest.mark.parametrize("bad", [
+    {"batch": {"size": 0}}, {"batch": {"size": True}}, {"batch": {"size": 1.5}}, {"batch": 3},
+    {"train": {"lr": 0}}, {"train": {"lr": -1}}, {"train": {"keep": 1}}, {"train": {"clip": -0.1}},
+    {"parallel": {"master_port": 65536}}, {"parallel": {"mode": "DDP"}}, {"name": ""},
+    {"name": "two\nlines"}, {"name": 3}, {"name": "x" * 81}, {"task": {"command": "python x"}},
+    {"devices": {"ids": [1.5]}}, {"train": {"lr": float("nan")}}])
+def test_values_out_of_range_or_of_the_wrong_type_are_refused(bad):
+    assert refused(bad)
+
+
+def test_toml_is_refused_with_file_and_place(tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text("[batch\nsize=3")
+    with pytest.raises(sp.UserError, match=r"p\.toml: not valid TOML.*line 1"):
+        sp.load(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(sp.UserError, match="cannot be read"):
+        sp.load(path)
+    with pytest.raises(sp.UserError, match="no such file"):
+        sp.load(tmp_path / "absent.toml")
+
+
+# --- --set -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "key", "value"), [
+    ("batch.size=512", ("batch", "size"), 512), ("train.lr=3e-4", ("train", "lr"), 3e-4),
+    ("devices.ids=0,1", ("devices", "ids"), ["0", "1"]),
+    ("devices.ids=cpu:0", ("devices", "ids"), ["cpu:0"]),
+    ('devices.ids=["0", "1"]', ("devices", "ids"), ["0", "1"]),
+    ("devices.ids=0", ("devices", "ids"), ["0"]),
+    ("parallel.mode=ddp", ("parallel", "mode"), "ddp"),
+    ("parallel.master_addr=10.0.0.1", ("parallel", "master_addr"), "10.0.0.1"),
+    ("run.python=/usr/bin/python3", ("run", "python"), "/usr/bin/python3"),
+    ("parallel.static_graph=true", ("parallel", "static_graph"), True)])
+def test_set_reads_the_value_as_the_key_asks(text, key, value):
+    data: dict = {}
+    sp.apply_set(data, text)
+    assert getattr(getattr(sp.from_dict(data), key[0]), key[1]) == value
+
+
+@pytest.mark.parametrize("text", ["batch.size", "=3", "batch.sise=3", "nothing.here=1",
+                                  "task.parms.x=1"])
+def test_set_refuses_what_it_cannot_place(text):
+    with pytest.raises(SpecError):
+        sp.apply_set({}, text)
+
+
+def test_setting_one_of_a_pair_drops_the_other():
+    data = {"train": {"epochs": 3}, "devices": {"pick": 2}}
+    sp.apply_set(data, "train.steps=10")
+    sp.apply_set(data, "devices.ids=0")
+    spec = sp.from_dict(data)
+    assert (spec.train.steps, spec.train.epochs) == (10, None)
+    assert (spec.devices.ids, spec.devices.pick) == (["0"], None)
+
+
+def test_task_params_take_any_toml_value():
+    data: dict = {}
+    for text in ("task.params.width=128", "task.params.text=src/", "task.params.deep=true",
+                 'task.params.s="128"'):
+        sp.apply_set(data, text)
+    assert data["task"]["params"] == {"width": 128, "text": "src/", "deep": True, "s": "128"}
+
+
+# --- nothing is lost ---------------------------------------------------------------------------
+
+words = st.text(st.characters(min_codepoint=32, max_codepoint=0x2fff, exclude_categories=["C"]),
+                min_size=1, max_size=12)
+scalars = st.one_of(st.integers(-10**6, 10**6), st.booleans(), words,
+                    st.floats(allow_nan=False, allow_infinity=False, width=32))
+
+
+@st.composite
+def specs(draw) -> sp.RunSpec:
+    maybe = lambda s: draw(st.none() | s)  # noqa: E731
+    ids = maybe(st.lists(words, min_size=1, max_size=4))
+    command = maybe(st.lists(words, min_size=1, max_size=4))
+    epochs = maybe(st.integers(1, 99))
+    return sp.RunSpec(
+        name=draw(words.filter(lambda s: s.strip() and s.isprintable())),
+        task=sp.TaskSpec(use=None if command else maybe(words), command=command,
+                         params=draw(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True),
+                                                     scalars, max_size=3))),
+        devices=sp.DevicesSpec(ids=ids, pick=None if ids else maybe(st.integers(1, 8))),
+        parallel=sp.ParallelSpec(
+            mode=draw(st.sampled_from(["single", "dp", "ddp", "multinode"])),
+            master_addr=draw(words), master_port=maybe(st.integers(0, 65535)),
+            static_graph=draw(st.booleans())),
+        batch=sp.BatchSpec(size=draw(st.integers(1, 9999)),
+                           meaning=draw(st.sampled_from(["global", "per_gpu"]))),
+        train=sp.TrainSpec(epochs=epochs, steps=None if epochs else maybe(st.integers(1, 99)),
+                           lr=draw(st.floats(1e-9, 10)), best=maybe(words)),
+        run=sp.HowSpec(python=maybe(words)))
+
+
+@given(specs())
+def test_written_and_read_again_it_is_the_same(spec):
+    import tomllib
+
+    assert sp.from_dict(tomllib.loads(sp.to_toml(spec))) == spec
+    assert sp.from_dict(sp.to_dict(spec, defaults=False)) == spec
+
+
+@given(specs())
+def test_the_sets_that_name_the_differences_rebuild_it(spec):
+    data: dict = {}
+    for assignment in sp.differences(sp.RunSpec(), spec):
+        sp.apply_set(data, assignment)
+    assert sp.from_dict(data) == spec
+
+
+@given(st.recursive(scalars | st.none(), lambda s: st.lists(s) | st.dictionaries(words, s),
+                    max_leaves=10))
+def test_anything_read_gives_a_spec_or_a_spec_error(value):
+    data = value if isinstance(value, dict) else {"batch": value, "task": {"use": value}}
+    with contextlib.suppress(SpecError):
+        assert isinstance(sp.from_dict(data), sp.RunSpec)
+
+
+def test_every_key_is_documented():
+    """Each field carries a docstring or stands in a section that explains itself."""
+    import inspect
+
+    for struct in sp.SECTIONS.values():
+        assert inspect.getdoc(struct)
+    assert "batch.size" in sp.known_keys()
+    assert issubclass(sp.TrainSpec, msgspec.Struct)
