@@ -49,19 +49,18 @@ class TaskInfo:
         return next((f for f in self.fields if f.name == name), None)
 
 
+BUILTIN = (
+    "gpu_engine.tasks.bytes_gpt:BytesGPT",
+    "gpu_engine.tasks.digits:Digits",
+    "gpu_engine.tasks.mnist:Mnist",
+    "gpu_engine.tasks.vgg:Vgg",
+)
+"""The tasks that ship with the engine, in a newcomer's order."""
+
+
 def builtin() -> list[TaskInfo]:
-    """The tasks that ship with the engine, in a newcomer's order."""
-    folder = Path(__file__).parent / "tasks"
-    order = ("bytes_gpt", "digits", "mnist", "vgg")
-    files = sorted((p for p in folder.glob("*.py") if p.stem != "__init__"),
-                   key=lambda p: (order.index(p.stem) if p.stem in order else 9, p.stem))
-    found = []
-    for file in files:
-        classes = _classes(_parse(file))
-        found += [_info(f"gpu_engine.tasks.{file.stem}:{name}", file, classes, name)
-                  for name, node in classes.items()
-                  if not name.startswith("_") and "Task" in _bases(node)]
-    return found
+    """What ships, described."""
+    return [describe(use) for use in BUILTIN]
 
 
 def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None = None) -> TaskInfo:
@@ -72,24 +71,59 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     where, sep, name = use.rpartition(":")
     if not sep or not where or not name.isidentifier():
         raise UserError(f"{use!r} names no task: write module:Class or path/to/file.py:Class")
-    file = _source(where, cwd or Path.cwd(), search)
-    classes = _classes(_parse(file))
-    if name not in classes:
-        near = difflib.get_close_matches(name, classes, n=1)
+    cwd = cwd or Path.cwd()
+    path = [str(cwd), *(sys.path if search is None else search)]
+    file = _source(where, cwd, path)
+    source = _Source.read(file, path)
+    if name not in source.classes:
+        near = difflib.get_close_matches(name, source.classes, n=1)
         there = f"did you mean {near[0]}?" if near else \
-            "it has " + (", ".join(classes) or "no class at all")
+            "it has " + (", ".join(source.classes) or "no class at all")
         raise UserError(f"there is no class {name} in {where}; {there}")
-    return _info(use, file, classes, name)
+    fields: dict[str, TaskField] = {}
+    whole = _gather(source, name, fields, frozenset())
+    doc = (ast.get_docstring(source.classes[name]) or "").strip()
+    return TaskInfo(use, name, doc, file, tuple(fields.values()), whole)
 
 
-def _source(where: str, cwd: Path, search: Sequence[str] | None) -> Path:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One file: the classes it defines, and where it imports names from."""
+
+    file: Path
+    path: list[str]
+    classes: dict[str, ast.ClassDef]
+    imported: dict[str, str]
+    """Name → module, for `from module import name`."""
+
+    @classmethod
+    def read(cls, file: Path, path: list[str]) -> _Source:
+        tree = _parse(file)
+        return cls(file, path, {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)},
+                   {a.asname or a.name: n.module for n in tree.body
+                    if isinstance(n, ast.ImportFrom) and n.module and not n.level
+                    for a in n.names if a.asname in (None, a.name)})
+
+    def origin(self, name: str) -> _Source | None:
+        """The file that an imported class comes from; None where it can't be followed."""
+        if name not in self.imported:
+            return None
+        try:
+            found = _Source.read(_source(self.imported[name], self.file.parent, self.path),
+                                 self.path)
+        except UserError:
+            return None
+        return found if name in found.classes else None
+
+
+def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
     if where.endswith(".py") or "/" in where:
         file = (cwd / Path(where).expanduser())
         if not file.is_file():
             raise UserError(f"there is no file {where}" + ("" if Path(where).is_absolute()
                                                            else f" in {cwd}"))
         return file
-    path: Sequence[str] | None = [str(cwd), *(search if search is not None else sys.path)]
+    path: Sequence[str] | None = search
     done: list[str] = []
     spec = None
     for part in where.split("."):
@@ -115,32 +149,19 @@ def _parse(file: Path) -> ast.Module:
         raise UserError(f"{file}: cannot be read: {err}") from None
 
 
-def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
-    return {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
-
-
-def _bases(node: ast.ClassDef) -> list[str]:
-    return [ast.unparse(b).rpartition(".")[2] for b in node.bases]
-
-
-def _info(use: str, file: Path, classes: dict[str, ast.ClassDef], name: str) -> TaskInfo:
-    fields: dict[str, TaskField] = {}
-    whole = _gather(classes, name, fields, set())
-    doc = (ast.get_docstring(classes[name]) or "").strip()
-    return TaskInfo(use, name, doc, file, tuple(fields.values()), whole)
-
-
-def _gather(classes: dict[str, ast.ClassDef], name: str, into: dict[str, TaskField],
-            seen: set[str]) -> bool:
-    """Fields of the bases first, as dataclasses order them. False: a base is not in this file."""
-    if name in ("Task", "object"):
-        return True
-    if name not in classes or name in seen:
+def _gather(source: _Source, name: str, into: dict[str, TaskField],
+            seen: frozenset[tuple[Path, str]]) -> bool:
+    """Fields of the bases first, as dataclasses order them. False: a base is out of reach."""
+    here = (source.file, name)
+    if name not in source.classes or here in seen:
         return False
-    node = classes[name]
+    node = source.classes[name]
     whole = True
-    for base in _bases(node):
-        whole &= _gather(classes, base, into, seen | {name})
+    for base in (ast.unparse(b).rpartition(".")[2] for b in node.bases):
+        if base in ("Task", "object"):
+            continue
+        where = source if base in source.classes else source.origin(base)
+        whole &= where is not None and _gather(where, base, into, seen | {here})
     for i, line in enumerate(node.body):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
