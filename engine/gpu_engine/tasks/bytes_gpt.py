@@ -1,0 +1,201 @@
+"""A small GPT over bytes: a language model without tokenizer or download."""
+
+from __future__ import annotations
+
+import math
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.task import Task
+
+_VOCABULARY = 256
+_HELD_OUT = 0.05
+_MOST_HELD_OUT = 128 * 1024
+_SKIPPED = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "turtledemo"}
+
+
+@dataclass
+class BytesGPT(Task):
+    """Predicts each next byte of a text. By default of the source of the running Python's own
+    standard library; the last part of it is held out for evaluation.
+
+    Shapes: B examples of T = `context` bytes; batch = (bytes (B, T), the bytes that follow
+    (B, T)), both int64; logits (B, T, 256).
+    """
+
+    text: str = ""
+    "A file or folder to learn from; empty: the Python standard library's source."
+    width: int = 128
+    "Size of the vector that stands for each byte; a multiple of `heads`."
+    layers: int = 4
+    "Transformer blocks."
+    heads: int = 4
+    "Attention heads in a block."
+    context: int = 64
+    "Bytes that the model looks back on at most."
+    megabytes: float = 4.0
+    "How much of the text to use at most."
+    warmup: int = 50
+    "Steps over which the learning rate rises at the start; then it falls along a cosine."
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if min(self.width, self.layers, self.heads, self.context) < 1 or self.megabytes <= 0:
+            raise ValueError("width, layers, heads, context and megabytes must be positive")
+        self._halves: tuple[Tensor, Tensor] | None = None
+
+    def model(self) -> nn.Module:
+        return GPT(self.width, self.layers, self.heads, self.context)
+
+    def train_data(self) -> Windows:
+        return Windows(self._data()[0], self.context)
+
+    def eval_data(self) -> Windows | None:
+        held_out = Windows(self._data()[1], self.context)
+        return held_out if len(held_out) else None
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(model(x).flatten(0, 1).float(), y.flatten())
+
+    def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor | float]:
+        x, y = batch
+        logits = model(x).flatten(0, 1).float()
+        return {"loss": F.cross_entropy(logits, y.flatten(), reduction="sum"),
+                "accuracy": (logits.argmax(-1) == y.flatten()).sum(), "count": y.numel()}
+
+    def optimizer(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        # No decay for biases, norms and other vectors, as is usual since GPT-2.
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        vectors = [p for p in model.parameters() if p.dim() <= 1]
+        return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
+                                  {"params": vectors, "weight_decay": 0.0}],
+                                 lr=lr, betas=(0.9, 0.95), fused=True)
+
+    def schedule(self, optimizer: torch.optim.Optimizer, total_steps: int | None
+                 ) -> torch.optim.lr_scheduler.LRScheduler:
+        warmup = min(self.warmup, (total_steps or self.warmup * 10) // 10)
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / (warmup + 1)
+            if total_steps is None:
+                return 1.0
+            done = min((step - warmup) / max(total_steps - warmup, 1), 1.0)
+            return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+    def _data(self) -> tuple[Tensor, Tensor]:
+        """The bytes to learn from and those held out, uint8."""
+        if self._halves is None:
+            limit = int(self.megabytes * 1e6)
+            data = read_text(Path(self.text).expanduser() if self.text else None, limit)
+            if len(data) <= self.context + 1:
+                raise UserError(f"task.params.text = {self.text!r}: has only {len(data)} bytes; "
+                                f"one example takes {self.context + 1}")
+            held_out = min(int(len(data) * _HELD_OUT), _MOST_HELD_OUT)
+            split = len(data) - held_out
+            whole = torch.frombuffer(data, dtype=torch.uint8)
+            self._halves = whole[:split], whole[split:]
+        return self._halves
+
+
+class Windows(torch.utils.data.Dataset):
+    """Windows of `context` bytes side by side, each with the bytes one place further."""
+
+    def __init__(self, data: Tensor, context: int) -> None:
+        self._data, self._context = data, context
+        self._offsets = torch.arange(context + 1)
+
+    def __len__(self) -> int:
+        return max((len(self._data) - 1) // self._context, 0)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        window = self._data[index * self._context:][:self._context + 1].long()
+        return window[:-1], window[1:]
+
+    def get_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        windows = self._data[indices[:, None] * self._context + self._offsets].long()
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+
+class GPT(nn.Module):
+    """Bytes (B, T) → logits (B, T, 256). Pre-norm blocks, learned positions, no dropout."""
+
+    def __init__(self, width: int, layers: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.byte = nn.Embedding(_VOCABULARY, width)
+        self.position = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, _VOCABULARY, bias=False)
+        for name, p in self.named_parameters():
+            if p.dim() > 1:
+                # What is added to the stream by each layer is made smaller, as in GPT-2.
+                depth = math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(p, std=0.02 / depth)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.byte(x) + self.position.weight[: x.shape[1]]
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.norm(h))
+
+
+class Block(nn.Module):
+    """(B, T, width) → the same: attention to what came before, then two layers a position."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        b, t, w = h.shape
+        q, k, v = (part.view(b, t, self.heads, w // self.heads).transpose(1, 2)
+                   for part in self.qkv(self.norm1(h)).chunk(3, dim=-1))
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + self.out(seen.transpose(1, 2).reshape(b, t, w))
+        return h + self.down(F.gelu(self.up(self.norm2(h))))
+
+
+def read_text(path: Path | None, limit: int) -> bytearray:
+    """At most `limit` bytes of a file, of the files under a folder in the order of their paths,
+    or of the standard library's source. Raises UserError where there is nothing to read."""
+    if path is not None and not path.exists():
+        raise UserError(f"task.params.text = {str(path)!r}: no such file or folder")
+    data = bytearray()
+    for file in _files(path):
+        try:
+            with file.open("rb") as source:
+                data += source.read(limit - len(data))
+        except OSError as err:
+            if path is not None:
+                raise UserError(f"{file}: cannot be read: {err.strerror}") from None
+        if len(data) >= limit:
+            break
+    if not data:
+        raise UserError(f"{path or sysconfig.get_path('stdlib')}: no text found in it")
+    return data
+
+
+def _files(path: Path | None) -> list[Path]:
+    if path is not None:
+        if path.is_file():
+            return [path]
+        return sorted(p for p in path.rglob("*")
+                      if p.is_file() and not any(x.startswith(".") for x in
+                                                 p.relative_to(path).parts))
+    root = Path(sysconfig.get_path("stdlib"))
+    return sorted(p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))

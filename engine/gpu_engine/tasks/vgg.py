@@ -1,0 +1,115 @@
+"""A VGG whose parts, not the whole, are spread over the GPUs by DataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import data_parallel
+from torch.utils.data import TensorDataset
+
+from gpu_engine.tasks.digits import Classifier
+
+_PLANS = {  # channels of each 3×3 convolution, M: halve the picture (arXiv:1409.1556, table 1)
+    "vgg11": (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"),
+    "vgg16": (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M",
+              512, 512, 512, "M"),
+}
+
+
+@dataclass
+class Vgg(Classifier):
+    """Under mode "dp" the forward pass sends features and classifier through
+    torch.nn.parallel.data_parallel, each over the ticked devices; else it is a plain model.
+
+    Shapes: pictures (B, 3, `side`, `side`), logits (B, 10). The pictures are made: each class is
+    a pattern of its own under noise, so that there is something to learn without a download.
+    """
+
+    variant: Literal["vgg11", "vgg16"] = "vgg11"
+    "Which of the paper's networks."
+    width: float = 0.125
+    "Share of the paper's channels; 1.0 is the full network."
+    side: int = 32
+    "Height and width of a picture; a multiple of 32."
+    examples: int = 2048
+    "Pictures to train on; an eighth as many are held out."
+    noise: float = 1.0
+    "How strong the noise is, against patterns of strength 1."
+
+    def __post_init__(self) -> None:
+        if self.side % 32 or self.side < 32:
+            raise ValueError(f"side {self.side} is not a multiple of 32")
+        if self.width <= 0 or self.examples < 8:
+            raise ValueError("width must be positive, examples at least 8")
+
+    def model(self) -> nn.Module:
+        return VggNet(_PLANS[self.variant], self.width, self.side)
+
+    def train_data(self) -> TensorDataset:
+        return self._pictures(self.examples, 1)
+
+    def eval_data(self) -> TensorDataset:
+        return self._pictures(max(self.examples // 8, 1), 2)
+
+    def data_parallel(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
+        model.devices = devices
+        return model
+
+    def _pictures(self, count: int, seed: int) -> TensorDataset:
+        patterns = torch.randn(10, 3, self.side, self.side,
+                               generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(10, (count,), generator=generator)
+        noise = torch.randn(count, 3, self.side, self.side, generator=generator)
+        return TensorDataset(patterns[labels] + self.noise * noise, labels)
+
+
+class VggNet(nn.Module):
+    """Pictures (B, 3, S, S) → logits (B, 10)."""
+
+    def __init__(self, plan: tuple[int | str, ...], width: float, side: int) -> None:
+        super().__init__()
+        self.devices: list[torch.device] = []
+        """The GPUs to spread the parts over; fewer than two: none is spread."""
+        layers: list[nn.Module] = []
+        channels = 3
+        for step in plan:
+            if step == "M":
+                layers.append(nn.MaxPool2d(2))
+                continue
+            out = max(int(step * width), 8)
+            # Without normalisation a deep VGG hardly starts to learn.
+            layers += [nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out),
+                       nn.ReLU(inplace=True)]
+            channels = out
+        self.features = nn.Sequential(*layers)
+        hidden = max(int(4096 * width / 8), 32)
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(channels * (side // 32) ** 2, hidden), nn.ReLU(inplace=True),
+            nn.Linear(hidden, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._spread(self.classifier, self._spread(self.features, x))
+
+    def _spread(self, part: nn.Module, x: Tensor) -> Tensor:
+        if len(self.devices) < 2 or not x.is_cuda:
+            return part(x)
+        if torch.is_autocast_enabled("cuda"):
+            part = _InAutocast(part, torch.get_autocast_dtype("cuda"))
+        return data_parallel(part, x, device_ids=self.devices)
+
+
+class _InAutocast(nn.Module):
+    """Replicas run in threads of their own, which know that there is autocast but not of which
+    type: they would take fp16."""
+
+    def __init__(self, part: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.part, self.dtype = part, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=self.dtype):
+            return self.part(x)

@@ -1,0 +1,265 @@
+"""Which examples a step sees, and reading them.
+
+One order for every mode: with perm = permutation(seed, epoch) of the examples and G the global
+batch, step s of an epoch uses perm[s·G : (s+1)·G]. Of that block, backward pass a and replica r
+take the slice number a·R + r of `per_gpu` examples (R replicas). A last block of fewer than G
+examples is left out, in every mode; the next epoch's order is another, so other examples stay
+out.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.signals import in_loader_worker
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How the examples of a step are dealt out to replicas and backward passes."""
+
+    examples: int
+    global_size: int
+    replicas: int
+    accumulate: int
+
+    @property
+    def per_gpu(self) -> int:
+        return self.global_size // (self.replicas * self.accumulate)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps an epoch."""
+        return self.examples // self.global_size
+
+    @property
+    def dropped(self) -> int:
+        """Examples an epoch leaves out."""
+        return self.examples % self.global_size
+
+    def part(self, step: int, micro: int, first: int, count: int) -> slice:
+        """Where in the epoch's order lie the examples of `count` replicas from `first` on, for
+        backward pass `micro` of `step`."""
+        start = step * self.global_size + (micro * self.replicas + first) * self.per_gpu
+        return slice(start, start + count * self.per_gpu)
+
+
+def permutation(seed: int, epoch: int, examples: int) -> Tensor:
+    """The epoch's order, the same on every rank: int64, shape (examples,)."""
+    generator = torch.Generator().manual_seed(mix(seed, epoch))
+    return torch.randperm(examples, generator=generator)
+
+
+def mix(*numbers: int) -> int:
+    """One 63-bit seed out of several numbers (splitmix64's finaliser over each in turn)."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ number) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+class StepSampler:
+    """The index lists of one rank for one epoch, a list a backward pass.
+
+    Each comes with a seed of its own, so that random augmentation in loader workers depends on
+    the position alone: not on how many workers there are or where a run was resumed.
+    """
+
+    def __init__(self, deal: Deal, seed: int, first: int, count: int) -> None:
+        """For the replicas `first` to `first + count - 1`."""
+        self._deal, self._seed, self._first, self._count = deal, seed, first, count
+        self._epoch = self._start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Which epoch the next iteration deals, from step `start` on."""
+        self._epoch, self._start = epoch, start
+
+    def __len__(self) -> int:
+        return (self._deal.steps - self._start) * self._deal.accumulate
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        deal = self._deal
+        order = permutation(self._seed, self._epoch, deal.examples)
+        for step in range(self._start, deal.steps):
+            for micro in range(deal.accumulate):
+                part = deal.part(step, micro, self._first, self._count)
+                yield mix(self._seed, self._epoch, part.start), order[part]
+
+
+class Reader(Dataset):
+    """Reads whole batches of a map-style dataset: by its `get_batch`, by indexing a
+    TensorDataset's tensors at once, or one example after the other and `collate`."""
+
+    def __init__(self, data: Any, collate: Callable, default_collate: bool) -> None:
+        self.data, self._collate = data, collate
+        self._tensors = default_collate and type(data) is TensorDataset
+        self._batches = hasattr(data, "get_batch")
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, indices: Tensor) -> Any:
+        if self._batches:
+            return self.data.get_batch(indices)
+        if self._tensors:  # what default_collate makes of the examples, in one go
+            return [t[indices] for t in self.data.tensors]
+        listed = indices.tolist()
+        many = getattr(self.data, "__getitems__", None)
+        return self._collate(many(listed) if many else [self.data[i] for i in listed])
+
+    def __getitems__(self, tagged: tuple[int, Tensor]) -> Any:
+        """In a loader worker: DataLoader hands on what the sampler gave."""
+        seed, indices = tagged
+        seed_all(seed)
+        return self.read(indices)
+
+
+class MapData:
+    """Training batches of a map-style dataset, for one rank."""
+
+    def __init__(self, data: Any, deal: Deal, *, seed: int, first: int, count: int, workers: int,
+                 device: torch.device, collate: Callable, default_collate: bool) -> None:
+        """Raises UserError where the data is smaller than one global batch."""
+        if deal.examples < deal.global_size:
+            raise UserError(f"batch.size: a global batch takes {deal.global_size} examples, but "
+                            f"the training data has only {deal.examples}")
+        self.deal = deal
+        self._sampler = StepSampler(deal, seed, first, count)
+        self._reader = Reader(data, collate, default_collate)
+        self._device = device
+        self._loader = None
+        if workers:
+            self._loader = DataLoader(
+                self._reader, batch_sampler=self._sampler, num_workers=workers,
+                collate_fn=_same, pin_memory=device.type == "cuda", persistent_workers=True,
+                worker_init_fn=_worker_init, multiprocessing_context="fork",
+                generator=torch.Generator().manual_seed(seed))  # leaves the global one alone
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Batches on the device, one a backward pass, from step `start` on."""
+        self._sampler.set_epoch(epoch, start)
+        if self._loader is not None:
+            for batch in self._loader:
+                yield move(batch, self._device)
+            return
+        for _, indices in self._sampler:
+            yield move(pin(self._reader.read(indices), self._device), self._device)
+
+
+class ShardedIterable(IterableDataset):
+    """The part of an iterable dataset that one loader worker of one rank reads."""
+
+    def __init__(self, data: IterableDataset, rank: int, ranks: int) -> None:
+        self._data, self._rank, self._ranks = data, rank, ranks
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        index, count = self._rank * workers + worker, self._ranks * workers
+        if hasattr(self._data, "shard"):
+            return iter(self._data.shard(index, count))
+        return (x for i, x in enumerate(self._data) if i % count == index)
+
+
+class StreamData:
+    """Training batches of an iterable dataset, for one rank.
+
+    Ranks may have parts of different length: before each step all ranks agree on whether each
+    has a whole step left, and the epoch ends for all when it ends for one. To know that without
+    waiting, one step is read ahead and the question travels while the step before it computes.
+    """
+
+    def __init__(self, data: IterableDataset, *, micro: int, accumulate: int, rank: int,
+                 ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
+                 start_agree: Callable[[int], Callable[[], int]]) -> None:
+        self._accumulate = accumulate
+        self._device = device
+        self._data = data
+        self._ask = start_agree
+        self._answer: Callable[[], int] | None = None
+        self._loader = DataLoader(
+            ShardedIterable(data, rank, ranks), batch_size=micro, drop_last=True,
+            num_workers=workers, collate_fn=collate, pin_memory=device.type == "cuda",
+            persistent_workers=workers > 0, worker_init_fn=_worker_init if workers else None,
+            multiprocessing_context="fork" if workers else None,
+            generator=torch.Generator().manual_seed(seed))
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Batches on the device, one a backward pass. A start within the epoch reads what comes
+        before it again and throws it away."""
+        if hasattr(self._data, "set_epoch"):
+            self._data.set_epoch(epoch)
+        source = iter(self._loader)
+        for _ in range(start * self._accumulate):
+            if next(source, None) is None:
+                break
+        step = self._whole_step(source)
+        self._answer = self._ask(int(step is not None))
+        while self._answer():
+            ahead = self._whole_step(source)
+            self._answer = self._ask(int(ahead is not None))
+            for batch in step:
+                yield move(batch, self._device)
+            step = ahead
+        self._answer = None
+
+    def _whole_step(self, source: Iterator[Any]) -> list[Any] | None:
+        batches = [b for _, b in zip(range(self._accumulate), source, strict=False)]
+        return batches if len(batches) == self._accumulate else None
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """Tensors inside tuples, lists, dicts and anything with `.to`, on `device`; from pinned
+    memory without waiting."""
+    if device.type == "cpu":
+        return batch
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    return _inside(batch, lambda part: move(part, device))
+
+
+def pin(batch: Any, device: torch.device) -> Any:
+    """Page-locked copies, for a GPU: copying from ordinary memory waits for the GPU."""
+    if device.type != "cuda":
+        return batch
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    return _inside(batch, lambda part: pin(part, device))
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, torch and, where somebody imported it, numpy's global generator."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2 ** 32)
+
+
+def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(batch, dict):
+        return {k: change(v) for k, v in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(change(v) for v in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(change(v) for v in batch)
+    return batch
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _worker_init(worker: int) -> None:
+    in_loader_worker()

@@ -1,0 +1,244 @@
+"""From `task.use` and `task.params` to a Task object, with errors that say what would do."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import itertools
+import sys
+import textwrap
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.task import Task
+
+
+class TaskError(UserError):
+    """The task can't be found, read or built as asked."""
+
+    title = "The task does not fit"
+
+
+def load(ref: str) -> type[Task]:
+    """The class behind "module:Class" or "path/to/file.py:Class".
+
+    A relative path starts at the working folder, which is also where modules are looked for
+    first, as `python -m` does. Raises TaskError naming where it looked and why it failed.
+    """
+    where, colon, name = ref.rpartition(":")
+    if not colon or not where or not name:
+        raise TaskError(f"task.use = {ref!r}: expected module:Class or path/to/file.py:Class")
+    module = _from_file(where, ref) if where.endswith(".py") else _from_module(where, ref)
+    found = getattr(module, name, None)
+    if found is None:
+        others = [n for n, v in vars(module).items()
+                  if isinstance(v, type) and issubclass(v, Task) and v is not Task]
+        near = difflib.get_close_matches(name, others, n=1)
+        hint = f"; did you mean {near[0]}?" if near else _listed("; it has ", others)
+        raise TaskError(f"task.use = {ref!r}: {where} has no {name}{hint}")
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise TaskError(f"task.use = {ref!r}: {name} is not a subclass of gpu_engine.Task")
+    return found
+
+
+def build(cls: type[Task], params: dict[str, Any]) -> Task:
+    """An object of `cls` with `params`. Raises TaskError listing every parameter that's wrong."""
+    fields = {f.name: f for f in _fields(cls)}
+    hints = _hints(cls)
+    wrong, values = [], {}
+    for name, value in params.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            has = _listed("; it has ", list(fields)) or "; it has none"
+            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter{guess or has}")
+            continue
+        try:
+            values[name] = convert(value, hints.get(name, Any))
+        except ValueError as err:
+            wrong.append(f"task.params.{name} = {value!r}: {err}")
+    missing = [n for n, f in fields.items() if n not in params and not _has_default(f)]
+    wrong += [f"task.params.{n}: {cls.__name__} needs it, and it has no default" for n in missing]
+    if wrong:
+        raise TaskError("\n".join(wrong))
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as err:
+        raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+
+
+def describe(cls: type[Task]) -> list[dict[str, Any]]:
+    """A task's parameters as a form draws them, in order: name, type, default (absent where it
+    has none), choices (where the type lists them) and help."""
+    help_texts = _docs(cls)
+    hints = _hints(cls)
+    out = []
+    for field in _fields(cls):
+        hint = hints.get(field.name, Any)
+        entry: dict[str, Any] = {"name": field.name, "type": _words(hint)}
+        if field.default is not dataclasses.MISSING:
+            plain = isinstance(field.default, int | float | str | bool | list | None)
+            entry["default"] = field.default if plain else str(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            entry["default"] = field.default_factory()
+        if get_origin(hint) is Literal:
+            entry["choices"] = list(get_args(hint))
+        entry["help"] = help_texts.get(field.name, "")
+        out.append(entry)
+    return out
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """`value`, as TOML gives it, as a field of type `hint` wants it.
+
+    Raises ValueError saying what was expected. A type not known here takes anything.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        for arg in args:
+            try:
+                return convert(value, arg)
+            except ValueError:
+                continue
+        raise ValueError(f"expected {_words(hint)}")
+    if origin is Literal:
+        if value in args:
+            return value
+        raise ValueError("expected one of " + ", ".join(map(str, args)))
+    if origin in (list, tuple):
+        return _sequence(value, hint, origin, args)
+    if hint is Path and isinstance(value, str | Path):
+        return Path(value).expanduser()
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    fits = {int: isinstance(value, int) and not isinstance(value, bool), float: False,
+            bool: isinstance(value, bool), str: isinstance(value, str), Path: False,
+            list: isinstance(value, list), dict: isinstance(value, dict),
+            type(None): value is None}
+    if hint in fits and not fits[hint]:
+        raise ValueError(f"expected {_words(hint)}")
+    return value
+
+
+def _sequence(value: Any, hint: Any, origin: type, args: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected {_words(hint)}")
+    if origin is list:
+        return [convert(v, args[0]) for v in value]
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(convert(v, args[0]) for v in value)
+    if len(args) != len(value):
+        raise ValueError(f"expected {len(args)} values")
+    return tuple(convert(v, a) for v, a in zip(value, args, strict=True))
+
+
+def _words(hint: Any) -> str:
+    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
+              Path: "a path", list: "a list", dict: "a table", type(None): "nothing"}
+    if hint in simple:
+        return simple[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (list, tuple):
+        return "a list of " + _words(args[0]).removeprefix("a ") + "s"
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(a) for a in args if a is not type(None))
+    return getattr(hint, "__name__", str(hint))
+
+
+def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
+    if not dataclasses.is_dataclass(cls):
+        return ()
+    return tuple(f for f in dataclasses.fields(cls) if f.init)
+
+
+def _hints(cls: type[Task]) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls)
+    except Exception:  # noqa: BLE001 - names that exist only for type checkers: take any value
+        return {}
+
+
+def _has_default(field: dataclasses.Field) -> bool:
+    return not (field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING)
+
+
+def _docs(cls: type[Task]) -> dict[str, str]:
+    """The text under each field, of this class and of those it comes from."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not (isinstance(base, type) and issubclass(base, Task)) or base is Task:
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, text in itertools.pairwise(body):
+            if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)):
+                texts[field.target.id] = inspect.cleandoc(text.value.value)
+    return texts
+
+
+def _from_module(where: str, ref: str) -> types.ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as err:
+        if err.name and (where == err.name or where.startswith(err.name + ".")):
+            raise TaskError(f"task.use = {ref!r}: no module {where!r}, neither installed in "
+                            f"{sys.prefix} nor in {here}") from None
+        raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
+    except Exception as err:
+        raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
+
+
+def _from_file(where: str, ref: str) -> types.ModuleType:
+    path = Path(where).expanduser().absolute()
+    if not path.is_file():
+        raise TaskError(f"task.use = {ref!r}: no file {path}")
+    # Its neighbours are importable, as they are when Python runs the file.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = f"gpu_panel_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look it up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as err:
+        del sys.modules[name]
+        raise TaskError(f"task.use = {ref!r}: {path} failed to import: {_where(err)}") from err
+    return module
+
+
+def _where(err: BaseException) -> str:
+    """What went wrong and in which line: the innermost line that's not import machinery."""
+    if isinstance(err, SyntaxError):
+        return f"line {err.lineno}: {err.msg}"
+    place = ""
+    tb = err.__traceback__
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        if "importlib" not in file and Path(file) != Path(__file__):
+            place = f"{file}, line {tb.tb_lineno}: "
+        tb = tb.tb_next
+    return f"{place}{type(err).__name__}: {err}"
+
+
+def _listed(lead: str, names: list[str]) -> str:
+    return lead + ", ".join(names) if names else ""

@@ -1,0 +1,100 @@
+"""The numbers' types: full precision, bf16 or fp16 with a gradient scaler, and TF32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gpu_engine.errors import UserError
+
+_TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """Autocast around the forward pass, and the optimizer step that fits it."""
+
+    def __init__(self, dtype: str, device_type: str, *, tf32: bool = False,
+                 leave_out_nonfinite: bool = False) -> None:
+        """`leave_out_nonfinite`: a step with gradients that are not finite changes nothing. It
+        costs the gradients' norm and, on a GPU, one synchronisation a step, as a GradScaler
+        does. Raises UserError for fp16 on the CPU."""
+        if dtype == "fp16" and device_type != "cuda":
+            raise UserError("amp.dtype = \"fp16\": needs a GPU; use \"bf16\" or \"off\" on the CPU")
+        self.dtype = _TYPES[dtype]
+        self._device = device_type
+        self._check = leave_out_nonfinite
+        self._scaler = torch.amp.GradScaler(device_type) if dtype == "fp16" else None
+        self._scale = self._scaler.get_scale() if self._scaler else 1.0
+        if device_type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+
+    def autocast(self) -> AbstractContextManager:
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device, dtype=self.dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`."""
+        if self._check:
+            # Makes this loss's gradients NaN exactly when it is not finite, and leaves the
+            # others as they are (times 1). Averaged over ranks NaN stays NaN, so all ranks see
+            # it in their gradients without asking each other.
+            loss = loss * torch.where(torch.isfinite(loss.detach()), 1.0, torch.nan)
+        if self._scaler is not None:
+            loss = self._scaler.scale(loss)
+        loss.backward()
+
+    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float) -> bool:
+        """Clip the gradients to a norm of `clip` (0: don't) and step the optimizer.
+
+        False where the step was left out because of gradients that are not finite; weights and
+        optimizer are then as before, on every rank alike.
+        """
+        if self._scaler is not None:
+            return self._scaled_step(optimizer, parameters, clip)
+        if clip > 0:
+            norm = nn.utils.clip_grad_norm_(parameters, clip)
+        elif self._check:
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self._check and not torch.isfinite(norm).item():
+            return False
+        optimizer.step()
+        return True
+
+    def _scaled_step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter],
+                     clip: float) -> bool:
+        if clip > 0:  # the limit is meant for the gradients' true size
+            self._scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, clip)
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        # The scale goes down exactly when the step was left out (torch/amp/grad_scaler.py).
+        before, self._scale = self._scale, self._scaler.get_scale()
+        return self._scale >= before
+
+    def state_dict(self) -> dict[str, Any] | None:
+        return self._scaler.state_dict() if self._scaler else None
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        if self._scaler is not None and state:
+            self._scaler.load_state_dict(state)
+            self._scale = self._scaler.get_scale()
+
+
+class Autocast(nn.Module):
+    """A model that enters autocast itself, in whichever thread it is called."""
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        super().__init__()
+        self.inner = model
+        self._precision = precision
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._precision.autocast():
+            return self.inner(*args, **kwargs)

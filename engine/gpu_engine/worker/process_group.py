@@ -1,0 +1,312 @@
+"""The ranks as a group: meeting, agreeing on flags, adding up sums, and leaving.
+
+Flags and sums travel over gloo between CPUs even where gradients go over NCCL, so that asking
+the others costs no GPU synchronisation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.identity import Identity
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_TEXT = 8192
+_LINGER = 3.0
+
+
+class CannotMeet(UserError):
+    """The ranks could not form a group."""
+
+    title = "The ranks did not meet"
+
+
+class PeerLost(UserError):
+    """Another rank failed or went away; this one can't go on alone."""
+
+    title = "Another rank failed"
+
+
+class Group:
+    """This rank's view of all ranks. With one rank and no process group everything is local."""
+
+    def __init__(self, who: Identity, store: dist.Store | None = None,
+                 control: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size = who.rank, who.world_size
+        self._store = store
+        self._control = control
+
+    def agree(self, values: list[float]) -> list[float]:
+        """Of each value the largest that any rank gave. All ranks call it, at the same step."""
+        if self._control is None:
+            return values
+        # float64 holds every whole number up to 2**53 exactly.
+        table = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
+        return table.tolist()
+
+    def start_agree(self, value: int) -> Callable[[], int]:
+        """Ask for the smallest value that any rank gives, without waiting for the answer; call
+        what it returns to have it."""
+        if self._control is None:
+            return lambda: value
+        cell = torch.tensor([value])
+        work = dist.all_reduce(cell, dist.ReduceOp.MIN, group=self._control, async_op=True)
+
+        def answer() -> int:
+            work.wait()
+            return int(cell.item())
+        return answer
+
+    def sum(self, table: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of a CPU tensor, in place. Exact where all but one rank give 0."""
+        if self._control is not None:
+            dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
+        return table
+
+    def from_first(self, text: str) -> str:
+        """Rank 0's text (at most 8 KiB of UTF-8), on every rank."""
+        if self._control is None:
+            return text
+        cell = torch.zeros(_TEXT, dtype=torch.uint8)
+        if self.rank == 0:
+            cell[:len(text.encode())] = _bytes(text.encode())
+        dist.broadcast(cell, 0, group=self._control)
+        return bytes(cell.tolist()).rstrip(b"\0").decode()
+
+    def bytes_from_first(self, data: bytes) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        if self._control is None:
+            return data
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, 0, group=self._control)
+        cell = torch.empty(int(size), dtype=torch.uint8)
+        if self.rank == 0:
+            cell.copy_(_bytes(data))
+        for piece in cell.split(64 << 20):  # gloo sends a message in one piece
+            dist.broadcast(piece, 0, group=self._control)
+        return cell.numpy().tobytes() if cell.numel() else b""
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in order, on rank 0; [] elsewhere."""
+        if self._control is None:
+            return [data]
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        sizes[self.rank] = len(data)
+        dist.all_reduce(sizes, group=self._control)
+        cell = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        cell[:len(data)] = _bytes(data)
+        cells = [torch.empty_like(cell) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(cell, cells, 0, group=self._control)
+        if cells is None:
+            return []
+        return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist(), strict=True)]
+
+    # --- failure ----------------------------------------------------------------------------
+
+    def announce(self, message: str) -> None:
+        """Leave word that this rank failed, for those that will notice only that it is gone.
+
+        Rank 0 holds the store: it stays until the others have read, for a few seconds at most.
+        """
+        if self._store is None or self.size == 1:
+            return
+        with contextlib.suppress(Exception):
+            text = json.dumps({"rank": self.rank, "message": message[:2000]})
+            self._store.set("gpu-panel/failed", text)
+            if self.rank == 0:
+                if dist.get_backend() == "gloo":
+                    dist.destroy_process_group()  # wakes those that wait for this rank
+                deadline = time.monotonic() + _LINGER
+                others = [f"gpu-panel/saw/{r}" for r in range(1, self.size)]
+                while time.monotonic() < deadline and not self._store.check(others):
+                    time.sleep(0.02)
+
+    def failure(self) -> str | None:
+        """What another rank announced, where it can be read: "rank 1: …"."""
+        if self._store is None:
+            return None
+        try:
+            if not self._store.check(["gpu-panel/failed"]):
+                return None
+            word = json.loads(self._store.get("gpu-panel/failed"))
+            self._store.set(f"gpu-panel/saw/{self.rank}", "1")
+        except Exception:  # noqa: BLE001 - the store lives on rank 0, which may be gone
+            return None
+        # The text comes over the network from whoever reaches the port: data, nothing more.
+        return None if word.get("rank") == self.rank else f"rank {word['rank']}: {word['message']}"
+
+    def watcher(self) -> Callable[[], str | None]:
+        """`failure` for another thread, on its own connection: a connection that a collective
+        waits on would be busy."""
+        if self._store is None or self.size == 1:
+            return lambda: None
+        other = Group.__new__(Group)
+        other.rank, other.size, other._control = self.rank, self.size, None
+        other._store = self._store.clone()
+        return other.failure
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._control = None
+
+
+def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
+         device: torch.device | None = None) -> Group:
+    """Form the group of all ranks. `backend` "none": a group of one, without any of it.
+
+    Raises CannotMeet naming the ranks that did not come within `timeout` seconds.
+    """
+    if backend == "none":
+        return Group(who)
+    wait = timedelta(seconds=timeout)
+    several = nodes > 1 or who.local_world_size < who.world_size
+    if several and "GLOO_SOCKET_IFNAME" not in os.environ:
+        # Otherwise gloo asks what the host name resolves to: on Debian, 127.0.1.1.
+        name = interface_to(who.master_addr or "127.0.0.1")
+        if name:
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
+    store = _store(who, wait)
+    _roll_call(store, who, timeout)
+    bound = device if backend == "nccl" else None
+    try:
+        dist.init_process_group(backend, store=dist.PrefixStore("pg", store), rank=who.rank,
+                                world_size=who.world_size, timeout=wait, device_id=bound)
+        control = dist.new_group(backend="gloo", timeout=wait)
+    except (RuntimeError, ValueError) as err:
+        raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "
+                         f"connect over {backend}: {first_line(err)}") from err
+    return Group(who, store, control)
+
+
+def interface_to(address: str) -> str | None:
+    """The network interface through which `address` is reached; None where it can't be told.
+
+    A UDP socket sends nothing when it connects, but its local address is the route's.
+    """
+    try:
+        infos = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = infos[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(target)
+            local = probe.getsockname()[0]
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        if local in _addresses(name):
+            return name
+    # 127.0.0.2 and the like are no interface's own address.
+    return "lo" if local.startswith("127.") else None
+
+
+def blame(err: BaseException, group: Group) -> BaseException:
+    """`err`, or the failure of another rank that it's only an echo of."""
+    if isinstance(err, RuntimeError) and _is_connection(err):
+        for _ in range(10):
+            word = group.failure()
+            if word:
+                return PeerLost(f"{word} (this rank could not go on without it)")
+            time.sleep(0.1)
+        return PeerLost("the connection to another rank broke: it ended or its machine can't be "
+                        f"reached ({first_line(err)})")
+    return err
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    # torch.frombuffer refuses a buffer of no bytes.
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(
+        0, dtype=torch.uint8)
+
+
+def first_line(err: BaseException) -> str:
+    text = str(err).strip()
+    return text.splitlines()[0].partition(". This is typically")[0] if text else type(err).__name__
+
+
+def _is_connection(err: BaseException) -> bool:
+    text = str(err).lower()
+    return any(sign in text for sign in (
+        "connection closed by peer", "connection reset", "broken pipe", "connection refused",
+        "timed out waiting", "read error", "write error", "gloo/transport", "nccl",
+        "application timeout caused pair closure", "timed out after"))
+
+
+def _store(who: Identity, wait: timedelta) -> dist.Store:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's agent listens on the port; a rank that did too would wait for ever.
+        store, _, _ = next(iter(dist.rendezvous("env://", who.rank, who.world_size)))
+        store.set_timeout(wait)
+        return dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    addr, port = who.master_addr, who.master_port
+    if addr is None or port is None:
+        raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")
+    try:
+        return dist.TCPStore(addr, port, who.world_size, is_master=who.rank == 0,
+                             timeout=wait, wait_for_workers=False)
+    except RuntimeError as err:
+        if who.rank == 0:
+            raise CannotMeet(f"can't listen on port {port}: {first_line(err)}") from err
+        raise CannotMeet(f"rank 0 does not answer at {addr}:{port} within "
+                         f"{wait.total_seconds():g} s: {first_line(err)}") from err
+
+
+def _roll_call(store: dist.Store, who: Identity, timeout: float) -> None:
+    """Wait until every rank is there, so that one that isn't can be named."""
+    store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
+    keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]
+    deadline = time.monotonic() + timeout
+    pause = 0.005
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            gone = missing(store.check([k]) for k in keys)
+            raise CannotMeet(f"{gone} of {who.world_size} did not come to "
+                             f"{who.master_addr}:{who.master_port} within {timeout:g} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+
+
+def missing(there: Iterable[bool]) -> str:
+    """"rank 1" or "ranks 1, 3": those that are not there."""
+    gone = [str(rank) for rank, here in enumerate(there) if not here]
+    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"
+
+
+def _addresses(name: str) -> set[str]:
+    found = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        found.add(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as table:  # noqa: PTH123
+        for line in table:
+            raw, *_, owner = line.split()
+            if owner == name:
+                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)))
+    return found
+
+
+def pack_first(step: int | None, rank: int, size: int) -> float:
+    """The earliest step and then the lowest rank as a number that is larger the earlier it is,
+    so that MAX finds it; 0 for no step."""
+    return 0.0 if step is None else float(2 ** 52 - (step * size + rank))
+
+
+def unpack_first(value: float, size: int) -> tuple[int, int] | None:
+    """(step, rank) of `pack_first`."""
+    if value <= 0 or not math.isfinite(value):
+        return None
+    return divmod(2 ** 52 - int(value), size)

@@ -1,0 +1,181 @@
+"""From a command line to an exit code: what surrounds the training of one rank."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from gpu_engine import procs
+from gpu_engine.errors import UserError
+from gpu_engine.worker import recorder as recording
+from gpu_engine.worker.job import Job, read
+from gpu_engine.worker.recorder import Recorder
+from gpu_engine.worker.signals import Signals, die_with_parent
+
+_INIT_GRACE = 1.0
+
+
+def main(argv: list[str], env: MutableMapping[str, str]) -> int:
+    """Run one rank. 0: completed or stopped; 1: failed."""
+    args = _arguments(argv)
+    if args.run is None:
+        from gpu_engine.worker.plain import prepare
+
+        try:
+            args.run = prepare(args, env)
+        except UserError as err:
+            sys.stderr.write(f"{err}\n")
+            return 2
+    else:
+        die_with_parent()
+    signals = Signals()
+    signals.install()
+    if "TORCHELASTIC_RUN_ID" in env and not args.preset:
+        _own_log(args.run, env)
+    try:
+        job = read(args.run, env)
+    except UserError as err:
+        sys.stderr.write(f"{err}\n")
+        return 1
+    return _rank(job, signals, args.check)
+
+
+def _rank(job: Job, signals: Signals, check: bool) -> int:
+    rec = begin(job, signals)
+    began = time.monotonic()
+    group = None
+    try:
+        from gpu_engine.worker.running import run  # imports torch
+
+        group, outcome = run(job, rec, signals, check)
+    except KeyboardInterrupt:
+        outcome = "stopped"
+    except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
+        group = getattr(err, "gpu_panel_group", None)
+        outcome = fail(err, rec, group)
+    rec.phase = "done"
+    rec.write("end", outcome=outcome, steps=rec.step_now,
+              seconds=round(time.monotonic() - began, 3))
+    rec.close()
+    sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
+    sys.stdout.flush()
+    if outcome == "failed":
+        # Peers may wait in a collective, and leaving the group in good order would join them.
+        sys.stderr.flush()
+        os._exit(1)
+    if group is not None:
+        group.close()
+    return 0
+
+
+def begin(job: Job, signals: Signals) -> Recorder:
+    """Keep to the rank's cores and open its record: before torch is imported, so that a rank is
+    seen from its first moment."""
+    if job.cores:
+        try:
+            os.sched_setaffinity(0, job.cores)
+        except OSError as err:
+            sys.stderr.write(f"can't keep to cores {job.cores}: {err}\n")
+    who = job.who
+    folder = job.run / "ranks"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rec = Recorder(folder / f"{who.rank:05d}.jsonl", echo=who.rank == 0)
+    recording.current = rec
+    rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.node, pid=os.getpid(),
+              started=procs.start_ticks(os.getpid()), device=list(job.labels),
+              world_size=who.world_size, attempt=job.attempt)
+    rec.watch = _Watch(rec, signals)
+    rec.begin()
+    return rec
+
+
+class _Watch:
+    """Sees a request to stop while the main thread waits inside a call, as when it waits for
+    ranks that don't come: there's nothing to save yet, so the rank just ends."""
+
+    def __init__(self, rec: Recorder, signals: Signals) -> None:
+        self._rec, self._signals = rec, signals
+        self._since: float | None = None
+        self._began = time.monotonic()
+
+    def __call__(self) -> None:
+        if self._signals.arrived() and self._since is None:
+            self._since = time.monotonic()
+        if self._since is None or self._rec.step_now or self._rec.phase != "init":
+            return
+        if time.monotonic() - self._since > _INIT_GRACE:
+            self._rec.phase = "done"
+            self._rec.write("end", outcome="stopped", steps=0,
+                            seconds=round(time.monotonic() - self._began, 3))
+            os._exit(0)
+
+
+def fail(err: BaseException, rec: Recorder, group: object) -> str:
+    """Record why this rank failed, tell the others, and say "failed"."""
+    if group is not None:
+        from gpu_engine.worker.process_group import blame
+
+        err = blame(err, group)
+    fields = {"type": type(err).__name__, "message": str(err) or type(err).__name__,
+              "traceback": "", "phase": rec.phase, "step": rec.step_now}
+    if not isinstance(err, UserError):
+        fields["traceback"] = "".join(traceback.format_exception(err))
+    from gpu_engine.worker import memory
+
+    fields |= memory.of_error(err)
+    rec.write("error", **fields)
+    sys.stderr.write((fields["traceback"] or f"{fields['type']}: {fields['message']}") + "\n")
+    sys.stderr.flush()
+    if group is not None and fields["type"] != "PeerLost":
+        group.announce(f"{fields['type']}: {fields['message']}")
+    return "failed"
+
+
+def warm_up() -> threading.Thread:
+    """Import in the background what PyTorch imports at the first optimizer step or by wrapping a
+    model in DDP, 0.8 s of it: meanwhile the ranks meet and the data is read."""
+    def load() -> None:
+        import torch._dynamo  # noqa: F401
+
+    thread = threading.Thread(target=load, name="warm-up", daemon=True)
+    thread.start()
+    return thread
+
+
+def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
+    """Under torchrun output would go through its agent: send it to this rank's own file."""
+    path = run / "ranks" / f"{int(env.get('RANK', 0)):05d}.log"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_engine.worker",
+        description="One rank of a run. With --run, as gpu-panel starts it; with a preset, under "
+                    "torchrun, srun, mpirun, or alone.")
+    parser.add_argument("preset", nargs="?", help="a preset's name or file")
+    parser.add_argument("--run", type=Path, help="a run folder with its plan.json")
+    parser.add_argument("--check", action="store_true",
+                        help="try the connection between the ranks instead of training")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
+                        help="change a key of the preset")
+    parser.add_argument("--init-method", metavar="tcp://HOST:PORT",
+                        help="where the ranks meet, with --rank and --world-size")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world-size", type=int)
+    args = parser.parse_args(argv)
+    if (args.run is None) == (args.preset is None):
+        parser.error("give --run RUN, or a preset")
+    return args

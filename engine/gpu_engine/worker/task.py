@@ -1,0 +1,131 @@
+"""Task: what a person writes to have a model trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Dataset
+
+
+class Task:
+    """One training task. Subclass it as a dataclass: the fields are the task's parameters, and
+    the text under a field is its help in the form.
+
+        @dataclass
+        class Tiny(Task):
+            width: int = 64
+            "Units in the hidden layer."
+
+            def model(self):
+                return nn.Sequential(nn.Linear(8, self.width), nn.ReLU(), nn.Linear(self.width, 2))
+
+            def train_data(self):
+                x = torch.randn(1000, 8)                      # (examples, features)
+                return TensorDataset(x, (x.sum(1) > 0).long())
+
+            def loss(self, model, batch):
+                x, y = batch                                  # (B, 8), (B,)
+                return F.cross_entropy(model(x), y)           # (): mean over the B examples
+
+    Device, wrapping, shuffling, precision, accumulation, evaluation, checkpoints and resume are
+    the engine's. `model` is called after seeding, so every rank starts from the same weights.
+
+    Datasets are map-style (`__len__`, `__getitem__`) or iterable. A map-style dataset may offer
+    `get_batch(indices)`, indices a 1-d int64 tensor on the CPU, returning a ready batch: it is
+    then used in place of one `__getitem__` an example and `collate`. An iterable dataset may
+    offer `shard(index, count)`, returning the part of it that reader `index` of `count` reads;
+    without it, reader i takes each count-th example from the i-th on.
+    """
+
+    eval_batch: ClassVar[int] = 64
+    """Examples in a forward pass of evaluation (at most the global batch). It does not follow
+    the number of ranks: equal chunks at any world size make equal results, to the last bit."""
+
+    def model(self) -> nn.Module:
+        """The model, on the CPU, freshly initialised."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method model(self)")
+
+    def train_data(self) -> Dataset:
+        """The training examples."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method train_data(self)")
+
+    def eval_data(self) -> Dataset | None:
+        """The held-out examples; None: no evaluation."""
+        return None
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The mean loss over the batch's examples, a tensor of shape (). `batch` is on the
+        model's device, with B examples along each tensor's first dimension."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method loss(self, model, batch)")
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor | float]:
+        """SUMS over the batch's examples, and "count", how many examples they are.
+
+        Chunks and ranks are added up, and each name but "count" is reported divided by the
+        count, which gives the exact mean over all examples:
+
+            {"loss": loss_sum, "accuracy": (logits.argmax(1) == y).sum(), "count": len(y)}
+
+        Keys must be the same in every call. By default: `loss` times the number of examples.
+        """
+        count = batch_size(batch)
+        return {"loss": self.loss(model, batch) * count, "count": count}
+
+    def optimizer(self, model: nn.Module, lr: float) -> Optimizer:
+        """AdamW, PyTorch's defaults. `lr` is already scaled as the spec asks."""
+        import torch
+
+        return torch.optim.AdamW(model.parameters(), lr=lr, fused=_fusable(model))
+
+    def schedule(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
+        """How the learning rate moves, advanced once an optimizer step; None: constant.
+
+        `total_steps` counts optimizer steps of the whole run; None where the data's length is
+        not known. Keep it a function of the step alone, so that a resumed run follows it.
+        """
+        return None
+
+    def collate(self, examples: list[Any]) -> Any:
+        """A batch from a list of examples; by default PyTorch's default_collate."""
+        from torch.utils.data import default_collate
+
+        return default_collate(examples)
+
+    def data_parallel(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
+        """mode "dp": spread the model over `devices`; it already lies on the first.
+
+        By default nn.DataParallel over the whole model. Override to spread a part of it, as the
+        built-in `vgg` does. Gradients must end in `model`'s own parameters.
+        """
+        from torch import nn
+
+        return nn.DataParallel(model, device_ids=devices)
+
+
+def batch_size(batch: Any) -> int:
+    """Examples in a batch: the first dimension of the first tensor found in it.
+
+    Raises TypeError where there is none.
+    """
+    if hasattr(batch, "shape") and len(batch.shape) > 0:
+        return int(batch.shape[0])
+    parts = batch.values() if isinstance(batch, dict) else batch
+    if isinstance(batch, dict | list | tuple):
+        for part in parts:
+            try:
+                return batch_size(part)
+            except TypeError:
+                continue
+    raise TypeError(f"no tensor with a first dimension in a batch of type {type(batch).__name__}; "
+                    "override Task.metrics")
+
+
+def _fusable(model: nn.Module) -> bool:
+    """Whether AdamW's fused kernel takes every parameter (one launch instead of hundreds)."""
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda")
+               for p in model.parameters())
