@@ -200,9 +200,19 @@ def discover(timeout: float) -> Inventory:
     return reply[1]
 
 
-def watch(probe: Probe, devices: tuple[Device, ...], interval: float, pcie: bool = False) -> None:
-    """Have it send ("samples", …) at each interval from now on. Raises `Gone`."""
-    probe.send(("watch", (devices, interval, pcie)))
+def watch(
+    probe: Probe,
+    devices: tuple[Device, ...],
+    interval: float,
+    patience: float,
+    pcie: bool = False,
+) -> None:
+    """Have it send ("samples", …) at each interval from now on. Raises `Gone`.
+
+    A GPU that does not answer within `patience` seconds is said to be late, and the others wait
+    for it no longer.
+    """
+    probe.send(("watch", (devices, interval, patience, pcie)))
 
 
 def _with(inventory: Inventory, problem: str) -> Inventory:

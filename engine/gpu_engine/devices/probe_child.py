@@ -22,15 +22,13 @@ import time
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from gpu_engine.devices import Device, Inventory, Sample, nvml, words
+from gpu_engine.devices import Device, Sample, nvml, words
 from gpu_engine.devices.calls import Trouble
 from gpu_engine.devices.owners import Owners
 from gpu_engine.devices.reader import GpuReader
 
 IDLE_END = 5.0
 """Seconds without a request after which a probe that watches nothing ends."""
-PATIENCE = 2.0
-"""Seconds after which a GPU that is being read counts as late."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -42,9 +40,10 @@ def send(stream: BinaryIO, message: Any) -> None:
 class Worker(threading.Thread):
     """Reads one GPU whenever it is told to; may be stuck in a call at any time."""
 
-    def __init__(self, reader: GpuReader, done: queue.SimpleQueue[Any]) -> None:
+    def __init__(self, reader: GpuReader, done: queue.SimpleQueue[Any], patience: float) -> None:
         super().__init__(name=f"read {reader.devices[0].id}", daemon=True)
         self.reader = reader
+        self._patience = patience
         self.since: float | None = None
         """Monotonic time since when the look under way lasts; None: at rest."""
         self.latest: tuple[Sample, ...] | None = None
@@ -80,10 +79,15 @@ class Worker(threading.Thread):
         if latest is None:
             text = f"the driver has not answered for it yet ({waited:.0f} s)"
             return tuple(Sample(d, problem=text) for d in self.reader.devices)
-        if waited < PATIENCE:
+        if waited < self._patience:
             return latest
         text = f"the driver has not answered for it for {waited:.0f} s"
         return tuple(replace(s, problem=text) for s in latest)
+
+    def late(self) -> bool:
+        """Whether it is known already that this GPU keeps us waiting."""
+        since = self.since
+        return since is not None and time.monotonic() - since > self._patience
 
 
 class Child:
@@ -97,6 +101,7 @@ class Child:
         self._order: list[str] = []
         self._owners: Owners | None = None
         self._interval = 1.0
+        self._patience = 2.0
         self._tick: float | None = None
         self._started: float | None = None
 
@@ -145,14 +150,14 @@ class Child:
         self._started = time.monotonic()
         threading.Thread(target=run, daemon=True).start()
 
-    def _bind(self, devices: tuple[Device, ...], interval: float, pcie: bool) -> tuple[Any, ...]:
-        driver, problem = nvml.start()
-        return devices, interval, pcie, driver, problem
+    def _bind(self, *order: Any) -> tuple[Any, ...]:
+        return (*order, *nvml.start())
 
     def _watch(
         self,
         devices: tuple[Device, ...],
         interval: float,
+        patience: float,
         pcie: bool,
         driver: Any,
         problem: str | None,
@@ -161,13 +166,13 @@ class Child:
             self._inbox.put(("broken", problem or words.error(9)))
             return
         self._owners = Owners()
-        self._interval = interval
+        self._interval, self._patience = interval, patience
         self._order = [d.id for d in devices]
         self._workers = []
         for index in dict.fromkeys(d.index for d in devices):
             same = [d for d in devices if d.index == index]
             reader = GpuReader(driver, same, self._owners, pcie)
-            self._workers.append(Worker(reader, self._inbox))
+            self._workers.append(Worker(reader, self._inbox, patience))
         for worker in self._workers:
             worker.start()
         self._tick = time.monotonic()
@@ -176,7 +181,7 @@ class Child:
 
     def _wait(self) -> float:
         if self._tick is not None:
-            due = self._tick + (self._interval if self._sent else PATIENCE)
+            due = self._tick + (self._interval if self._sent else self._patience)
             return max(0.0, due - time.monotonic())
         if self._started is not None:
             return 1.0
@@ -201,7 +206,7 @@ class Child:
     def _frame_if_done(self) -> None:
         if self._tick is None or self._sent:
             return
-        if all(w.since is None or _late(w) for w in self._workers):
+        if all(w.since is None or w.late() for w in self._workers):
             self._frame()
 
     def _frame(self) -> None:
@@ -211,11 +216,6 @@ class Child:
         self._sent = True
         if self._owners is not None:
             self._owners.forget_others(p.pid for s in samples for p in s.processes or ())
-
-
-def _late(worker: Worker) -> bool:
-    """Whether it is known already that this GPU keeps us waiting."""
-    return worker.since is not None and time.monotonic() - worker.since > PATIENCE
 
 
 def main() -> None:
@@ -228,6 +228,3 @@ def main() -> None:
         pass
     finally:
         os._exit(0)  # threads that are stuck in the driver are not waited for
-
-
-__all__ = ["Child", "Inventory", "Worker", "main"]

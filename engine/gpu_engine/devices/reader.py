@@ -125,7 +125,7 @@ class GpuReader:
 
     def _temperature(self, ask: Callable[..., Any], handle: Any) -> float | None:
         value = ask("nvmlDeviceGetTemperatureV", handle, 0, names=("nvmlDeviceGetTemperature",))
-        return words.within(value, -50, 200)
+        return words.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
 
     def _slow(self, ask: Callable[..., Any], handle: Any) -> dict[str, Any]:
         limit = ask(

@@ -31,7 +31,9 @@ class Sampler:
     """Takes a snapshot of `inventory`'s devices and of the machine each `interval` seconds.
 
     `on_snapshot` is called with each one, in the sampler's thread. `runs_folder` is where free
-    disk space matters. `pcie` also reads the bus rates, which holds each GPU for 40 ms.
+    disk space matters. A GPU that does not answer within `patience` seconds keeps its last
+    figures and says so, and the others go on. `pcie` also reads the bus rates, which holds each
+    GPU for 40 ms.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Sampler:
         runs_folder: Path | None = None,
         interval: float = 1.0,
         on_snapshot: Callable[[Snapshot], None] | None = None,
+        patience: float = 2.0,
         pcie: bool = False,
     ) -> None:
         self.inventory = inventory
         self.interval = interval
         self._runs_folder = runs_folder
         self._on_snapshot = on_snapshot
+        self._patience = patience
         self._pcie = pcie
         self._recent: deque[Snapshot] = deque(maxlen=KEPT)
         self._latest: Snapshot | None = None
@@ -117,7 +121,9 @@ class Sampler:
                 self._probe = take()
                 if self._stop.is_set():
                     break
-                watch(self._probe, self.inventory.devices, self.interval, self._pcie)
+                watch(
+                    self._probe, self.inventory.devices, self.interval, self._patience, self._pcie
+                )
                 if self._follow(self._probe, host, began):
                     failures = 0
                 problem = "the driver does not answer: trying once more"
@@ -150,7 +156,7 @@ class Sampler:
             silent = time.monotonic() - heard
             if silent > _KILL_AFTER:
                 return spoke
-            if silent > 1.5 * self.interval + 0.5:
+            if silent > self._patience + self.interval:
                 since = self._looked if self._looked is not None else began
                 waited = time.monotonic() - since
                 self._stale(host, f"the driver has not answered for {waited:.0f} s")
@@ -203,16 +209,19 @@ def take_several(
     enough = threading.Event()
 
     def keep(snapshot: Snapshot) -> None:
-        found.append(snapshot)
+        if snapshot.problem is None:
+            found.append(snapshot)
         if len(found) > looks:
             enough.set()
 
-    sampler = Sampler(inventory, interval=apart, on_snapshot=keep)
+    sampler = Sampler(inventory, interval=apart, on_snapshot=keep, patience=timeout / 2)
     sampler.start()
     enough.wait(timeout)
     sampler.close()
     if found:
         return tuple(found[1:] or found)
+    if sampler.latest is not None:
+        return (sampler.latest,)
     problem = f"the driver did not answer in {timeout:g} s"
     samples = tuple(Sample(d, problem=problem) for d in inventory.devices)
     return (Snapshot(time.time(), samples, problem=problem),)

@@ -1,0 +1,205 @@
+"""Which devices are found, and what is said where none is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import devices
+from gpu_engine.devices import Device, probe, sampler
+
+SLICES = (
+    "count 2",
+    "gpu 1 name NVIDIA A100-SXM4-80GB",
+    "gpu 1 mig 1",
+    "gpu 1 slice 0 MIG-aaaaaaaa-1111-5222-8333-444444444444",
+    "gpu 1 slice 0 name NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+    "gpu 1 slice 2 MIG-bbbbbbbb-1111-5222-8333-444444444444",
+    "gpu 1 slice 2 name NVIDIA A100-SXM4-80GB MIG 2g.20gb",
+)
+
+
+def test_one_gpu_with_its_facts(as_this_machine):
+    as_this_machine("gpu 0 name NVIDIA H100", "gpu 0 uuid GPU-1", "gpu 0 major 9", "cuda 12080")
+    found = devices.discover()
+    assert found.devices == (
+        Device("0", "gpu", "NVIDIA H100", index=0, uuid="GPU-1", memory_total=85899345920,
+               capability=(9, 0)),
+    )  # fmt: skip
+    assert (found.source, found.driver, found.cuda) == ("nvml", "580.159.03", "12.8")
+    assert found.problem is None
+    assert found.inherited_visible is None
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_many_gpus_in_the_drivers_order(as_this_machine, count):
+    as_this_machine(f"count {count}")
+    found = devices.discover()
+    assert [d.id for d in found.devices] == [str(i) for i in range(count)]
+    assert len({d.uuid for d in found.devices}) == count
+    snapshot = sampler.take_once(found)
+    assert [s.device.id for s in snapshot.samples] == [str(i) for i in range(count)]
+    assert all(s.problem is None for s in snapshot.samples)
+
+
+def test_without_a_driver_the_cores_are_offered(monkeypatch):
+    monkeypatch.setattr(probe, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    found = devices.discover()
+    assert found.source == "cpu"
+    assert found.problem is None
+    assert {c for d in found.devices for c in d.cores} == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "not loaded"), (18, "different versions"), (4, "rights"), (999, "dmesg")],
+)
+def test_a_driver_that_does_not_start_is_explained(as_this_machine, code, words):
+    as_this_machine(f"init {code}")
+    found = devices.discover()
+    assert found.source == "cpu"
+    assert words in found.problem
+
+
+def test_a_driver_without_gpus(as_this_machine):
+    as_this_machine("count 0")
+    found = devices.discover()
+    assert (found.source, found.problem) == ("cpu", None)
+
+
+def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
+    as_this_machine("init_hang 1")
+    began = time.monotonic()
+    found = devices.discover(timeout=0.5)
+    assert time.monotonic() - began < 2
+    assert found.source == "cpu"
+    assert "did not answer in 0.5 s" in found.problem
+
+
+def test_a_driver_library_that_crashes_takes_nobody_along(as_this_machine):
+    as_this_machine("crash 1")
+    found = devices.discover()
+    assert found.source == "cpu"
+    assert "signal 11" in found.problem
+
+
+def test_an_old_driver_gives_what_it_can(as_this_machine):
+    as_this_machine("gpu 0 util 20", f"gpu 0 proc {os.getpid()} 1000", flags=("-DOLD",))
+    found = devices.discover()
+    sample = sampler.take_once(found).samples[0]
+    assert found.devices[0].memory_total == 85899345920
+    assert sample.utilization == 0.2
+    assert sample.memory_used == 4718592 + 650000000  # old drivers count the reserved part in
+    assert sample.memory_reserved is None
+    assert sample.temperature == 33
+    assert [p.pid for p in sample.processes] == [os.getpid()]
+
+
+def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
+    as_this_machine("count 3", "gpu 1 lost 1")
+    found = devices.discover()
+    assert [(d.id, d.uuid is None) for d in found.devices] == [
+        ("0", False), ("1", True), ("2", False),
+    ]  # fmt: skip
+    problems = [s.problem for s in sampler.take_once(found).samples]
+    assert problems[0] is problems[2] is None
+    assert "GPU is lost" in problems[1]
+
+
+def test_a_gpu_that_this_user_may_not_open(as_this_machine):
+    as_this_machine("count 2", "gpu 0 error nvmlDeviceGetHandleByIndex_v2 4")
+    samples = sampler.take_once(devices.discover()).samples
+    assert "rights of /dev/nvidia" in samples[0].problem
+    assert samples[1].problem is None
+
+
+def test_mig_slices_are_devices_and_their_gpu_is_not(as_this_machine):
+    as_this_machine(*SLICES)
+    found = devices.discover().devices
+    assert [(d.kind, d.id, d.index) for d in found] == [
+        ("gpu", "0", 0),
+        ("mig", "MIG-aaaaaaaa-1111-5222-8333-444444444444", 1),
+        ("mig", "MIG-bbbbbbbb-1111-5222-8333-444444444444", 1),
+    ]
+    assert [d.label for d in found] == ["GPU 0", "MIG 1:0", "MIG 1:2"]
+    assert found[1].name == "NVIDIA A100-SXM4-80GB MIG 1g.10gb 1:0"
+    assert found[1].memory_total == 10200547328
+
+
+def test_mig_without_slices_is_said(as_this_machine):
+    as_this_machine("count 2", "gpu 1 mig 1")
+    found = devices.discover()
+    assert [d.id for d in found.devices] == ["0"]
+    assert "GPU 1 is in MIG mode and has no slice" in found.problem
+
+
+def test_only_what_was_allotted_is_offered(as_this_machine, monkeypatch):
+    as_this_machine("count 4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    found = devices.discover()
+    assert [(d.id, d.visible_index) for d in found.devices] == [("3", 0), ("1", 1)]
+    assert found.inherited_visible == "3,1"
+    assert found.problem is None
+    assert [s.device.id for s in sampler.take_once(found).samples] == ["3", "1"]
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "7"])
+def test_nothing_allotted(as_this_machine, monkeypatch, value):
+    as_this_machine("count 4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    found = devices.discover()
+    assert found.source == "cpu"
+    assert found.inherited_visible == value
+    assert "none of the 4 GPUs" in found.problem
+
+
+def test_indices_are_in_doubt_with_mixed_cards(as_this_machine, monkeypatch):
+    as_this_machine("count 2", "gpu 1 name NVIDIA GT 710")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "fastest card first" in devices.discover().problem
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert devices.discover().problem is None
+
+
+def test_importing_is_cheap():
+    """The panel's first frame waits for no driver, no psutil and no ctypes."""
+    code = (
+        "import sys; from gpu_engine.devices import sampler, free, lease; "
+        "heavy = {'pynvml', 'psutil', 'torch'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_module_of_the_folder_one_stands_in_is_not_taken(as_this_machine, tmp_path, monkeypatch):
+    as_this_machine("count 2")
+    (tmp_path / "queue.py").write_text("raise SystemExit('a file of somebody else')\n")
+    monkeypatch.chdir(tmp_path)
+    assert len(devices.discover().devices) == 2
+
+
+def test_a_package_that_only_looks_like_pynvml_is_named(as_this_machine, tmp_path: Path):
+    machine = as_this_machine()
+    (tmp_path / "pynvml.py").write_text("def nvmlInit(): pass\n")
+    code = "from gpu_engine.devices import discover; print(discover().problem)"
+    env = machine.env() | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+    )
+    assert "nvidia-ml-py" in done.stdout
+
+
+def test_the_probe_that_found_the_devices_samples_them(as_this_machine):
+    """Waking GPUs without persistence mode takes seconds: it is done once."""
+    machine = as_this_machine("count 2")
+    found = devices.discover()
+    spare = probe._spare
+    with sampler.Sampler(found, interval=0.05) as running:
+        while running.latest is None:
+            time.sleep(0.01)
+        assert running._probe is spare
+    assert "nvmlShutdown" not in machine.calls()

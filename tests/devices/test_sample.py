@@ -1,0 +1,251 @@
+"""What one look says: right where the driver answers, unknown where it does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpu_engine import devices
+from gpu_engine.devices import Sample, sampler, words
+
+
+def look(machine_lines, as_this_machine, **kinds) -> Sample:
+    as_this_machine(*machine_lines, **kinds)
+    return sampler.take_once(devices.discover()).samples[0]
+
+
+@pytest.fixture
+def other_process():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "train.py"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_everything_in_its_unit(as_this_machine):
+    sample = look(
+        [
+            "gpu 0 util 74", "gpu 0 mem_util 40", "gpu 0 mem_used 36507222016", "gpu 0 temp 61",
+            "gpu 0 power 301500", "gpu 0 power_limit 400000", "gpu 0 clock_sm 1410",
+            "gpu 0 clock_mem 1593", "gpu 0 fan 30", "gpu 0 reasons 4", "gpu 0 pstate 2",
+            "gpu 0 ecc_corrected 3", "gpu 0 clock_sm_max 1980",
+        ],
+        as_this_machine,
+    )  # fmt: skip
+    assert sample.problem is None
+    assert (sample.utilization, sample.memory_utilization) == (0.74, 0.4)
+    assert (sample.memory_used, sample.memory_total) == (36507222016, 85899345920)
+    assert sample.memory_reserved == 650000000
+    assert (sample.temperature, sample.power, sample.power_limit) == (61, 301.5, 400)
+    assert (sample.clock_sm, sample.clock_memory) == (1_410_000_000, 1_593_000_000)
+    assert sample.clock_sm_max == 1_980_000_000
+    assert (sample.fan, sample.performance_state) == (0.3, 2)
+    assert sample.throttle == ("power limit",)
+    assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.health) == (3, 0, ())
+    assert (sample.persistence, sample.compute_mode) == (True, "default")
+    assert (sample.pcie_generation, sample.pcie_width) == (4, 16)
+    assert (sample.pcie_sent, sample.pcie_received) == (None, None)
+    assert sample.processes == ()
+    assert abs(sample.taken - time.time()) < 5
+
+
+KEYS = {
+    "util": ("utilization",),
+    "mem_used": ("memory_used",),
+    "mem_total": ("memory_used", "memory_total"),
+    "temp": ("temperature",),
+    "power": ("power",),
+    "power_limit": ("power_limit",),
+    "clock_sm": ("clock_sm",),
+    "clock_mem": ("clock_memory",),
+    "fan": ("fan",),
+    "persistence": ("persistence",),
+    "compute_mode": ("compute_mode",),
+    "pstate": ("performance_state",),
+    "ecc_uncorrected": ("ecc_uncorrected",),
+}
+
+
+def test_what_the_driver_does_not_give_is_none(as_this_machine):
+    sample = look([f"gpu 0 {key} na" for key in KEYS], as_this_machine)
+    assert {f: getattr(sample, f) for fields in KEYS.values() for f in fields} == {
+        f: None for fields in KEYS.values() for f in fields
+    }
+    assert sample.problem is None
+    assert sample.processes == ()
+
+
+def test_what_can_not_be_true_is_none(as_this_machine):
+    absurd = {
+        "util": 4000000, "mem_util": 101, "temp": 4294967295, "power": 4294967295,
+        "power_limit": 4294967295, "clock_sm": 4294967295, "fan": 4294967295, "pstate": 32,
+        "mem_used": 1 << 60, "pcie_gen": 4294967295, "compute_mode": 77,
+    }  # fmt: skip
+    sample = look([f"gpu 0 {key} {value}" for key, value in absurd.items()], as_this_machine)
+    for name in (
+        "utilization", "memory_utilization", "temperature", "power", "power_limit", "clock_sm",
+        "fan", "performance_state", "memory_used", "pcie_generation", "compute_mode",
+    ):  # fmt: skip
+        assert getattr(sample, name) is None, name
+    assert sample.problem is None
+
+
+def test_memory_shared_with_the_machine_is_unknown(as_this_machine):
+    sample = look(["gpu 0 mem_total 0", "gpu 0 mem_used 0"], as_this_machine)
+    assert (sample.memory_used, sample.memory_total) == (None, None)
+    assert devices.discover().devices[0].memory_total is None
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0, ()),
+        (0x1, ()),
+        (0x4, ("power limit",)),
+        (0x48, ("too hot (hardware)",)),
+        (0x8, ("hardware slowdown",)),
+        (0x20 | 0x4, ("power limit", "too hot")),
+        (0x88, ("power brake (power supply)",)),
+        (1 << 40, ()),
+    ],
+)
+def test_throttle_reasons(bits, expected):
+    assert words.throttle(bits) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("gpu 0 ecc_uncorrected 2", "2 uncorrected memory errors"),
+        ("gpu 0 remap_pending 1", "must be reset"),
+        ("gpu 0 remap_failure 1", "exchanged"),
+        ("gpu 0 compute_mode 2", "prohibited"),
+    ],
+)
+def test_health(as_this_machine, line, said):
+    assert said in look([line], as_this_machine).health[0]
+
+
+def test_notes(as_this_machine):
+    sample = look(["gpu 0 persistence 0", "gpu 0 compute_mode 3"], as_this_machine)
+    assert sample.health == ()
+    assert "persistence mode is off" in sample.notes[0]
+    assert "exclusive process" in sample.notes[1]
+
+
+def test_processes_of_every_kind(as_this_machine, other_process):
+    me, other = os.getpid(), other_process.pid
+    sample = look(
+        [
+            f"gpu 0 proc {me} 1073741824 compute 55",
+            f"gpu 0 proc {other} 2097152 mps",
+            "gpu 0 proc 1 4096 graphics",
+            f"gpu 0 proc {me} 4096 graphics",
+        ],
+        as_this_machine,
+    )
+    by_pid = {p.pid: p for p in sample.processes}
+    assert set(by_pid) == {me, other, 1}
+    assert (by_pid[me].kind, by_pid[me].memory) == ("compute", 1 << 30)
+    assert by_pid[me].utilization == 0.55
+    assert by_pid[other].kind == "mps"
+    assert by_pid[1].kind == "graphics"
+    import psutil
+
+    known = psutil.Process(other)
+    assert by_pid[other].user == known.username()
+    assert by_pid[other].command.endswith("train.py")
+    assert by_pid[other].started == pytest.approx(known.create_time(), abs=0.05)
+    assert by_pid[other].host_memory > 1 << 20
+
+
+def test_a_process_of_another_namespace(as_this_machine):
+    sample = look(["gpu 0 proc 4194303 1073741824"], as_this_machine)
+    (process,) = sample.processes
+    assert (process.visible, process.user, process.command) == (False, None, None)
+    assert process.memory == 1 << 30
+
+
+def test_process_memory_that_the_driver_does_not_know(as_this_machine):
+    sample = look([f"gpu 0 proc {os.getpid()} na"], as_this_machine)
+    assert sample.processes[0].memory is None
+
+
+def test_a_process_share_above_100_percent_is_unknown(as_this_machine):
+    sample = look([f"gpu 0 proc {os.getpid()} 1 compute 4000000"], as_this_machine)
+    assert sample.processes[0].utilization is None
+
+
+@pytest.mark.parametrize("code", [3, 4, 13, 999])
+def test_a_process_list_that_is_refused_is_unknown_and_not_empty(as_this_machine, code):
+    sample = look(
+        [f"gpu 0 error nvmlDeviceGetComputeRunningProcesses_v{v} {code}" for v in (2, 3)],
+        as_this_machine,
+    )
+    assert sample.processes is None
+    assert sample.problem is None
+
+
+def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
+    as_this_machine(
+        "gpu 0 mig 1",
+        "gpu 0 temp 70",
+        "gpu 0 util na",
+        "gpu 0 slice 1 MIG-cccc1111",
+        "gpu 0 slice 1 mem_used 1000",
+        f"gpu 0 slice 1 proc {os.getpid()} 500",
+        "gpu 0 slice 3 MIG-cccc3333",
+    )
+    first, second = sampler.take_once(devices.discover()).samples
+    assert (first.memory_used, first.memory_total) == (1000, 10200547328)
+    assert [p.pid for p in first.processes] == [os.getpid()]
+    assert (second.memory_used, second.processes) == (4718592, ())
+    assert (first.utilization, first.power, first.temperature) == (None, None, 70)
+
+
+def test_bus_rates_only_when_asked_for(as_this_machine):
+    machine = as_this_machine("gpu 0 pcie_tx 5000")
+    with sampler.Sampler(devices.discover(), interval=0.05, pcie=True) as running:
+        while running.latest is None:
+            time.sleep(0.01)
+        assert running.latest.samples[0].pcie_sent == 5_000_000.0
+        assert running.latest.samples[0].pcie_received == 2_000_000.0
+    calls = machine.calls()["nvmlDeviceGetPcieThroughput"]
+    sampler.take_once(devices.discover())
+    assert machine.calls()["nvmlDeviceGetPcieThroughput"] == calls
+
+
+def test_what_was_refused_is_not_asked_each_second(as_this_machine):
+    machine = as_this_machine(
+        "gpu 0 fan na", "gpu 0 power na", "gpu 0 error nvmlDeviceGetMemoryInfo_v2 13"
+    )
+    sampler.take_several(devices.discover(), looks=8, apart=0.05)
+    calls = machine.calls()
+    assert calls["nvmlDeviceGetUtilizationRates"] >= 9
+    assert calls["nvmlDeviceGetPowerUsage"] == 1
+    assert calls["nvmlDeviceGetMemoryInfo_v2"] == 2  # once by discovery, once by the sampler
+    assert calls["nvmlDeviceGetMemoryInfo"] >= 9
+
+
+def test_a_look_costs_six_calls_a_gpu(as_this_machine):
+    """Fast ones each look; those of processes and health are rarer than these ten looks."""
+    machine = as_this_machine("count 4")
+    found = devices.discover()
+    with sampler.Sampler(found, interval=0.05) as running:
+        while len(running.recent) < 2:
+            time.sleep(0.005)
+        before, looks = machine.calls(), running.recent[-1].taken
+        time.sleep(0.6)
+        after, more = machine.calls(), running.recent
+    looks = sum(s.taken > looks for s in more)
+    new = {k: after[k] - before.get(k, 0) for k in after if after[k] != before.get(k, 0)}
+    assert looks >= 5
+    assert set(new) == {
+        "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons",
+    }  # fmt: skip
+    assert sum(new.values()) <= 6 * 4 * (looks + 2)

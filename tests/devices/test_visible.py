@@ -1,0 +1,93 @@
+"""What a CUDA_VISIBLE_DEVICES lets through, by CUDA's rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices import Device
+from gpu_engine.devices.visible import narrow, order_doubt
+
+GPUS = tuple(
+    Device(str(i), "gpu", "A100", index=i, uuid=u)
+    for i, u in enumerate(["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"])
+)
+SLICES = tuple(
+    Device(u, "mig", f"A100 MIG 1g.10gb 3:{i}", index=3, uuid=u)
+    for i, u in enumerate(["MIG-cccc1111", "MIG-cccc2222"])
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("0,-1,2", [0]),
+        ("2,0", [2, 0]),
+        (" 1 , 2", [1, 2]),
+        ("+1", [1]),
+        ("1gpu2,2ampere", [1, 2]),
+        ("0x2", [0]),
+        ("0,9,1", [0]),
+        ("9", []),
+        ("0,0", []),
+        ("1,2,1", []),
+        ("0,,1", [0]),
+        ("0,GPU-bbbb3333", [0]),
+        ("GPU-bbbb3333,0", [2]),
+        ("GPU-bbbb3333,GPU-aaaa1111", [2, 0]),
+        ("GPU-b", [2]),
+        ("GPU-aaaa", []),
+        ("GPU-bbbb,GPU-aaaa", [2]),
+        ("GPU-", []),
+        ("GPU-bbbb,GPU-bbbb3333", []),
+        ("bbbb3333", []),
+        ("all", []),
+        ("none", []),
+    ],
+)
+def test_rules(value, expected):
+    assert [d.index for d in narrow(GPUS, value)] == expected
+
+
+def test_the_place_in_the_variable_is_kept():
+    assert [(d.id, d.visible_index) for d in narrow(GPUS, "2,1")] == [("2", 0), ("1", 1)]
+    assert all(d.visible_index is None for d in narrow(GPUS, None))
+
+
+def test_slices_by_name_and_all_of_them():
+    both = narrow(SLICES, "MIG-cccc2222,MIG-cccc1111")
+    assert [d.id for d in both] == ["MIG-cccc2222", "MIG-cccc1111"]
+    assert [d.id for d in narrow(GPUS + SLICES, "3")] == ["MIG-cccc1111"]
+
+
+def test_old_names_of_slices():
+    old = Device("x", "mig", "A100 MIG 0:0", index=0, uuid="MIG-GPU-aaaa1111/7/0")
+    assert narrow([*GPUS, old], "MIG-GPU-aaaa1111/7/0")[0].id == "x"
+
+
+@given(st.one_of(st.none(), st.text("0123,-GPUMIabc +x", max_size=24)))
+def test_never_more_than_there_is_and_none_twice(value):
+    offered = [d.uuid for d in narrow(GPUS + SLICES, value)]
+    assert len(offered) == len(set(offered))
+    assert set(offered) <= {d.uuid for d in GPUS + SLICES}
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "order", "doubtful"),
+    [
+        (["A100", "T4"], "0", None, True),
+        (["A100", "T4"], "0", "FASTEST_FIRST", True),
+        (["A100", "T4"], "0", "PCI_BUS_ID", False),
+        (["A100", "T4"], "GPU-a", None, False),
+        (["A100", "T4"], None, None, False),
+        (["A100", "A100"], "0", None, False),
+        (["A100", "A100 MIG 1g.10gb 1:0"], "0", None, False),
+    ],
+)
+def test_when_indices_are_ambiguous(names, value, order, doubtful):
+    machine = [Device(str(i), "gpu", n, index=i) for i, n in enumerate(names)]
+    assert (order_doubt(machine, value, order) is not None) == doubtful
