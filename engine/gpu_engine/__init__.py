@@ -6,9 +6,10 @@ brings in no torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it, without importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpu_engine.launch import launch
     from gpu_engine.spec import RunSpec
     from gpu_engine.worker.task import Task

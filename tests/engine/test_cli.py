@@ -1,0 +1,160 @@
+"""The command line as a script uses it: exit codes, JSON, refusals without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gpu_engine import runs
+
+from ..conftest import wait_for
+
+
+def engine(*args: str, **more) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
+                          text=True, timeout=90, **more)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("import sys, time\n"
+                    "print('args', sys.argv[1:], flush=True)\n"
+                    "if 'fail' in sys.argv: raise ValueError('as asked')\n"
+                    "if 'wait' in sys.argv: time.sleep(100)\n")
+    return [sys.executable, str(path)]
+
+
+def test_run_completes_with_0_and_fails_with_1(home, script):
+    out = engine("run", "--devices", "cpu:0", "--", *script, "{batch.per_gpu}")
+    assert (out.returncode, out.stdout) == (0, "")
+    assert "completed" in out.stderr
+    assert engine("logs").stdout == "args ['64']\n"
+    out = engine("run", "--devices", "cpu:0", "--", *script, "fail")
+    assert out.returncode == 1
+    assert "rank 0 failed first: ValueError: as asked" in out.stderr
+
+
+def test_json_is_one_document_and_nothing_else(home, script):
+    out = engine("run", "--json", "--devices", "cpu:0", "--", *script, "fail")
+    state = json.loads(out.stdout)
+    assert (out.returncode, state["state"], state["cause"]["type"]) == (1, "failed", "ValueError")
+    listed = json.loads(engine("runs", "--json").stdout)
+    assert [r["id"] for r in listed] == [state["id"]]
+    shown = json.loads(engine("show", "--json", state["id"]).stdout)
+    assert shown["plan"]["mode"] == "single"
+    plan = json.loads(engine("plan", "--json", "--devices", "cpu:0", "--", *script).stdout)
+    assert plan["processes"][0]["argv"] == script
+    assert json.loads(engine("presets", "--json").stdout)
+    assert json.loads(engine("describe", "--json").stdout)
+    devices = json.loads(engine("devices", "--json").stdout)
+    assert {"id", "state", "reason", "memory_total"} <= set(devices["devices"][0])
+
+
+@pytest.mark.parametrize(("args", "says"), [
+    (["run", "defalt"], "did you mean default"),
+    (["run"], "name a preset"),
+    (["run", "default", "--set", "batch.sice=3"], "did you mean batch.size"),
+    (["run", "default", "--set", "batch.size=x"], 'batch.size = "x": expected a whole number'),
+    (["run", "default", "--set", "devices.ids=cpu:0,cpu:77"], 'devices.ids = "cpu:77"'),
+    (["plan", "single", "--set", "amp.dtype=fp16", "--devices", "cpu:0"], "fp16 needs a GPU"),
+    (["run", "single", "--set", "task.use=nope:X"], "no module nope"),
+    (["run", "single", "--set", "task.params.widht=1"], "no such parameter"),
+    (["run", "--devices", "cpu:0", "--", "no-such-program"], "no such program"),
+    (["run", "single", "--set", "run.python=/no/python"], "no such interpreter"),
+    (["stop", "zzzz"], "no run 'zzzz'"),
+    (["show"], "no runs yet"),
+    (["lgos"], "did you mean logs"),
+    (["presets", "nope"], "no preset"),
+    (["describe", "nope"], "names no task"),
+])
+def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
+    out = engine(*args)
+    assert out.returncode == 2
+    assert says in out.stderr
+    assert "Traceback" not in out.stderr
+    assert not runs.all_runs()
+
+
+def test_a_taken_port_is_named_with_a_free_one(home, script):
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        out = engine("run", "--mode", "ddp", "--devices", "cpu:0", "--set",
+                     f"parallel.master_port={port}", "--", *script)
+    assert out.returncode == 2
+    assert f"parallel.master_port = {port}: the port is taken" in out.stderr
+    assert "is free" in out.stderr
+
+
+def test_ctrl_c_stops_the_run_and_is_130(home, script):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine", "run", "--devices", "cpu:0", "--", *script, "wait"],
+        stderr=subprocess.PIPE, text=True)
+    run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
+    wait_for(lambda: run.log(0).exists() and run.log(0).stat().st_size)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "finish their step" in err
+    assert run.state().state == "stopped"
+
+
+def test_detach_prints_the_id_and_stop_ends_it(home, script):
+    out = engine("run", "--detach", "--devices", "cpu:0", "--", *script, "wait")
+    assert out.returncode == 0
+    run = runs.find(out.stdout.strip())
+    wait_for(lambda: run.log(0).exists() and run.log(0).stat().st_size)
+    assert engine("runs", "rm", run.id).returncode == 2
+    stopped = engine("stop", run.id[:3])
+    assert stopped.returncode == 0
+    assert "stopped" in stopped.stdout
+    assert engine("runs", "rm", run.id).returncode == 0
+    assert not run.path.exists()
+
+
+def test_prune_keeps_the_newest(home, script):
+    ids = []
+    for _ in range(3):
+        out = engine("run", "--json", "--devices", "cpu:0", "--", *script)
+        ids.append(json.loads(out.stdout)["id"])
+    assert "would go" in engine("runs", "prune", "--keep", "1", "--dry-run").stdout
+    assert len(runs.all_runs()) == 3
+    engine("runs", "prune", "--keep", "1")
+    assert [r.id for r in runs.all_runs()] == [ids[-1]]
+
+
+def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):
+    path = tmp_path / "t.py"
+    path.write_text(r"import sys; sys.stdout.buffer.write("
+                    r"b'a\x1b]52;c;ZXZpbA==\x07b\x1b[2Jc\xff\nlast without newline')")
+    engine("run", "--devices", "cpu:0", "--", sys.executable, str(path))
+    clean = engine("logs").stdout
+    assert "\x1b" not in clean
+    assert "\x07" not in clean
+    assert clean.splitlines()[-1] == "last without newline"
+    raw = subprocess.run([sys.executable, "-m", "gpu_engine", "logs", "--raw"],
+                         capture_output=True, check=True).stdout
+    assert b"\x1b]52;c;" in raw
+    assert engine("logs", "-n", "1").stdout == "last without newline\n"
+    assert engine("logs", "--rank", "5").returncode == 2
+
+
+def test_output_cut_short_is_no_error(home):
+    out = subprocess.run(f"{sys.executable} -m gpu_engine describe | head -c 1", shell=True,
+                         capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    assert out.stderr == ""
+
+
+def test_help_names_every_verb():
+    out = engine("--help").stdout
+    for verb in ("run", "plan", "devices", "runs", "show", "logs", "stop", "presets"):
+        assert f"  {verb} " in out

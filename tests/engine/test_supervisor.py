@@ -1,0 +1,301 @@
+"""The supervisor, on real processes that need no torch: states, causes, stops, nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import procs, runs
+from gpu_engine.launch import launch
+from gpu_engine.spec import from_dict
+from gpu_engine.supervisor.cause import Failure, first_cause, in_words, traceback_in
+from gpu_engine.supervisor.children import descendants
+
+from ..conftest import slots, wait_for
+
+SCRIPT = """
+import os, signal, subprocess, sys, time
+rank = os.environ.get("RANK", "0")
+print("hello from", rank, flush=True)
+def wait(): time.sleep(120)
+"""
+
+
+@pytest.fixture
+def go(home, tmp_path):
+    """Launch a script's text as a DDP run of two ranks over made-up slots."""
+
+    def start(body: str, *, ranks: int = 2, **sections) -> runs.Run:
+        script = tmp_path / "script with spaces ü.py"
+        script.write_text(SCRIPT + body)
+        cores = sorted(os.sched_getaffinity(0))
+        data = {"task": {"command": [sys.executable, str(script)]},
+                "devices": {"ids": [f"cpu:{i}" for i in range(ranks)]},
+                "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}} | sections
+        inventory = slots(ranks)
+        object.__setattr__(inventory, "devices", tuple(
+            _on(d, cores[i % len(cores)]) for i, d in enumerate(inventory.devices)))
+        return launch(from_dict(data), inventory=inventory)
+
+    return start
+
+
+def _on(device, core):
+    from dataclasses import replace
+
+    return replace(device, cores=(core,))
+
+
+def ended(run: runs.Run, seconds: float = 30) -> runs.State:
+    return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
+
+
+def running(run: runs.Run) -> runs.State:
+    return wait_for(lambda: (s := run.state()).state == "running"
+                    and all(run.log(p.rank).stat().st_size for p in s.processes) and s)
+
+
+def none_left(state: runs.State) -> None:
+    wait_for(lambda: not any(procs.alive(p.pid, p.ticks) for p in state.processes), 5)
+
+
+def test_ranks_that_all_end_well_complete_the_run(go):
+    run = go("sys.exit(0)")
+    state = ended(run)
+    assert (state.state, state.exit_code, state.cause) == ("completed", 0, None)
+    assert [p.exit for p in state.processes] == [0, 0]
+    assert run.log(1).read_text() == "hello from 1\n"
+    assert state.started <= state.ended
+    wait_for(lambda: not run.supervised())
+
+
+def test_the_rank_that_failed_first_leads_with_its_own_traceback(go):
+    run = go("""
+if rank == "1":
+    raise ValueError("the data is bad")
+time.sleep(0.3)
+raise ConnectionResetError("Connection reset by peer")
+""")
+    state = ended(run)
+    assert state.state == "failed"
+    assert (state.cause.rank, state.cause.type) == (1, "ValueError")
+    assert state.cause.message == "the data is bad"
+    assert "raise ValueError" in state.cause.traceback
+    assert state.reason == "rank 1: the data is bad"
+
+
+def test_the_others_are_ended_when_one_rank_dies(go):
+    run = go("""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rank == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+wait()
+""")
+    state = ended(run)
+    assert state.state == "failed"
+    assert state.cause.rank == 0
+    assert "SIGKILL" in state.cause.message
+    none_left(state)
+
+
+def test_stop_reaches_the_ranks_and_not_what_they_started(go):
+    run = go("""
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+def stop(*_):
+    print("asked; child alive:", child.poll() is None, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+wait()
+""")
+    running(run)
+    wait_for(lambda: all(b"ready" in run.log(r).read_bytes() for r in (0, 1)))
+    below = descendants(run.state().pid)
+    assert len(below) == 4
+    run.stop()
+    state = ended(run)
+    assert (state.state, state.exit_code) == ("stopped", 130)
+    for rank in (0, 1):
+        assert "asked; child alive: True" in run.log(rank).read_text()
+    assert not [p for p in below if procs.start_ticks(p)]
+
+
+def test_a_rank_that_ignores_the_stop_is_ended_after_the_grace(go):
+    run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\nwait()",
+             run={"grace": 0.5})
+    running(run)
+    wait_for(lambda: all(b"deaf" in run.log(r).read_bytes() for r in (0, 1)))
+    run.stop()
+    state = ended(run)
+    assert state.state == "stopped"
+    assert "did not stop in time" in state.reason
+    none_left(state)
+
+
+def test_stop_now_does_not_wait(go):
+    run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()")
+    running(run)
+    run.stop(now=True)
+    assert ended(run, 5).state == "stopped"
+
+
+def test_stopping_what_does_not_run_is_refused(go):
+    run = go("sys.exit(0)")
+    ended(run)
+    with pytest.raises(runs.UserError, match="it is completed"):
+        run.stop()
+
+
+def test_nothing_survives_the_supervisors_sudden_death(go):
+    run = go("wait()")
+    state = running(run)
+    os.kill(state.pid, signal.SIGKILL)
+    none_left(state)
+    lost = wait_for(lambda: (s := run.state()).state == "lost" and s)
+    assert lost.exit_code == 1
+
+
+def test_it_outlives_the_one_who_launched_it(home, tmp_path):
+    script = tmp_path / "s.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(120)")
+    out = subprocess.run(
+        [sys.executable, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
+         sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
+    run = runs.find(out.stdout.strip())
+    state = running(run)
+    assert os.getsid(state.pid) == state.pid  # its own session: no terminal, no hang-up
+    os.kill(state.pid, signal.SIGHUP)
+    assert run.state().state == "running"
+    run.stop(now=True)
+    ended(run)
+
+
+def test_orphans_of_a_rank_are_ended_too(go):
+    run = go("""
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("orphan", os.getpid(), flush=True)
+        wait()
+    os._exit(0)
+os.wait()
+while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.log", "rb").read():
+    time.sleep(0.01)
+""")
+    state = ended(run)
+    assert state.state == "completed"
+    orphans = [int(line.split()[1]) for r in (0, 1) for line in run.log(r).read_text().splitlines()
+               if line.startswith("orphan")]
+    assert len(orphans) == 2
+    assert not [p for p in orphans if procs.start_ticks(p)]
+
+
+def test_after_a_failure_the_whole_run_starts_again(go):
+    run = go("""
+if os.environ["GPU_PANEL_ATTEMPT"] == "1" and rank == "1":
+    sys.exit(3)
+print("port", os.environ["MASTER_PORT"], flush=True)
+""", train={"restarts": 1})
+    state = ended(run)
+    assert (state.state, state.attempt) == ("completed", 2)
+    assert "--- attempt 2 ---" in run.log(0).read_text()
+
+
+def test_a_program_that_cannot_be_started_is_named(go, tmp_path):
+    script = tmp_path / "not executable"
+    script.write_text("")
+    run = go("", task={"command": [sys.executable, "x"]}, run={"python": sys.executable})
+    state = ended(run)  # python can't find x: an exit code in words
+    assert state.cause.message == "exited with 2"
+    assert "No such file" in state.cause.traceback
+
+
+def test_a_deleted_working_directory_is_named(go, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    import shutil
+
+    real = os.getcwd
+    monkeypatch.setattr(os, "getcwd", lambda: str(gone))
+    shutil.rmtree(gone)
+    run = go("sys.exit(0)")
+    monkeypatch.setattr(os, "getcwd", real)
+    state = ended(run)
+    assert state.state == "failed"
+    assert str(gone) in state.cause.message
+
+
+def test_binary_output_and_plenty_of_it_blocks_nobody(go):
+    run = go("sys.stdout.buffer.write(bytes(range(256)) * 40_000)", ranks=1,
+             parallel={"mode": "single"})
+    assert ended(run).state == "completed"
+    assert run.log(0).stat().st_size > 10_000_000
+
+
+def test_a_launchers_leftovers_are_not_taken_for_our_own(go, monkeypatch):
+    monkeypatch.setenv("RANK", "7")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    run = go("print(os.environ.get('RANK'), os.environ.get('MASTER_PORT'), flush=True)", ranks=1,
+             parallel={"mode": "single"})
+    ended(run)
+    assert run.log(0).read_text().splitlines()[1] == "None None"
+
+
+# --- causes ------------------------------------------------------------------------------------
+
+def err(kind, message, t):
+    return {"kind": "error", "type": kind, "message": message, "t": t}
+
+
+def test_wake_never_leads_over_a_cause_even_when_it_came_first():
+    cause = first_cause([
+        Failure(0, 1, 10.0, err("RuntimeError", "[gloo] Connection closed by peer", 9.0)),
+        Failure(1, 1, 11.0, err("KeyError", "'x'", 10.5)),
+    ])
+    assert (cause.rank, cause.type) == (1, "KeyError")
+
+
+def test_a_killed_rank_leads_over_the_connection_errors_it_caused():
+    cause = first_cause([
+        Failure(0, 1, 10.2, err("DistBackendError", "NCCL error", 10.1)),
+        Failure(1, -9, 10.3),
+    ], oom_kills=1)
+    assert cause.rank == 1
+    assert "the kernel counted it" in cause.message
+
+
+def test_with_nothing_but_wake_the_earliest_leads():
+    cause = first_cause([Failure(r, 1, 5.0 - r, err("RuntimeError", "Connection reset", 5.0 - r))
+                         for r in range(3)])
+    assert cause.rank == 2
+    assert first_cause([]) is None
+
+
+@pytest.mark.parametrize(("status", "kills", "says"), [
+    (0, None, "before training ended"), (7, None, "exited with 7"), (-9, None, "probably out of"),
+    (-9, 0, "by somebody"), (-11, None, "SIGSEGV: a crash"), (-6, None, "SIGABRT"),
+    (-64, None, "SIGRTMAX")])
+def test_an_exit_in_words(status, kills, says):
+    assert says in in_words(status, kills)
+
+
+def test_the_last_traceback_of_a_log_is_found():
+    log = ("noise\nTraceback (most recent call last):\n  File \"a\"\nKeyError: 1\n\nDuring\n\n"
+           "Traceback (most recent call last):\n  File \"b\", line 3\n    x\nValueError: two\n"
+           "after")
+    assert traceback_in(log).splitlines()[-1] == "ValueError: two"
+    assert traceback_in("nothing") is None
+
+
+def test_the_run_folder_holds_what_the_contract_says(go):
+    run = go("sys.exit(0)")
+    ended(run)
+    names = {p.relative_to(run.path).as_posix() for p in Path(run.path).rglob("*") if p.is_file()}
+    assert {"spec.toml", "plan.json", "state.json", "lock", "supervisor.log", "ranks/00000.log",
+            "ranks/00001.log"} <= names

@@ -1,0 +1,73 @@
+"""The walls: who may import what. Held by a subprocess that looks at what came in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENGINE, PANEL = ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"
+
+
+def modules_after(code: str) -> set[str]:
+    out = subprocess.run([sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+                         capture_output=True, text=True, check=True, timeout=60)
+    return {name.partition(".")[0] for name in out.stdout.split()}
+
+
+def imports(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text())
+    found = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    return found | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+
+
+@pytest.mark.parametrize("code", [
+    "import gpu_engine", "import gpu_engine.cli", "import gpu_panel.app",
+    "import gpu_engine.launch, gpu_engine.plan, gpu_engine.runs, gpu_engine.follow",
+    "import gpu_engine.supervisor.supervise",
+    "import gpu_engine.cli as c\n[c.cli.get_command(None, v) for v in c.cli.list_commands(None)]",
+    "from gpu_engine.catalog import builtin\nbuiltin()",
+    "from gpu_engine import RunSpec, launch"])
+def test_neither_panel_nor_command_line_imports_torch(code):
+    assert not modules_after(code) & {"torch", "numpy", "scipy", "sklearn"}
+
+
+@pytest.mark.parametrize("code", ["import gpu_engine.cli",
+                                  "import gpu_engine.supervisor.supervise"])
+def test_the_engine_imports_no_screen(code):
+    assert not modules_after(code) & {"textual", "rich", "gpu_panel"}
+
+
+def test_importing_the_package_costs_nothing():
+    bare = modules_after("pass")
+    assert modules_after("import gpu_engine\ngpu_engine.log(x=1)") - bare <= {
+        "gpu_engine", "__future__"}
+
+
+def test_only_worker_and_tasks_name_torch():
+    outside = [f for root in (ENGINE, PANEL) for f in root.rglob("*.py")
+               if f.relative_to(root).parts[0] not in ("worker", "tasks")]
+    assert outside
+    assert not [f for f in outside if any(m.partition(".")[0] == "torch" for m in imports(f))]
+
+
+def test_the_engine_never_names_the_panel():
+    assert not [f for f in ENGINE.rglob("*.py")
+                if any(m.partition(".")[0] == "gpu_panel" for m in imports(f))]
+
+
+def test_a_rank_needs_torch_and_the_standard_library_only():
+    """What worker/ and tasks/ import, at any depth, is torch, the standard library, or those of
+    our modules that hold to the same. The plain command line form may need the whole package."""
+    allowed = {"torch", "gpu_engine", *sys.stdlib_module_names}
+    for folder in ("worker", "tasks"):
+        for file in (ENGINE / folder).rglob("*.py"):
+            foreign = {m.partition(".")[0] for m in imports(file)} - allowed
+            assert not foreign, (file, foreign)
+    for name in ("events.py", "procs.py", "files.py", "__init__.py"):
+        foreign = {m.partition(".")[0] for m in imports(ENGINE / name)} - allowed - {"torch"}
+        assert not foreign, (name, foreign)
