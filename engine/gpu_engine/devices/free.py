@@ -173,7 +173,10 @@ def _model(device: Device) -> str:
 
 def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Freedom]) -> str:
     free = sum(f.free for f in states.values())
-    text = f"{n} devices are asked for and {free or 'none'} {'is' if free < 2 else 'are'} free"
+    text = (
+        f"{n} {'device is' if n == 1 else 'devices are'} asked for and "
+        f"{free or 'none'} {'are' if free > 1 else 'is'} free"
+    )
     why = [
         f"{s.device.label}: {states[s.device.id].reason}"
         for s in newest

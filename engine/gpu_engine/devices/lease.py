@@ -24,7 +24,7 @@ from pathlib import Path
 from gpu_engine.devices import Device
 from gpu_engine.errors import UserError
 
-_PATIENCE = 0.5
+_PATIENCE = 0.3
 """Seconds to retry a lock: whoever looks at `holders` has it for some microseconds."""
 
 
@@ -98,9 +98,9 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     held: list[tuple[int, Path, bool]] = []
-    taken: list[str] = []
     # Sorted: two launches that want the same devices meet at the same one first.
-    for device in sorted(devices, key=key):
+    wanted = sorted(devices, key=key)
+    for device in wanted:
         about = Holder(
             key(device),
             run=run_id,
@@ -114,16 +114,11 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
         try:
             held.append(_take(folder, about))
         except BlockingIOError:
-            holder = holders(folder).get(about.device, Holder(about.device))
-            taken.append(f"{device.label} is held by {holder}")
+            Leases(held).close()
+            raise UserError(_refusal(folder, wanted, device))
         except OSError as error:
             Leases(held).close()
             raise UserError(f"the lease of {device.label} can't be taken: {error}")
-    if taken:
-        Leases(held).close()
-        raise UserError(
-            "; ".join(taken) + ". Take other devices, wait for it to end, or share on purpose"
-        )
     return Leases(held)
 
 
@@ -142,6 +137,14 @@ def holders(folder: Path) -> dict[str, Holder]:
         else:
             found[holder.device] = replace(first, others=(*first.others, holder))
     return found
+
+
+def _refusal(folder: Path, wanted: Iterable[Device], refused: Device) -> str:
+    """Who holds which of the devices, all of them and not the first alone."""
+    known = holders(folder)
+    known.setdefault(key(refused), Holder(key(refused)))  # it has just been given back
+    taken = [f"{d.label} is held by {known[key(d)]}" for d in wanted if key(d) in known]
+    return "; ".join(taken) + ". Take other devices, wait for it to end, or share on purpose"
 
 
 def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:

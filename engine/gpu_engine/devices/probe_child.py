@@ -27,7 +27,7 @@ from gpu_engine.devices.calls import Trouble
 from gpu_engine.devices.owners import Owners
 from gpu_engine.devices.reader import GpuReader
 
-IDLE_END = 5.0
+IDLE_END = 3.0
 """Seconds without a request after which a probe that watches nothing ends."""
 
 

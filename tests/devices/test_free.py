@@ -1,0 +1,191 @@
+"""The rule by which a device is free: unknown is never free, and each refusal says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices import Device, DeviceProcess, Sample, Snapshot
+from gpu_engine.devices.free import freest, judge, judge_all
+from gpu_engine.devices.lease import Holder, key
+from gpu_engine.errors import UserError
+
+GIB = 1 << 30
+GPU = Device("0", "gpu", "A100", index=0, uuid="GPU-0", memory_total=80 * GIB)
+IDLE = Sample(GPU, utilization=0.0, memory_used=4 << 20, memory_total=80 * GIB, processes=())
+ALICE = DeviceProcess(
+    7, 70 * GIB, user="alice", command="python train.py", started=1000.0, host_memory=1
+)
+
+
+def thrice(**changes):
+    return [replace(IDLE, **changes)] * 3
+
+
+def test_an_idle_gpu_is_free():
+    assert judge(thrice()).state == "free"
+    assert judge(thrice()).free
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({"problem": "GPU is lost"}, "unhealthy", "lost"),
+        ({"health": ("2 uncorrected memory errors",)}, "unhealthy", "2 uncorrected"),
+        ({"throttle": ("too hot (hardware)",)}, "unhealthy", "too hot"),
+        ({"throttle": ("power limit",)}, "free", "free"),
+        ({"processes": (ALICE,)}, "busy", "alice · python train.py · 70.0 GiB · 3 days"),
+        ({"processes": (ALICE, ALICE)}, "busy", "and 1 more"),
+        ({"processes": (DeviceProcess(9, visible=False),)}, "busy", "can't be seen"),
+        ({"memory_used": 512 << 20}, "busy", "512 MiB"),
+        ({"memory_used": (512 << 20) - 1}, "free", "free"),
+        ({"utilization": 0.10}, "busy", "10%"),
+        ({"utilization": 0.09}, "free", "free"),
+        ({"processes": None}, "unknown", "processes"),
+        ({"memory_used": None}, "unknown", "memory"),
+        ({"utilization": None}, "unknown", "how much it is used"),
+    ],
+)
+def test_reasons(changes, state, words):
+    found = judge(thrice(**changes), now=1000.0 + 3 * 86400)
+    assert found.state == state
+    assert words in found.reason
+
+
+def test_a_lease_comes_first():
+    found = judge(thrice(problem="lost"), "run 3f2a of bob")
+    assert (found.state, found.reason) == ("leased", "held by run 3f2a of bob")
+
+
+def test_one_look_is_not_enough():
+    assert judge([]).state == "unknown"
+    assert judge([IDLE]).state == "unknown"
+    assert "1 of the 3" in judge([IDLE]).reason
+    assert judge([IDLE], looks=1).state == "free"
+
+
+def test_a_pause_between_two_steps_is_not_free():
+    busy = replace(IDLE, utilization=0.95)
+    assert judge([IDLE, IDLE, busy, IDLE, IDLE]).state == "busy"
+    assert judge([busy, IDLE, IDLE, IDLE]).state == "free"
+    unknown = replace(IDLE, utilization=None)
+    assert judge([IDLE, unknown, IDLE]).state == "unknown"
+
+
+def test_a_slice_is_judged_without_utilisation():
+    mig = replace(GPU, kind="mig", name="A100 MIG 1g.10gb 0:0")
+    idle = replace(IDLE, device=mig, utilization=None)
+    assert judge([idle] * 3).state == "free"
+    assert judge([idle]).state == "unknown"
+    assert judge([replace(idle, processes=None)] * 3).state == "unknown"
+    assert judge([replace(idle, processes=(ALICE,))] * 3).state == "busy"
+
+
+def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
+    slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
+    assert judge([Sample(slot)]).state == "free"
+    assert judge([Sample(slot, utilization=1.0)] * 3).state == "busy"
+    assert judge([Sample(slot, utilization=u) for u in (1.0, 0.2, 1.0)]).state == "free"
+    assert judge([Sample(slot)], "run 1").state == "leased"
+
+
+maybe = st.none() | st.floats(0, 1)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Sample,
+            st.just(GPU),
+            utilization=maybe,
+            memory_used=st.none() | st.integers(0, 80 * GIB),
+            processes=st.none() | st.just(()) | st.just((ALICE,)),
+            problem=st.none() | st.just("lost"),
+            health=st.just(()) | st.just(("broken",)),
+        ),
+        max_size=5,
+    )
+)
+def test_free_means_that_everything_is_known_and_good(samples):
+    if judge(samples).free:
+        assert len(samples) >= 3
+        for sample in samples[-3:]:
+            assert sample.utilization is not None
+            assert sample.utilization < 0.1
+        last = samples[-1]
+        assert (last.processes, last.problem, last.health) == ((), None, ())
+        assert last.memory_used is not None
+        assert last.memory_used < 512 << 20
+
+
+def machine(*changes, names=None):
+    samples = []
+    for i, change in enumerate(changes):
+        name = names[i] if names else "A100"
+        device = replace(GPU, id=str(i), index=i, uuid=f"GPU-{i}", name=name)
+        samples.append(replace(IDLE, device=device, **change))
+    return [Snapshot(float(t), tuple(samples)) for t in range(3)]
+
+
+def ids(found):
+    return [d.id for d in found]
+
+
+def test_the_least_used_are_taken_in_the_machines_order():
+    looks = machine({"memory_used": 400 << 20}, {}, {"processes": (ALICE,)}, {})
+    assert ids(freest(2, looks, {})) == ["1", "3"]
+    assert ids(freest(3, looks, {})) == ["0", "1", "3"]
+    assert ids(freest(1, looks, {})) == ["1"]
+
+
+def test_cards_of_one_model_are_preferred():
+    looks = machine({}, {}, {}, names=["T4", "A100", "A100"])
+    assert ids(freest(2, looks, {})) == ["1", "2"]
+    assert ids(freest(3, looks, {})) == ["0", "1", "2"]
+
+
+def test_a_larger_card_is_preferred_and_a_slice_is_not():
+    looks = machine({}, {}, names=["T4", "A100"])
+    small = replace(looks[0].samples[0].device, memory_total=16 * GIB)
+    looks = [replace(s, samples=(replace(s.samples[0], device=small), s.samples[1])) for s in looks]
+    assert ids(freest(1, looks, {})) == ["1"]
+    mig = Device("MIG-x", "mig", "H200 MIG 4g.71gb 0:0", 0, "MIG-x", 200 * GIB)
+    looks = [replace(s, samples=(replace(IDLE, device=mig), *s.samples)) for s in looks]
+    assert ids(freest(1, looks, {})) == ["1"]
+
+
+def test_who_holds_what_is_said_when_there_are_too_few():
+    looks = machine({"processes": (ALICE,)}, {}, {}, {"utilization": None})
+    leases = {"GPU-2": Holder("GPU-2", run="3f2a", user="bob")}
+    with pytest.raises(UserError) as caught:
+        freest(2, looks, leases)
+    text = str(caught.value)
+    assert text.startswith("2 devices are asked for and 1 is free; ")
+    assert "GPU 0: alice · python train.py" in text
+    assert "GPU 2: held by run 3f2a of bob" in text
+    assert "GPU 3: the driver does not say how much it is used" in text
+    assert "GPU 1" not in text
+
+
+def test_loaded_cpu_slots_are_taken_last():
+    slots = [Device(f"cpu:{i}", "cpu", f"CPU core {i}", index=i) for i in range(3)]
+    loads = (1.0, 0.5, 0.0)
+    looks = [
+        Snapshot(float(t), tuple(Sample(d, utilization=u) for d, u in zip(slots, loads)))  # noqa: B905
+        for t in range(3)
+    ]
+    assert ids(freest(1, looks, {})) == ["cpu:2"]
+    assert ids(freest(2, looks, {})) == ["cpu:1", "cpu:2"]
+    assert ids(freest(3, looks, {})) == ["cpu:0", "cpu:1", "cpu:2"]
+    held = {key(slots[2]): Holder(key(slots[2]), run="1")}
+    assert judge_all(looks, held)["cpu:2"].state == "leased"
+    with pytest.raises(UserError, match="3 devices are asked for"):
+        freest(3, looks, held)
+
+
+def test_nothing_was_seen_yet():
+    with pytest.raises(UserError, match="1 device is asked for and none is free"):
+        freest(1, [], {})

@@ -1,0 +1,225 @@
+"""CPU slots, the machine's own figures, and who a process is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices import cpu, host
+from gpu_engine.devices.owners import Owners
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, unique=True).map(sorted))
+def test_slots_are_equal_groups_of_all_cores(cores):
+    found = cpu.slots(cores, 1 << 30)
+    assert [c for d in found for c in d.cores] == cores
+    assert len(found) == min(8, len(cores))
+    sizes = [len(d.cores) for d in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+    assert [d.id for d in found] == [f"cpu:{i}" for i in range(len(found))]
+    assert [d.label for d in found] == [f"CPU {i}" for i in range(len(found))]
+
+
+@pytest.mark.parametrize(
+    ("cores", "names"),
+    [
+        ([0, 1], ["CPU core 0", "CPU core 1"]),
+        (list(range(16)), [f"CPU cores {2 * i}-{2 * i + 1}" for i in range(8)]),
+        (
+            [0, 1, 2, 5, 6, 7, 9, 10, 20],
+            ["CPU cores 0-1", *(f"CPU core {c}" for c in (2, 5, 6, 7, 9, 10, 20))],
+        ),
+        ([0, 2, 3], ["CPU core 0", "CPU core 2", "CPU core 3"]),
+    ],
+)
+def test_names(cores, names):
+    assert [d.name for d in cpu.slots(cores)] == names
+
+
+def test_a_name_of_scattered_cores():
+    assert cpu.slots([0, 2, 3, 4, 9], quota=1.0)[0].name == "CPU cores 0,2-4,9"
+
+
+@pytest.mark.parametrize(("quota", "count"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
+def test_a_container_gets_no_more_slots_than_time(quota, count):
+    found = cpu.slots(list(range(32)), quota=quota)
+    assert len(found) == count
+    assert sum(len(d.cores) for d in found) == 32
+
+
+def test_slots_take_the_cores_of_this_process():
+    mine = sorted(os.sched_getaffinity(0))
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{mine[-1]}}}); from gpu_engine.devices import cpu; "
+        "print([d.cores for d in cpu.discover().devices])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"[({mine[-1]},)]"
+
+
+def test_a_busy_core_is_seen_on_its_slot():
+    slots = cpu.discover().devices
+    core = slots[-1].cores[0]
+    burn = subprocess.Popen([
+        sys.executable, "-c",
+        f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass",
+    ])  # fmt: skip
+    try:
+        time.sleep(0.3)
+        reader = cpu.CpuReader(slots)
+        time.sleep(0.5)
+        share = reader.read()[-1].utilization
+    finally:
+        burn.kill()
+        burn.wait()
+    assert share > 0.5 / len(slots[-1].cores)
+
+
+STAT = """cpu  100 0 100 800 0 0 0 0 0 0
+cpu0 50 0 50 400 0 0 0 0 0 0
+cpu3 50 0 50 300 100 0 0 0 0 0
+intr 1
+"""
+
+
+def test_cores_keep_their_numbers_where_some_are_off(tmp_path):
+    (tmp_path / "stat").write_text(STAT)
+    found = host.core_times(tmp_path / "stat")
+    assert set(found) == {-1, 0, 3}
+    assert found[3] == host.CoreTimes(100, 500), "waiting for a disk is idle"
+
+
+def test_a_share_needs_time_to_have_passed():
+    before, after = host.CoreTimes(10, 100), host.CoreTimes(60, 200)
+    assert host.busy_share(before, after) == 0.5
+    assert host.busy_share(before, before) is None
+    assert host.busy_share(None, after) is None
+    assert host.busy_share(after, before) is None
+
+
+def test_the_machines_figures(tmp_path):
+    reader = host.HostReader(tmp_path / "not" / "made" / "yet")
+    time.sleep(0.2)
+    found = reader.read()
+    import psutil
+
+    assert 0 <= found.cpu <= 1
+    assert found.memory_total <= psutil.virtual_memory().total
+    assert 0 < found.memory_used < found.memory_total
+    assert found.disk_free == pytest.approx(psutil.disk_usage(str(tmp_path)).free, rel=0.05)
+    assert found.net_sent is None or found.net_sent >= 0
+    assert host.HostReader(None).read().disk_free is None
+
+
+def test_a_disk_that_hangs_holds_nobody(tmp_path, monkeypatch):
+    release, real = threading.Event(), os.statvfs
+    monkeypatch.setattr(host.os, "statvfs", lambda path: release.wait() and real(path))
+    reader = host.HostReader(tmp_path)
+    began = time.monotonic()
+    for _ in range(3):
+        assert reader.read().disk_free is None
+    assert time.monotonic() - began < 1
+    assert sum(t.name == "disk" and t.is_alive() for t in threading.enumerate()) == 1
+    release.set()
+
+
+def group(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_a_containers_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root / "a" / "b", root / "a"])
+    group(tmp_path / "a" / "b", memory__max="max\n", memory__current="300\n")
+    group(
+        tmp_path / "a",
+        memory__max="1000\n",
+        memory__current="700\n",
+        memory__stat="anon 5\ninactive_file 100\n",
+    )
+    assert host.cgroup_memory(tmp_path) == (1000, 600)
+    group(tmp_path / "a" / "b", memory__max="500\n")
+    assert host.cgroup_memory(tmp_path) == (500, 300)
+
+
+def test_a_containers_memory_of_the_first_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root])
+    group(tmp_path, memory__limit_in_bytes="9223372036854771712\n")
+    assert host.cgroup_memory(tmp_path) == (None, None)
+    group(
+        tmp_path,
+        memory__limit_in_bytes="1000\n",
+        memory__usage_in_bytes="700\n",
+        memory__stat="inactive_file 1\ntotal_inactive_file 200\n",
+    )
+    assert host.cgroup_memory(tmp_path) == (1000, 500)
+
+
+def test_a_containers_cpu_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root, root / "v1"])
+    assert host.cgroup_cpus(tmp_path) is None
+    group(tmp_path, cpu__max="max 100000\n")
+    assert host.cgroup_cpus(tmp_path) is None
+    group(tmp_path, cpu__max="250000 100000\n")
+    assert host.cgroup_cpus(tmp_path) == 2.5
+    group(tmp_path / "v1", cpu__cfs_quota_us="150000\n", cpu__cfs_period_us="100000\n")
+    assert host.cgroup_cpus(tmp_path) == 1.5
+    group(tmp_path / "v1", cpu__cfs_quota_us="-1\n")
+    assert host.cgroup_cpus(tmp_path) == 2.5
+
+
+def test_who_a_process_is():
+    owners = Owners()
+    assert owners.look(os.getpid()).cpu is None
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    mine = owners.look(os.getpid())
+    assert mine.cpu > 0.3
+    assert "pytest" in mine.command
+    assert owners.look(0) is None
+    assert owners.look(1 << 22) is None
+    owners.forget_others([])
+    assert owners.look(os.getpid()).cpu is None
+
+
+def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
+    (tmp_path / "stat").write_text("btime 1000\n")
+    (tmp_path / "7").mkdir()
+
+    def process(name, ticks, cpu):
+        fields = ["S", *["0"] * 10, str(cpu), "0", *["0"] * 6, str(ticks), "0", "10"]
+        (tmp_path / "7" / "stat").write_text(f"7 ({name}) {' '.join(fields)}\n")
+        (tmp_path / "7" / "cmdline").write_bytes(name.encode() + b"\0--lr\0001\0")
+
+    now = [0.0]
+    owners = Owners(tmp_path, clock=lambda: now[0])
+    process("one", 100, 500)
+    assert owners.look(7).command == "one --lr 1"
+    now[0] = 2.0
+    process("two ) x", 900, 0)
+    second = owners.look(7)
+    assert (second.command, second.cpu) == ("two ) x --lr 1", None)
+    assert second.started == 1000 + 900 / os.sysconf("SC_CLK_TCK")
+    now[0] = 4.0
+    process("two ) x", 900, os.sysconf("SC_CLK_TCK"))
+    assert owners.look(7).cpu == 0.5
+
+
+def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
+    """The driver names the machine's pids; ours of the same number is another process."""
+    from gpu_engine.devices import owners as module
+
+    monkeypatch.setattr(module, "_FIRST_PID_NAMESPACE", -1)
+    monkeypatch.setattr(module.Path, "exists", lambda _: True)
+    owners = Owners()
+    assert owners.look(os.getpid()) is None

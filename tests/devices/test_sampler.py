@@ -1,0 +1,306 @@
+"""A driver that hangs, loses GPUs or goes away: nobody waits, and what is shown says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import devices
+from gpu_engine.devices import sampler
+from gpu_engine.devices.sampler import Sampler
+
+
+def until(condition, seconds=10.0):
+    """Wait for a condition; what it gave."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"not within {seconds} s")
+
+
+@pytest.fixture
+def running(as_this_machine):
+    """`running(*lines)` is a sampler on such a machine, after its first snapshot."""
+    started = []
+
+    def start(*lines, interval=0.05, patience=0.3, **options):
+        machine = as_this_machine(*lines)
+        found = Sampler(devices.discover(), interval=interval, patience=patience, **options)
+        started.append(found)
+        found.start()
+        until(lambda: found.latest)
+        return machine, found
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def problem_of(found, device):
+    return found.latest.of(device).problem
+
+
+def test_it_follows_the_machine(running):
+    machine, found = running("gpu 0 util 10")
+    machine.set("gpu 0 util 90")
+    until(lambda: found.latest.of("0").utilization == 0.9)
+    assert found.age() < 1
+    assert found.latest.problem is None
+
+
+def test_each_snapshot_is_handed_out(running):
+    seen = []
+    _, found = running("count 2", on_snapshot=seen.append)
+    until(lambda: len(seen) > 3)
+    assert all(len(s.samples) == 2 for s in seen)
+    assert [s.taken for s in seen] == sorted(s.taken for s in seen)
+    assert len(found.recent) >= 3
+
+
+def test_one_gpu_that_hangs_leaves_the_others_readable(running):
+    machine, found = running("count 2", "gpu 0 util 20", "gpu 1 util 30")
+    machine.add("gpu 0 hang 1", "gpu 1 util 60")
+    until(lambda: problem_of(found, "0"))
+    until(lambda: found.latest.of("1").utilization == 0.6)
+    assert "has not answered for it for" in problem_of(found, "0")
+    assert found.latest.of("0").utilization == 0.2, "the last figures stay, marked"
+    assert problem_of(found, "1") is None
+    assert found.latest.of("0").taken < found.latest.of("1").taken
+    assert found.age() < 1
+    machine.add("gpu 0 hang 0", "gpu 0 util 40")
+    until(lambda: problem_of(found, "0") is None)
+    assert found.latest.of("0").utilization == 0.4
+
+
+def test_a_driver_that_hangs_shows_its_age(running):
+    machine, found = running("count 2", "gpu 0 util 20")
+    machine.add("gpu * hang 1")
+    until(lambda: found.latest.problem)
+    time.sleep(0.5)
+    before = time.monotonic()
+    for _ in range(1000):
+        assert found.latest.of("0").utilization == 0.2
+    assert time.monotonic() - before < 0.5
+    assert found.age() > 0.5
+    assert "has not answered" in found.latest.problem
+    assert found.latest.host.memory_used > 0, "the machine's own figures go on"
+    machine.add("gpu * hang 0")
+    until(lambda: found.latest.problem is None)
+    assert found.age() < 1
+
+
+def test_a_driver_that_hangs_before_the_first_look(as_this_machine):
+    machine = as_this_machine("count 2")
+    inventory = devices.discover()
+    machine.add("gpu 1 hang 1")
+    with Sampler(inventory, interval=0.05, patience=0.3) as found:
+        until(lambda: found.latest)
+        assert problem_of(found, "0") is None
+        assert "not answered for it yet" in problem_of(found, "1")
+
+
+def test_closing_while_the_driver_hangs_takes_no_time(running):
+    machine, found = running("count 2")
+    machine.add("gpu * hang 1")
+    until(lambda: found.latest.problem)
+    began = time.monotonic()
+    found.close()
+    assert time.monotonic() - began < 0.2
+    found.close()
+
+
+def test_a_lost_gpu_is_said_and_comes_back(running):
+    machine, found = running("count 2", "gpu 1 util 50")
+    machine.add("gpu 1 lost 1")
+    until(lambda: problem_of(found, "1"))
+    assert "GPU is lost" in problem_of(found, "1")
+    assert found.latest.of("1").utilization is None, "nothing is known of a lost GPU"
+    assert problem_of(found, "0") is None
+    machine.add("gpu 1 lost 0")
+    until(lambda: problem_of(found, "1") is None)
+    assert found.latest.of("1").utilization == 0.5
+
+
+def test_a_gpu_that_vanishes_does_not_lend_its_number_to_another(running):
+    machine, found = running("count 3", "gpu 0 util 10", "gpu 1 util 20", "gpu 2 util 30")
+    machine.add("gpu 0 gone 1", "gpu 1 util 21", "gpu 2 util 31")
+    until(lambda: problem_of(found, "0"))
+    until(lambda: found.latest.of("2").utilization == 0.31)
+    assert found.latest.of("1").utilization == 0.21
+    machine.add("gpu 0 gone 0")
+    until(lambda: problem_of(found, "0") is None)
+
+
+def test_a_renumbered_machine_is_read_by_uuid(as_this_machine):
+    """GPU 0 falls off between discovery and the first look: all handles are new."""
+    machine = as_this_machine("count 3", "gpu 1 util 20", "gpu 2 util 30")
+    inventory = devices.discover()
+    machine.add("gpu 0 gone 1")
+    samples = sampler.take_once(inventory).samples
+    assert "no longer lists it" in samples[0].problem
+    assert [s.utilization for s in samples[1:]] == [0.2, 0.3]
+
+
+def test_a_slice_that_is_cut_anew_is_gone(running):
+    machine, found = running("gpu 0 mig 1", "gpu 0 slice 0 MIG-a")
+    machine.set("gpu 0 mig 1", "gpu 0 slice 0 MIG-b", "gpu 0 lost 1")
+    until(lambda: problem_of(found, "MIG-a"))
+    machine.set("gpu 0 mig 1", "gpu 0 slice 0 MIG-b")
+    until(lambda: "no longer lists" in (problem_of(found, "MIG-a") or ""))
+
+
+def test_a_driver_that_is_loaded_anew_is_picked_up(running):
+    machine, found = running("count 2", "gpu 0 util 10")
+    machine.add("gpu * error * 9", "init 9")
+    until(lambda: found.latest.problem)
+    assert "not loaded" in found.latest.problem
+    assert found.latest.of("0").utilization is None
+    assert "not loaded" in problem_of(found, "0")
+    machine.set("count 2", "gpu 0 util 70")
+    until(lambda: found.latest.problem is None)
+    assert found.latest.of("0").utilization == 0.7
+
+
+def test_a_crash_in_the_drivers_library_is_survived(running):
+    machine, found = running("gpu 0 util 10")
+    machine.add("crash 1")
+    until(lambda: found.latest.problem)
+    assert "signal 11" in found.latest.problem
+    machine.set("gpu 0 util 20")
+    until(lambda: found.latest.of("0").utilization == 0.2)
+
+
+def test_a_slow_driver_is_late_and_still_right(running):
+    machine, found = running("count 4", "slow_ms 30", "gpu 3 util 55")
+    until(lambda: found.latest.of("3").utilization == 0.55)
+    assert found.latest.problem is None
+    machine.add("gpu 3 util 66")
+    until(lambda: found.latest.of("3").utilization == 0.66)
+
+
+def test_one_gpu_that_only_fails_is_in_trouble(running):
+    machine, found = running("count 2")
+    machine.add("gpu 1 error * 999")
+    until(lambda: problem_of(found, "1"))
+    assert "unknown error" in problem_of(found, "1")
+    assert problem_of(found, "0") is None
+
+
+def test_the_driver_is_never_shut_down_under_a_sampler(running):
+    machine, found = running()
+    found.close()
+    time.sleep(0.1)
+    assert "nvmlShutdown" not in machine.calls()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+PROGRAM = """
+import sys, time
+from gpu_engine import devices
+from gpu_engine.devices.sampler import Sampler
+found = Sampler(devices.discover(), interval=0.05, patience=0.3)
+found.start()
+while found.latest is None:
+    time.sleep(0.01)
+print(found._probe.pid, flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(60)
+while found.latest.problem is None:
+    time.sleep(0.01)
+print("hangs", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "wait"])
+def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
+    """A program that never closes its sampler ends at once, also by SIGKILL; so does the probe."""
+    machine = standin("count 2")
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, how],
+        env=machine.env(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    probe = int(program.stdout.readline())
+    machine.add("gpu * hang 1")
+    if how == "wait":
+        time.sleep(0.2)
+        program.send_signal(signal.SIGKILL)
+    else:
+        assert program.stdout.readline() == "hangs\n"
+    began = time.monotonic()
+    program.wait(5)
+    assert time.monotonic() - began < 1
+    until(lambda: not alive(probe), 2)
+    program.stdout.close()
+
+
+def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypatch):
+    from gpu_engine.devices import probe
+
+    as_this_machine()
+    devices.discover()
+    spare = probe._spare
+    assert not spare.ended()
+    until(spare.ended, 8)
+
+
+def test_the_probe_is_out_of_the_terminals_reach(running):
+    """Ctrl+C in the panel's terminal, and its output, are none of the probe's business."""
+    _, found = running()
+    pid = found._probe.pid
+    assert os.getsid(pid) != os.getsid(0)
+    for stream in (1, 2):
+        target = Path(f"/proc/{pid}/fd/{stream}").readlink()
+        assert str(target) == "/dev/null"
+
+
+def test_cpu_slots_are_sampled_alike():
+    from gpu_engine.devices import cpu
+
+    inventory = cpu.discover()
+    seen = threading.Event()
+    with Sampler(inventory, Path.cwd(), interval=0.1, on_snapshot=lambda _: seen.set()) as found:
+        assert found.age() is None
+        assert seen.wait(5)
+        sample = found.latest.samples[0]
+        assert 0 <= sample.utilization <= 1
+        assert 0 < sample.memory_used < sample.memory_total
+        assert found.latest.host.disk_free > 0
+        assert found.age() < 5
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.2
+
+
+def test_some_looks_for_a_program_without_a_screen(as_this_machine):
+    as_this_machine("count 2", "gpu 0 util 5")
+    looks = sampler.take_several(devices.discover(), looks=3, apart=0.05)
+    assert len(looks) == 3
+    assert looks[-1].host.cpu is not None
+    assert all(s.of("0").utilization == 0.05 for s in looks)
+
+
+def test_no_look_where_the_driver_hangs(as_this_machine):
+    machine = as_this_machine("count 2")
+    inventory = devices.discover()
+    machine.add("gpu * hang 1")
+    began = time.monotonic()
+    snapshot = sampler.take_once(inventory, timeout=0.6)
+    assert time.monotonic() - began < 2
+    assert all("not answer" in s.problem for s in snapshot.samples)
