@@ -7,15 +7,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from gpu_engine import runs
 from gpu_engine.devices import Inventory, Snapshot, discover
-from gpu_engine.errors import SpecError
+from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all
-from gpu_engine.spec import RunSpec, to_toml
+from gpu_engine.spec import RunSpec, apply_set, from_dict, read_toml, to_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,15 @@ class Prepared:
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
-            base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = ()) -> Prepared:
+            base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = (),
+            cwd: Path | None = None) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     inventory = inventory or discover_for(spec)
     spec = pick(spec, inventory, looks)
-    problems = check_all(spec, inventory)
+    problems = check_all(spec, inventory, cwd)
     if problems:
         raise SpecError(problems)
     return Prepared(spec, inventory,
@@ -55,6 +57,28 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 def start(prepared: Prepared) -> runs.Run:
     """Make the run folder and start its supervisor."""
     run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan.to_dict())
+    _supervise(run, lock)
+    return run
+
+
+def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
+    """Start another attempt of an ended run, from its last checkpoint that loads, with `sets`
+    (`key=value`) changed. Returns at once.
+
+    Raises UserError while it runs, SpecError where the changed spec does not fit.
+    """
+    if run.state().live:
+        raise UserError(f"run {run.id} is running; stop it first")
+    data = read_toml(run.path / "spec.toml")
+    for assignment in sets:
+        apply_set(data, assignment)
+    prepared = prepare(from_dict(data), cwd=Path(run.cwd()))
+    _supervise(run, runs.reopen(run, to_toml(prepared.spec), prepared.plan.to_dict()))
+    return prepared
+
+
+def _supervise(run: runs.Run, lock: int) -> None:
+    """Start the supervisor, which inherits the lock: there's no moment in which nobody has it."""
     try:
         with (run.path / "supervisor.log").open("ab") as log:
             subprocess.Popen(
@@ -65,7 +89,6 @@ def start(prepared: Prepared) -> runs.Run:
             )
     finally:
         os.close(lock)
-    return run
 
 
 def discover_for(spec: RunSpec) -> Inventory:
@@ -98,4 +121,4 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     return msgspec.structs.replace(spec, devices=devices)
 
 
-__all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "start"]
+__all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "resume", "start"]

@@ -19,13 +19,14 @@ from gpu_engine.plan import check, port_of
 from gpu_engine.spec import RunSpec
 
 
-def check_all(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+def check_all(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
     """Everything that keeps this spec from running here; empty: nothing does."""
-    return check(spec, inventory) + probe(spec, inventory)
+    return check(spec, inventory) + probe(spec, inventory, cwd)
 
 
-def probe(spec: RunSpec, inventory: Inventory) -> list[Problem]:
-    return (_task(spec) + _command(spec) + _python(spec) + _port(spec)
+def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
+    """The half that only the machine can answer. `cwd`: where a task's relative path starts."""
+    return (_task(spec, cwd) + _command(spec) + _python(spec) + _port(spec)
             + _leases(spec, inventory))
 
 
@@ -45,12 +46,12 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
             for d in gpus if lease.key(d) in held]
 
 
-def _task(spec: RunSpec) -> list[Problem]:
+def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
     use = spec.task.use
     if use is None:
         return []
     try:
-        info = catalog.describe(use)
+        info = catalog.describe(use, cwd=cwd)
     except UserError as err:
         if spec.run.python and not use.partition(":")[0].endswith(".py"):
             return []  # another environment may well have that module

@@ -120,6 +120,10 @@ class Run:
     def log(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank:05d}.log"
 
+    def cwd(self) -> str:
+        """The folder that its ranks run in."""
+        return str(self.plan().get("cwd") or Path.cwd())
+
     def plan(self) -> dict[str, Any]:
         """plan.json; an empty dict where it can't be read."""
         found = read_json(self.path / "plan.json")
@@ -261,6 +265,26 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
     except OSError as err:
         raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
     return run, fd
+
+
+def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
+    """Make an ended run ready for another attempt under a new spec and plan; returns the
+    descriptor that holds its lock. Raises UserError where it lives or can't be written."""
+    before = run.state()
+    try:
+        fd = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UserError(f"run {run.id} is running") from None
+        write_atomic(run.path / "spec.toml", spec_toml)
+        write_json(run.path / "plan.json", {"id": run.id, "cwd": run.cwd()} | plan)
+        run.write_state(State("queued", run.id, before.name, before.created,
+                              attempt=before.attempt + 1, boot=procs.boot_id()))
+    except OSError as err:
+        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
+    return fd
 
 
 def _fresh(folder: Path) -> Path:

@@ -25,6 +25,18 @@ def gib(size: float | None) -> str:
     return f"{value:.1f}" if value >= 0.95 or value == 0 else f"{value:.2f}"
 
 
+def size(count: float | None) -> str:
+    """Bytes with the unit that fits: "812 B", "3.4 MiB", "34.1 GiB"."""
+    if not _known(count):
+        return UNKNOWN
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 - the last one tried is used
+        if value < 999.5 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+
+
 def rate(per_s: float | None) -> str:
     """A rate a second: "12.4k/s", "980/s", "0.52/s"."""
     if not _known(per_s):

@@ -14,7 +14,8 @@ import click
 from gpu_engine import __version__
 from gpu_engine.errors import UserError
 
-_VERBS = ("run", "plan", "devices", "runs", "show", "logs", "stop", "presets", "describe")
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stop", "resume", "export",
+          "presets", "describe")
 
 
 class _Lazy(click.Group):

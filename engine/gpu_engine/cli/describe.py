@@ -1,31 +1,49 @@
-"""gpu-engine describe: a task's parameters, read from its source."""
+"""gpu-engine describe: a task's parameters."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
+
+if TYPE_CHECKING:
+    from gpu_engine.catalog import TaskInfo
 
 
 @click.command()
 @click.argument("task", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts and forms.")
-def command(task: str | None, as_json: bool) -> None:
+@click.option("--source", is_flag=True, help="Read the source alone: nothing is imported or run.")
+@click.option("--python", help="The interpreter to import it in; default: this one.")
+def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
-    tasks."""
-    from dataclasses import asdict
-
+    tasks. TASK is imported, in a process of its own, unless --source is given."""
     from gpu_engine import catalog
     from gpu_engine.runs import dumps
 
-    found = [catalog.describe(task)] if task else catalog.builtin()
+    if task is None or source:
+        infos = [catalog.describe(task)] if task else catalog.builtin()
+        found = [_plain(info) for info in infos]
+    else:
+        from gpu_engine import torchside
+
+        found = [torchside.ask("describe", task, python=python)]
     if as_json:
-        rows = [asdict(info) | {"file": str(info.file)} for info in found]
-        click.echo(dumps(rows[0] if task else rows))
+        click.echo(dumps(found[0] if task else found))
         return
     for info in found:
-        click.echo(info.use)
-        if info.doc:
-            click.echo("  " + info.doc.splitlines()[0])
-        for f in info.fields:
-            default = "required" if f.required else f"= {f.default!r}"
-            click.echo(f"  {f.name}: {f.type} {default}" + (f"  {f.help}" if f.help else ""))
+        click.echo(info["use"])
+        if info["doc"]:
+            click.echo("  " + info["doc"].splitlines()[0])
+        for f in info["fields"]:
+            default = f"= {f['default']!r}" if "default" in f else "required"
+            click.echo(f"  {f['name']}: {f['type']} {default}"
+                       + (f"  {' '.join(f['help'].split())}" if f["help"] else ""))
         click.echo()
+
+
+def _plain(info: TaskInfo) -> dict[str, Any]:
+    fields = [{"name": f.name, "type": f.type, "help": f.help}
+              | ({} if f.required else {"default": f.default}) for f in info.fields]
+    return {"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
+            "fields": fields}

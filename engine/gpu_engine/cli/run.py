@@ -19,7 +19,7 @@ def command(asked: Asked, detach: bool, as_json: bool) -> None:
 
     The run lives on its own: closing this terminal leaves it going, Ctrl-C stops it.
     """
-    from gpu_engine import follow, runs
+    from gpu_engine import runs
     from gpu_engine.launch import prepare, start
 
     prepared = prepare(asked.spec, base=asked.base)
@@ -29,16 +29,4 @@ def command(asked: Asked, detach: bool, as_json: bool) -> None:
         return
     from gpu_engine.cli import watch
 
-    if not as_json:
-        for warning in prepared.plan.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        plan = prepared.plan
-        click.echo(f"run {run.id}  {plan.name}  {plan.batch.sentence(plan.unit)}  {run.path}",
-                   err=True)
-    follower = follow.Follower(run)
-    state = watch.watch(follower, quiet=as_json)
-    if as_json:
-        click.echo(runs.dumps(state.to_dict()))
-    else:
-        watch.report_end(follower)
-    sys.exit(runs.EXIT_CODES[state.state])
+    sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json))

@@ -49,7 +49,7 @@ def rm(run: tuple[str, ...]) -> None:
     for one in [runs.find(name) for name in run]:
         size = one.size()
         one.remove()
-        click.echo(f"{one.id} removed, {units.gib(size)} GiB freed")
+        click.echo(f"{one.id} removed, {units.size(size)} freed")
 
 
 @command.command()
@@ -70,5 +70,5 @@ def prune(keep: int, dry_run: bool) -> None:
                 click.echo(f"{one.id}: {err}", err=True)
                 continue
         total += size
-        click.echo(f"{one.id} {'would go' if dry_run else 'removed'}, {units.gib(size)} GiB")
-    click.echo(f"{units.gib(total)} GiB in all", err=True)
+        click.echo(f"{one.id} {'would go' if dry_run else 'removed'}, {units.size(size)}")
+    click.echo(f"{units.size(total)} in all", err=True)

@@ -12,13 +12,31 @@ from gpu_engine import units
 from gpu_engine.clean import clean
 from gpu_engine.errors import UserError
 from gpu_engine.follow import Follower, RankView
-from gpu_engine.runs import State
+from gpu_engine.runs import EXIT_CODES, Run, State, dumps
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gpu_engine.plan import LaunchPlan
+
 _PLAIN_EVERY = 2.0
 """Seconds between plain lines."""
+
+
+def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
+    """Follow a run that was just started; the exit code to end with."""
+    if not as_json:
+        for warning in plan.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"run {run.id}  {plan.name}  {plan.batch.sentence(plan.unit)}  {run.path}",
+                   err=True)
+    follower = Follower(run)
+    state = watch(follower, quiet=as_json)
+    if as_json:
+        click.echo(dumps(state.to_dict()))
+    else:
+        report_end(follower)
+    return EXIT_CODES[state.state]
 
 
 def watch(follower: Follower, *, quiet: bool = False) -> State:

@@ -116,9 +116,8 @@ class Supervisor:
 
     def _attempts(self) -> State:
         restarts = int(self.spec.get("train", {}).get("restarts", 0))
-        number = 0
+        first = number = self.state.attempt  # above 1 for a resumed run
         while True:
-            number += 1
             self._say("starting", attempt=number, processes=(), cause=None, reason=None)
             try:
                 outcome, reason, cause = self._attempt(number)
@@ -127,14 +126,15 @@ class Supervisor:
                 ch.kill_tree(())
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
-            if outcome != "failed" or number > restarts or self.stop_asked:
+            if outcome != "failed" or number - first >= restarts or self.stop_asked:
                 break
-            delay = min(2.0 ** (number - 1), 30.0)
+            delay = min(2.0 ** (number - first), 30.0)
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
             self._say("starting", reason=f"attempt {number} failed: {reason}; again soon")
             if not self._pause(delay):
                 outcome, reason = "stopped", f"stopped while waiting after attempt {number} failed"
                 break
+            number += 1
         code = {"completed": 0, "stopped": 130, "failed": 1}[outcome]
         self._say(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state

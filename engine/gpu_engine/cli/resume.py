@@ -1,0 +1,31 @@
+"""gpu-engine resume: another attempt of a run, from its last checkpoint."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command()
+@click.argument("run")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+              help="Change a key for this attempt and those after it.")
+@click.option("--detach", is_flag=True, help="Return at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run's state as JSON.")
+def command(run: str, sets: tuple[str, ...], detach: bool, as_json: bool) -> None:
+    """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
+
+    Under the same mode and number of ranks the losses go on to the bit as if nothing had
+    happened; under another mode or number it loads and goes on.
+    """
+    from gpu_engine import runs
+    from gpu_engine.cli import watch
+    from gpu_engine.launch import resume
+
+    found = runs.find(run)
+    prepared = resume(found, sets)
+    if detach:
+        click.echo(runs.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
+        return
+    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json))

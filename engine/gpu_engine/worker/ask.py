@@ -1,0 +1,62 @@
+"""Questions that need torch or a person's own code, answered as one line of JSON:
+
+    ask.py describe module:Class | path/to/file.py:Class
+    ask.py export CHECKPOINTS OUT.safetensors
+
+Exit code 2 and words on stderr where the person can mend it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path.cwd())  # not this folder, whose names would shadow others'
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    _root = Path(__file__).resolve().parents[1]
+    _spec = spec_from_file_location("gpu_engine", _root / "__init__.py",
+                                    submodule_search_locations=[str(_root)])
+    _package = module_from_spec(_spec)
+    sys.modules["gpu_engine"] = _package
+    _spec.loader.exec_module(_package)
+
+from gpu_engine.errors import UserError
+
+
+def describe(use: str) -> dict[str, Any]:
+    """A task's parameters, from the imported class. Raises UserError."""
+    import inspect
+
+    from gpu_engine.worker import params
+
+    cls = params.load(use)
+    return {"use": use, "name": cls.__name__, "doc": inspect.getdoc(cls) or "",
+            "file": inspect.getsourcefile(cls), "fields": params.describe(cls)}
+
+
+def export(folder: str, out: str) -> dict[str, Any]:
+    """Write a checkpoint's weights. Raises UserError, OSError."""
+    from gpu_engine.worker.export import export as write
+
+    return write(Path(folder), Path(out))
+
+
+def main(argv: list[str]) -> int:
+    try:
+        answer = {"describe": describe, "export": export}[argv[0]](*argv[1:])
+    except UserError as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
+    except OSError as err:
+        sys.stderr.write(f"{err.filename}: {err.strerror}\n")
+        return 2
+    sys.stdout.write("\n" + json.dumps(answer, default=str) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
