@@ -1,0 +1,114 @@
+"""The panel: one Textual app, its screens, and what holds for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from gpu_engine.devices import Inventory
+from gpu_engine.errors import UserError
+from gpu_panel import keys
+from gpu_panel.device_source import DeviceSource, Sampling
+from gpu_panel.errors import record, sentence, show
+
+
+class PanelApp(App[None]):
+    """Opens the launch screen; everything else is pushed from there."""
+
+    TITLE = "gpu-panel"
+    # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
+    CSS_PATH: ClassVar[list[str]] = ["panel.tcss", "screens/launch.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
+                                                                      (110, "-wide")]
+
+    def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
+                 inventory: Inventory | None = None, sampler: Sampling | None = None) -> None:
+        """`inventory` and `sampler` stand in for this machine's devices."""
+        super().__init__()
+        self.preset = preset
+        self.sets = tuple(sets)
+        self.devices = DeviceSource(inventory, sampler)
+        self.animation_level = "none"
+
+    def get_default_screen(self) -> Screen:
+        from gpu_panel.screens.launch import LaunchScreen
+
+        return LaunchScreen(self.devices, self.preset, self.sets)
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Without this the terminal is left in its alternate screen with mouse reporting on.
+        for ends in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                loop.add_signal_handler(ends, self.exit, None, 128 + ends)
+            except (RuntimeError, ValueError):  # not in the main thread, as under some tests
+                break
+
+    def on_unmount(self) -> None:
+        self.devices.close()
+
+    # --- actions -------------------------------------------------------------------------------
+
+    async def run_action(self, action: Any, default_namespace: Any = None,
+                         namespaces: Any = None) -> bool:
+        """Every key, click and palette entry comes by here: what goes wrong is said here."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except UserError as err:
+            show(self, err)
+        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
+            show(self, err)
+        return True
+
+    def action_help(self) -> None:
+        from gpu_panel.screens.help import HelpScreen
+
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(self.screen, self.focused))
+
+    async def action_quit(self) -> None:
+        """Close the panel. Runs have their own supervisor: they go on."""
+        live = getattr(self.screen_stack[0], "live_runs", 0)
+        runs = "1 run goes on" if live == 1 else f"{live} runs go on"
+        self.exit(message=f"{runs}; gpu-panel shows them again." if live else None)
+
+    def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
+        """The command palette: what this screen's keys do, by name."""
+        from gpu_panel.screens.launch import LaunchScreen
+
+        if isinstance(screen, LaunchScreen):
+            for key in keys.of("launch"):
+                if key.palette:
+                    yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
+                                        self._caller(screen, key.action))
+        yield SystemCommand("keys", "Every key, and what the pane does", self.action_help)
+        yield SystemCommand("theme", "Change the colours", self.action_change_theme)
+        yield SystemCommand("quit", "Close the panel; runs go on", self.action_quit)
+
+    def _caller(self, screen: Screen, action: str) -> Any:
+        async def call() -> None:
+            await self.run_action(action, screen)
+
+        return call
+
+    # --- failures ------------------------------------------------------------------------------
+
+    def _handle_exception(self, error: Exception) -> None:
+        """An exception of ours outside an action: the widget it came from is dead, so end with
+        a short message instead of a screenful of locals."""
+        if self.is_headless:  # under test: let the test see it
+            super()._handle_exception(error)
+            return
+        where = record(error)
+        from rich.text import Text
+
+        self._exception = error
+        self.exit(return_code=1, message=Text(f"gpu-panel ended: {sentence(error, where)}"))
+        self._close_messages_no_wait()

@@ -1,0 +1,82 @@
+"""Between the screen and the devices: found once, sampled by a thread, never waited for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpu_engine.devices import Inventory, Snapshot
+from gpu_engine.devices.lease import Holder
+from gpu_panel.background import in_thread, leave
+
+LOOKS = 3
+
+
+class Sampling(Protocol):
+    """What the screen needs of a sampler."""
+
+    @property
+    def latest(self) -> Snapshot | None: ...
+
+    def age(self) -> float | None: ...
+
+    def close(self) -> object: ...
+
+
+class DeviceSource:
+    """The devices of this machine and the newest look at them."""
+
+    def __init__(self, inventory: Inventory | None = None,
+                 sampler: Sampling | None = None) -> None:
+        """`inventory` and `sampler` stand in for the machine's own."""
+        self.inventory = inventory
+        self._sampler = sampler
+        self._given = sampler is not None
+
+    async def find(self) -> Inventory:
+        """Find the devices (once) and begin to sample them."""
+        if self.inventory is None:
+            from gpu_engine.devices import discover
+
+            self.inventory = await in_thread(discover, name="panel-discover")
+        if self._sampler is None and not self._given:
+            inventory = self.inventory
+            self._sampler = await in_thread(lambda: _sampler(inventory), name="panel-sampler")
+        return self.inventory
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self._sampler.latest if self._sampler is not None else None
+
+    @property
+    def looks(self) -> tuple[Snapshot, ...]:
+        """The last looks, oldest first, as judging a device's freedom takes them."""
+        recent = getattr(self._sampler, "recent", None)
+        if recent:
+            return tuple(recent)[-LOOKS:]
+        return (self.snapshot,) if self.snapshot is not None else ()
+
+    async def leases(self) -> dict[str, Holder]:
+        """Which devices runs of ours hold."""
+        from gpu_engine import runs
+        from gpu_engine.devices.lease import holders
+
+        return await in_thread(lambda: holders(runs.leases_folder()), name="panel-leases")
+
+    def age(self) -> float | None:
+        """Seconds since the newest look at a device; None before the first."""
+        return self._sampler.age() if self._sampler is not None else None
+
+    def close(self) -> None:
+        """Let go of the sampler; a driver call that hangs is left behind."""
+        if self._sampler is not None:
+            leave(self._sampler.close)
+            self._sampler = None
+
+
+def _sampler(inventory: Inventory) -> Sampling:
+    from gpu_engine import runs
+    from gpu_engine.devices.sampler import Sampler
+
+    sampler = Sampler(inventory, runs_folder=runs.home(), interval=1.0)
+    sampler.start()
+    return sampler

@@ -1,0 +1,226 @@
+"""The runs on disk as the runs pane shows them. Blocks: called in a thread, never two at once.
+
+Live runs are followed in bounded batches; of a finished one the ends of its files are read
+once, and again only when its state changes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_engine import runs
+from gpu_engine.events import number
+from gpu_engine.follow import Follower, RankView, progress
+from gpu_engine.runs import Run
+
+NEWEST = 50
+"""Runs that are shown."""
+_PIECE = 64 * 1024
+_MOST_RANKS = 16
+_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What is known of one run."""
+
+    run: Run
+    name: str
+    mode: str
+    world: int
+    state: str
+    live: bool
+    created: float
+    ended: float | None = None
+    reason: str | None = None
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    history: tuple[float, ...] = ()
+    samples_per_s: float | None = None
+    seconds_left: float | None = None
+    started: float | None = None
+    devices: tuple[tuple[str, int], ...] = ()
+    """(device id, rank) of a live run."""
+
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+
+class LossHistory:
+    """A loss curve in few points: twice as coarse whenever it gets too long."""
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._every = 1
+        self._seen = 0
+
+    def add(self, value: float) -> None:
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self.points.append(value)
+        if len(self.points) > _KEPT:
+            self.points = self.points[1::2]
+            self._every *= 2
+
+
+class RunsFeed:
+    """Keeps what was read between looks."""
+
+    def __init__(self) -> None:
+        self._listed: list[Run] = []
+        self._more = 0
+        self._folder_stamp: int | None = None
+        self._listed_at = 0.0
+        self._finished: dict[str, tuple[int, RunLine]] = {}
+        self._followed: dict[str, tuple[Follower, LossHistory]] = {}
+        self._plans: dict[str, dict[str, Any]] = {}
+
+    def refresh(self) -> tuple[list[RunLine], int]:
+        """The newest runs as they are now, and how many older ones there are."""
+        self._list()
+        lines = [line for run in self._listed if (line := self._look(run)) is not None]
+        shown = {line.id for line in lines if line.live}
+        self._followed = {k: v for k, v in self._followed.items() if k in shown}
+        return sorted(lines, key=lambda line: not line.live), self._more
+
+    def _list(self) -> None:
+        """List the folder when it has changed; a run that was renamed within a tick, soon."""
+        try:
+            stamp = runs.runs_folder().stat().st_mtime_ns
+        except OSError:
+            stamp = None
+        now = time.monotonic()
+        if stamp == self._folder_stamp and now - self._listed_at < 30:
+            return
+        self._folder_stamp, self._listed_at = stamp, now
+        every = runs.all_runs()
+        self._listed, self._more = every[:NEWEST], max(0, len(every) - NEWEST)
+
+    def _look(self, run: Run) -> RunLine | None:
+        try:
+            stamp = (run.path / "state.json").stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+            if not run.path.is_dir():
+                return None
+        known = self._finished.get(run.id)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        state = run.state()
+        line = self._line(run, state)
+        if state.live:
+            return self._live(line)
+        self._followed.pop(run.id, None)
+        line = _with_tail(line)
+        self._finished[run.id] = (stamp, line)
+        return line
+
+    def _line(self, run: Run, state: runs.State) -> RunLine:
+        plan = self._plans.get(run.id)
+        if plan is None:
+            plan = run.plan()
+            if plan:
+                self._plans[run.id] = plan
+        world = plan.get("replicas", 1)
+        return RunLine(run, state.name, str(plan.get("mode", "")),
+                       world if isinstance(world, int) else 1, state.state, state.live,
+                       state.created, state.ended, state.reason, started=state.started,
+                       devices=_devices(plan) if state.live else ())
+
+    def _live(self, line: RunLine) -> RunLine:
+        if line.id not in self._followed:
+            self._followed[line.id] = (Follower(line.run), LossHistory())
+        follower, history = self._followed[line.id]
+        for rank, event in follower.poll(budget=0.05):
+            if event["kind"] == "step" and rank == min(follower.ranks):
+                loss = number(event.get("loss"))
+                if loss is not None:
+                    history.add(loss)
+        now = follower.progress()
+        return replace(line, step=now.step, total=now.total_steps, loss=now.loss,
+                       history=tuple(history.points), samples_per_s=now.samples_per_s,
+                       seconds_left=now.seconds_left)
+
+
+def _with_tail(line: RunLine) -> RunLine:
+    """The end of a finished run, from the first and last pieces of its files."""
+    views = []
+    history = LossHistory()
+    for rank in line.run.ranks()[:_MOST_RANKS]:
+        view = RankView(rank)
+        for event in _ends(line.run.events(rank)):
+            view.fold(event)
+            loss = number(event.get("loss")) if event["kind"] == "step" else None
+            if not views and loss is not None:
+                history.add(loss)
+        views.append(view)
+    end = progress(views)
+    return replace(line, step=end.step, total=end.total_steps, loss=end.loss,
+                   history=tuple(history.points))
+
+
+def _ends(path: Path) -> Iterable[dict[str, Any]]:
+    """The events in the first and the last piece of a file."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_PIECE)
+            size = file.seek(0, 2)
+            tail = b""
+            if size > _PIECE:
+                file.seek(max(_PIECE, size - _PIECE))
+                tail = file.read()
+    except OSError:
+        return
+    pieces = [head.split(b"\n"), tail.split(b"\n")]
+    if size > 2 * _PIECE:
+        pieces[0].pop()
+        pieces[1] = pieces[1][1:]
+    elif tail:
+        pieces = [(head + tail).split(b"\n")]
+    for line in (part for piece in pieces for part in piece):
+        try:
+            event = json.loads(line) if line else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and isinstance(event.get("kind"), str) and "t" in event:
+            yield event
+
+
+def _devices(plan: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Which device each rank is on, from plan.json."""
+    out = []
+    for rank in plan.get("ranks", ()):
+        if isinstance(rank, dict) and isinstance(rank.get("rank"), int):
+            out += [(str(d["id"]), rank["rank"]) for d in rank.get("devices", ())
+                    if isinstance(d, dict) and "id" in d]
+    return tuple(out)
+
+
+def sparkline(values: Iterable[float], width: int) -> str:
+    """The values in `width` cells; what is not finite leaves a gap; a flat line is flat."""
+    points = list(values)
+    if not points or width <= 0:
+        return " " * width
+    cells: list[float | None] = []
+    for i in range(width):
+        part = points[i * len(points) // width:max((i + 1) * len(points) // width,
+                                                   i * len(points) // width + 1)]
+        finite = [v for v in part if math.isfinite(v)]
+        cells.append(sum(finite) / len(finite) if finite else None)
+    known = [c for c in cells if c is not None]
+    if not known:
+        return " " * width
+    low, high = min(known), max(known)
+    span = high - low
+    if not math.isfinite(span) or span <= 1e-9 * max(abs(low), abs(high), 1e-12):
+        return "".join(" " if c is None else "▄" for c in cells)
+    return "".join(" " if c is None else "▁▂▃▄▅▆▇█"[min(7, int((c - low) / span * 8))]
+                   for c in cells)

@@ -1,0 +1,337 @@
+"""The main screen: devices, launch form, what will run, runs.
+
+What is typed and ticked goes into one draft; the engine reviews it; the panes show what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer
+
+from gpu_engine.devices import HostSample, Inventory
+from gpu_engine.errors import Problem
+from gpu_panel import keys
+from gpu_panel.background import in_thread
+from gpu_panel.device_source import LOOKS, DeviceSource
+from gpu_panel.draft import Draft, freest
+from gpu_panel.errors import guard
+from gpu_panel.review import Review, review
+from gpu_panel.screens.launch_presets import PresetActions
+from gpu_panel.screens.launch_runs import RunActions
+from gpu_panel.widgets.command_preview import CommandPreview
+from gpu_panel.widgets.device_table import DeviceTable
+from gpu_panel.widgets.host_bar import HostBar
+from gpu_panel.widgets.launch_form import LaunchForm
+from gpu_panel.widgets.pane_bar import PaneBar
+from gpu_panel.widgets.runs_table import RunsTable
+from gpu_panel.widgets.task_params import TaskParams
+
+PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), ("runs", "Runs"))
+DEBOUNCE = 0.15
+PICK_PATIENCE = 6
+"""Ticks of the painter after which the freest are chosen from what is known by then."""
+
+
+class LaunchScreen(PresetActions, RunActions, Screen[None]):
+    """Four panes side by side, or one at a time where the terminal is narrow."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("launch")]
+    AUTO_FOCUS = "#devices"
+
+    def __init__(self, devices: DeviceSource, preset: str | None = None,
+                 sets: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.devices = devices
+        self.wanted_preset, self.sets = preset, tuple(sets)
+        self.draft = Draft()
+        self.review: Review | None = None
+        self._unresolved = True
+        self._ticks = 0
+        self._debounce: Timer | None = None
+        self._painting = True
+        self._ids_reviewed: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield HostBar(id="host")
+        yield PaneBar(PANES, id="panes")
+        with Container(id="top"):
+            yield DeviceTable(id="devices")
+            yield Container(id="form-place")
+        yield CommandPreview(id="plan")
+        yield RunsTable(id="runs")
+        yield Footer(compact=True, show_command_palette=False)
+
+    # --- start: everything that takes time comes after the first frame -----------------------
+
+    def on_mount(self) -> None:
+        self._show_pane("devices")
+        self.set_interval(1.0, self._paint)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._find_devices()
+        self._load_form()
+
+    @work(exit_on_error=False, group="devices")
+    async def _find_devices(self) -> None:
+        with guard(self.app):
+            await self.devices.find()
+            self._paint()
+
+    @work(exit_on_error=False, group="form")
+    async def _load_form(self) -> None:
+        with guard(self.app):
+            from gpu_engine import catalog
+
+            draft, trouble = await in_thread(self.read_first_preset, name="panel-preset")
+            tasks = await in_thread(catalog.builtin, name="panel-tasks")
+            place = self.query_one("#form-place", Container)
+            self.form = LaunchForm(tasks, id="form")
+            await place.mount(self.form)
+            self.set_class(True, "-form-ready")
+            if trouble is not None:
+                self.tell(trouble)
+            await self.take_draft(draft)
+
+    async def take_draft(self, draft: Draft) -> None:
+        """Put another draft into the form."""
+        self.draft = draft
+        self._unresolved, self._ticks = True, 0
+        self.form.fill(draft)
+        self._paint()
+        await self._show_task()
+        self.review_now()
+
+    # --- the one painter -----------------------------------------------------------------------
+
+    def on_screen_suspend(self) -> None:
+        self._painting = False
+
+    def on_screen_resume(self) -> None:
+        self._painting = True
+        self._paint()
+
+    def _paint(self) -> None:
+        if not self._painting or not self.is_mounted:
+            return
+        self._ticks += 1
+        inventory = self.devices.inventory
+        shot = self.devices.snapshot
+        self.query_one(HostBar).show(inventory, shot.host if shot else HostSample())
+        if inventory is not None and self._unresolved and self._may_resolve(inventory):
+            self._resolve()
+        self._paint_devices()
+        self.refresh_runs()
+
+    def _paint_devices(self) -> None:
+        table = self.query_one(DeviceTable)
+        if not table.is_on_screen and table.size.width:
+            return
+        table.show(replace(
+            table.look, inventory=self.devices.inventory, snapshot=self.devices.snapshot,
+            ticked=tuple(self.draft.ids), ours=self.our_devices(), words=self._device_words(),
+            freedom=self.freedom), self.devices.age())
+
+    def _device_words(self) -> tuple[tuple[str, str], ...]:
+        """What does not fit about the devices, said with them."""
+        words = [(f"The preset asks for {name}, which is not here", "warn")
+                 for name in self.draft.absent]
+        if self.review is not None:
+            words += [(f"✗ {p.message}", "bad") for p in self.review.problems
+                      if p.key.startswith("devices.")]
+        return tuple(words)
+
+    # --- ticks ---------------------------------------------------------------------------------
+
+    def _may_resolve(self, inventory: Inventory) -> bool:
+        """Choosing the freest takes some looks; everything else can be resolved at once."""
+        if not hasattr(self, "form"):
+            return False
+        enough = len(self.devices.looks) >= LOOKS or self._ticks > PICK_PATIENCE
+        return self.draft.picks is None or inventory.source == "cpu" or enough
+
+    @work(exit_on_error=False, group="resolve", exclusive=True)
+    async def _resolve(self) -> None:
+        with guard(self.app):
+            self._unresolved = False
+            draft, inventory = self.draft, self.devices.inventory
+            leases = await self.devices.leases()
+            if draft is self.draft and inventory is not None and not draft.ids_by_hand:
+                draft.resolve(inventory, self.devices.looks, leases)
+                self.form.adapt(draft)
+                self._paint_devices()
+                self.review_now()
+
+    @on(DeviceTable.Ticked)
+    def _ticked(self, event: DeviceTable.Ticked) -> None:
+        self._unresolved = False
+        self.draft.tick(event.ids)
+        self.query_one(DeviceTable).tick(event.ids)
+        self._edited()
+
+    @on(DeviceTable.WantFree)
+    @work(exit_on_error=False, group="free", exclusive=True)
+    async def _tick_free(self, event: DeviceTable.WantFree) -> None:
+        with guard(self.app):
+            inventory = self.devices.inventory
+            if inventory is None:
+                return
+            leases = await self.devices.leases()
+            chosen = freest(event.count, inventory, self.devices.looks, leases)
+            if len(chosen) < event.count:
+                self.notify(f"{len(chosen)} of {event.count} can be had", title="Freest devices",
+                            severity="warning", markup=False)
+            self._ticked(DeviceTable.Ticked([d.id for d in chosen]))
+
+    # --- typing --------------------------------------------------------------------------------
+
+    @on(LaunchForm.Edited)
+    def _typed(self, event: LaunchForm.Edited) -> None:
+        self.draft.put(event.key, event.text)
+        if event.key in ("parallel.mode", "train.lr_scale"):
+            self.form.fill(self.draft)
+        if event.key == "task.use":
+            self._show_task_soon()
+        self._edited()
+
+    @on(TaskParams.Edited)
+    def _typed_param(self, event: TaskParams.Edited) -> None:
+        self.draft.put_param(event.field, event.text)
+        self._edited()
+
+    @on(LaunchForm.TaskChosen)
+    def _chose_task(self, event: LaunchForm.TaskChosen) -> None:
+        if event.command:
+            self.draft.put("task.command", "")
+        else:
+            self.draft.use_task(event.use)
+        self.form.fill(self.draft)
+        self._show_task_soon()
+        self._edited()
+
+    @work(exit_on_error=False, group="task", exclusive=True)
+    async def _show_task_soon(self) -> None:
+        with guard(self.app):
+            await self._show_task()
+
+    async def _show_task(self) -> None:
+        """Draw the parameters of the task that is named; none where it can't be found."""
+        from gpu_engine import catalog
+        from gpu_engine.errors import UserError
+
+        use = self.draft.value("task.use")
+        info = None
+        if isinstance(use, str):
+            try:
+                info = await in_thread(lambda: catalog.describe(use), name="panel-task")
+            except UserError:
+                info = None  # the review says so beside the field
+        if use == self.draft.value("task.use"):
+            await self.form.show_task(info, self.draft)
+            self._show_review()
+
+    def _edited(self) -> None:
+        """Something changed: what was planned before is not what would run now."""
+        self.form.adapt(self.draft)
+        if self._debounce is not None:
+            self._debounce.stop()
+        self._debounce = self.set_timer(DEBOUNCE, self.review_now)
+
+    # --- what the engine says ------------------------------------------------------------------
+
+    @work(exit_on_error=False, group="review", exclusive=True)
+    async def review_now(self) -> None:
+        with guard(self.app):
+            await self.reviewed()
+
+    async def reviewed(self) -> Review | None:
+        """Ask the engine about the draft as it is now, and show its answer."""
+        inventory = self.devices.inventory
+        if self._debounce is not None:
+            self._debounce.stop()
+            self._debounce = None
+        if inventory is None or (self._unresolved and self.draft.picks):
+            self.query_one(CommandPreview).show_waiting("Looking for devices …")
+            self.form.show_verdict("still looking for devices")
+            return None
+        data, base = self.draft.copy(), self.draft.base
+        found = await in_thread(lambda: review(data, inventory, base), name="panel-review")
+        if data == self.draft.data:
+            self.review = found
+            self._show_review()
+        return found
+
+    def _show_review(self) -> None:
+        found = self.review
+        if found is None or not hasattr(self, "form"):
+            return
+        preview = self.query_one(CommandPreview)
+        if found.plan is not None:
+            preview.show_plan(found.plan)
+        else:
+            preview.show_problems(found.problems)
+        self.form.show_problems(found.problems)
+        self.form.show_verdict(_first(found.problems))
+        bar = self.query_one(PaneBar)
+        devices = any(p.key.startswith("devices.") for p in found.problems)
+        bar.mark("devices", "✗" if devices else "")
+        bar.mark("form", "✗" if any(not p.key.startswith("devices.")
+                                    for p in found.problems) else "")
+        self._paint_devices()
+
+    # --- panes ---------------------------------------------------------------------------------
+
+    def action_pane(self, pane: str) -> None:
+        self._show_pane(pane)
+        if pane == "form":
+            if hasattr(self, "form"):
+                self.query_one("#task-choice").focus()
+        else:
+            self.query_one(f"#{pane}").focus()
+
+    @on(PaneBar.Picked)
+    def _picked(self, event: PaneBar.Picked) -> None:
+        self.action_pane(event.pane)
+
+    def _show_pane(self, pane: str) -> None:
+        """Which one is seen where there is room for one."""
+        self.query_one(PaneBar).active = pane
+        for name, _ in PANES:
+            self.set_class(name == pane, f"-pane-{name}")
+
+    def action_leave(self) -> None:
+        """Out of a field: to the pane's own keys."""
+        if self.query_one(PaneBar).display and self.has_class("-narrow"):
+            self.set_focus(None)
+            return
+        self.query_one("#devices").focus()
+
+    def action_copy(self) -> None:
+        plan = self.review.plan if self.review else None
+        if plan is None:
+            self.notify("Nothing to copy before the form fits", severity="warning")
+            return
+        self.copy_line("\n".join(plan.lines))
+
+    def action_processes(self) -> None:
+        plan = self.review.plan if self.review else None
+        if plan is None:
+            self.notify("Nothing would run before the form fits", severity="warning")
+            return
+        from gpu_panel.screens.processes import ProcessesScreen
+
+        self.app.push_screen(ProcessesScreen(plan))
+
+
+def _first(problems: Sequence[Problem]) -> str | None:
+    """The first problem in short, for the Launch button."""
+    return f"{problems[0].message}" if problems else None

@@ -1,0 +1,92 @@
+"""The launch screen's dealings with presets: read the first, load another, save."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import work
+
+from gpu_engine import presets
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.presets import Preset
+from gpu_engine.spec import from_dict
+from gpu_panel.background import in_thread
+from gpu_panel.draft import Draft
+from gpu_panel.errors import guard, show
+from gpu_panel.screens.dialogs import AskName, Confirm
+
+if TYPE_CHECKING:
+    from gpu_panel.screens.launch import LaunchScreen
+
+
+class PresetActions:
+    """Mixed into the launch screen."""
+
+    def read_first_preset(self: LaunchScreen) -> tuple[Draft, UserError | None]:
+        """The draft that the panel opens with; what can't be read leaves the defaults."""
+        name = self.wanted_preset or presets.DEFAULT
+        try:
+            draft = Draft(presets.load(name))
+        except UserError as err:
+            return Draft(), err
+        try:
+            for assignment in self.sets:
+                draft.assign(assignment)
+            from_dict(draft.data)
+        except SpecError as err:
+            return Draft(draft.preset), err
+        return draft, None
+
+    def tell(self: LaunchScreen, error: UserError) -> None:
+        show(self.app, error)
+
+    # --- loading -------------------------------------------------------------------------------
+
+    @work(exit_on_error=False, group="presets", exclusive=True)
+    async def action_presets(self: LaunchScreen) -> None:
+        from gpu_panel.screens.presets import PresetsScreen
+
+        with guard(self.app):
+            name = await self.app.push_screen_wait(PresetsScreen())
+            if name is None:
+                return
+            preset = await in_thread(lambda: presets.load(name), name="panel-preset")
+            if self.draft.changed:
+                dropped = await self.app.push_screen_wait(Confirm(
+                    "Load another preset", f"What you changed in {self.draft.title} is not saved. "
+                    f"Loading {name} drops it.", yes=f"Load {name}", no="Keep editing"))
+                if not dropped:
+                    return
+            await self.take_draft(Draft(preset))
+
+    # --- saving --------------------------------------------------------------------------------
+
+    @work(exit_on_error=False, group="presets", exclusive=True)
+    async def action_save(self: LaunchScreen) -> None:
+        with guard(self.app):
+            spec = self.draft.to_save(self.devices.inventory)
+            before = self.draft.preset
+            suggested = before.name if before and "/" not in before.name else spec.name
+            asked = spec.devices.ids
+            held = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
+                ", ".join(asked or ["none"])
+            name = await self.app.push_screen_wait(AskName(
+                "Save preset", suggested.removesuffix(".toml"),
+                f"Kept in {presets.own_folder()}\nDevices: {held}"))
+            if name is None:
+                return
+            there = presets.own_folder() / f"{name}.toml"
+            if there.exists() and not await self.app.push_screen_wait(Confirm(
+                    "Save preset", f"{there} is there already. Comments in it stay.",
+                    yes="Overwrite")):
+                return
+
+            def write() -> Preset:
+                presets.save(name, spec)
+                return presets.load(name)
+
+            saved = await in_thread(write, name="panel-save")
+            self.draft.saved(saved)
+            self.form.adapt(self.draft)
+            self.notify(f"Saved in {saved.path}", title="Preset", markup=False)
+            self.review_now()

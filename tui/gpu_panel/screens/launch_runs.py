@@ -1,0 +1,185 @@
+"""The launch screen's dealings with runs: start, follow, open, stop, remove."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from textual import on, work
+
+from gpu_engine.devices.free import Freedom
+from gpu_engine.files import write_atomic
+from gpu_panel import units
+from gpu_panel.background import in_thread
+from gpu_panel.errors import guard
+from gpu_panel.screens.dialogs import Confirm
+from gpu_panel.widgets.runs_table import RunsTable
+
+if TYPE_CHECKING:
+    from gpu_engine.launch import Prepared
+    from gpu_engine.runs import Run
+    from gpu_panel.runs_feed import RunLine
+    from gpu_panel.screens.launch import LaunchScreen
+
+
+class RunActions:
+    """Mixed into the launch screen."""
+
+    _feed: Any = None
+    _reading = False
+    freedom: Mapping[str, Freedom] | None = None
+
+    # --- following -----------------------------------------------------------------------------
+
+    def refresh_runs(self: LaunchScreen) -> None:
+        """Read what is new, unless the look before is still reading."""
+        if not self._reading:
+            self._reading = True
+            self._read_runs()
+
+    @work(exit_on_error=False, group="runs")
+    async def _read_runs(self: LaunchScreen) -> None:
+        try:
+            with guard(self.app):
+                looks = self.devices.looks
+                lines, older, self.freedom = await in_thread(
+                    lambda: self._look_at_runs(looks), name="panel-runs")
+                if self.is_mounted:
+                    self.query_one(RunsTable).show(lines, older)
+        finally:
+            self._reading = False
+
+    def _look_at_runs(self, looks: Any) -> tuple[list[RunLine], int, Mapping[str, Freedom]]:
+        """In a thread: the disk may be slow."""
+        from gpu_engine import runs
+        from gpu_engine.devices import free, lease
+        from gpu_panel.runs_feed import RunsFeed
+
+        if self._feed is None:
+            self._feed = RunsFeed()
+        lines, older = self._feed.refresh()
+        freedom = free.judge_all(looks, lease.holders(runs.leases_folder())) if looks else {}
+        return lines, older, freedom
+
+    @property
+    def live_runs(self: LaunchScreen) -> int:
+        return sum(line.live for line in self.query_one(RunsTable).lines or ())
+
+    def our_devices(self: LaunchScreen) -> dict[str, str]:
+        """Device id → the run of ours that is on it."""
+        out = {}
+        for line in self.query_one(RunsTable).lines or ():
+            for device, rank in line.devices:
+                since = f" · {units.clock(time.time() - line.created)}"
+                out[device] = f"run {line.id} rank {rank} · {line.name}{since}"
+        return out
+
+    # --- launching -----------------------------------------------------------------------------
+
+    @work(exit_on_error=False, group="launch", exclusive=True)
+    async def action_launch(self: LaunchScreen) -> None:
+        with guard(self.app):
+            if not hasattr(self, "form"):
+                return
+            found = await self.reviewed()
+            if found is None:
+                self.notify("Still looking for devices", severity="warning")
+                return
+            if found.prepared is None:
+                self.notify(found.problems[0].message, title="Can't launch", severity="error",
+                            markup=False)
+                self._to_problem(found.problems)
+                return
+            taken = await self._taken(found.prepared)
+            if taken and not await self.app.push_screen_wait(Confirm(
+                    "Launch on devices that are not free", "\n".join(taken),
+                    yes="Launch anyway")):
+                return
+            prepared = found.prepared
+
+            def start() -> Run:
+                from gpu_engine import launch
+
+                return launch.start(prepared)
+
+            run = await in_thread(start, name="panel-launch")
+            self.open_run(run)
+
+    def _to_problem(self: LaunchScreen, problems: Any) -> None:
+        first = problems[0].key
+        self.action_pane("devices" if first.startswith("devices.") else "form")
+        self.form.focus_problem(problems)
+
+    async def _taken(self: LaunchScreen, prepared: Prepared) -> list[str]:
+        """Why ticked devices are not free; what is merely not known long enough is none."""
+        from gpu_engine.devices import free
+
+        leases = await self.devices.leases()
+        states = free.judge_all(self.devices.looks, leases)
+        out = []
+        for rank in prepared.plan.ranks:
+            for use in rank.devices:
+                state = states.get(use.id)
+                if state is not None and state.state not in ("free", "unknown"):
+                    out.append(f"{use.label}: {state.reason}")
+        return list(dict.fromkeys(out))
+
+    def open_run(self: LaunchScreen, run: Run) -> None:
+        from gpu_panel.screens.run import RunScreen
+
+        self.app.push_screen(RunScreen(run))
+
+    # --- the list ------------------------------------------------------------------------------
+
+    @on(RunsTable.Wanted)
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def _run_wanted(self: LaunchScreen, event: RunsTable.Wanted) -> None:
+        with guard(self.app):
+            line = event.line
+            if event.what == "open":
+                self.open_run(line.run)
+            elif event.what == "stop":
+                await self._stop(line)
+            else:
+                await self._remove(line)
+
+    async def _stop(self: LaunchScreen, line: RunLine) -> None:
+        if not line.live:
+            self.notify(f"Run {line.id} is {line.state} already", markup=False)
+            return
+        if await self.app.push_screen_wait(Confirm(
+                f"Stop run {line.id}", f"{line.name}: its ranks finish their step, save a "
+                "checkpoint and end.", yes="Stop it", no="Let it run")):
+            await in_thread(line.run.stop, name="panel-stop")
+            self.notify(f"Run {line.id} was asked to stop", markup=False)
+
+    async def _remove(self: LaunchScreen, line: RunLine) -> None:
+        if line.live:
+            self.notify(f"Run {line.id} is running: s stops it", severity="warning",
+                        markup=False)
+            return
+        size = await in_thread(line.run.size, name="panel-size")
+        if await self.app.push_screen_wait(Confirm(
+                f"Remove run {line.id}", f"{line.name}: deletes {line.run.path} with logs and "
+                f"checkpoints, {units.gib(size)} GiB. This can't be undone.", yes="Delete it")):
+            await in_thread(line.run.remove, name="panel-remove")
+            self.refresh_runs()
+
+    # --- copying -------------------------------------------------------------------------------
+
+    def copy_line(self: LaunchScreen, text: str) -> None:
+        """To the terminal's clipboard, which never says whether it took it, and to a file."""
+        from gpu_engine import runs
+
+        self.app.copy_to_clipboard(text)
+        path = runs.home() / "copied.txt"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomic(path, text + "\n")
+        except OSError as err:
+            self.notify(f"Sent to the terminal's clipboard; {path} can't be written: "
+                        f"{err.strerror}", severity="warning", markup=False)
+            return
+        self.notify(f"Sent to the terminal's clipboard, and kept in {path}", title="Copied",
+                    markup=False)

@@ -1,0 +1,188 @@
+"""A device and its figures as lines of text. Pure, so that it can be read in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_engine.clean import clean
+from gpu_engine.devices import Device, Inventory, Sample, Snapshot
+from gpu_engine.devices.free import Freedom
+from gpu_panel.units import UNKNOWN
+from gpu_panel.widgets.rows import Line, Part, Row, fit, wrap
+
+TICKED, UNTICKED = "▣", "☐"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything the device table shows."""
+
+    inventory: Inventory | None = None
+    snapshot: Snapshot | None = None
+    ticked: tuple[str, ...] = ()
+    freedom: Mapping[str, Freedom] | None = None
+    ours: Mapping[str, str] | None = None
+    """Device id → which run of ours is on it ("run 3f2a rank 0")."""
+    words: tuple[tuple[str, str], ...] = ()
+    """(text, style) to say below the devices: what does not fit, what is absent."""
+
+
+def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
+    """Header and rows for `width` columns."""
+    if look.inventory is None:
+        return None, [_words("Looking for devices …", "dim", width)]
+    rows: list[Row] = []
+    header = None
+    devices = look.inventory.devices
+    if devices:
+        samples = [_sample(look, d) for d in devices]
+        columns = _columns(devices, samples, width)
+        header = _header(columns)
+        rows = [_device(look, d, s, columns, width)
+                for d, s in zip(devices, samples, strict=True)]
+    else:
+        rows.append(_words("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
+    if look.inventory.problem:
+        rows.append(_words("! " + clean(look.inventory.problem), "warn", width))
+    if look.inventory.inherited_visible is not None:
+        rows.append(_words("CUDA_VISIBLE_DEVICES was set when the panel was started: "
+                           f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
+                           "offered", "dim", width))
+    rows += [_words(text, style, width) for text, style in look.words]
+    return header, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How wide each column is; 0: not shown."""
+
+    id: int
+    name: int
+    util: int
+    memory: int
+    temp: int
+    power: int
+
+
+def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int) -> Columns:
+    ids = max(len(short(d)) for d in devices)
+    temp = 4 if any(s.temperature is not None for s in samples) else 0
+    power = 8 if any(s.power is not None for s in samples) else 0
+    wanted = max(len(clean(d.name)) for d in devices)
+
+    def room(bar: int, temp: int, power: int) -> int:
+        used = 2 + ids + 2 + (bar + 5 + 2) + (bar + 10 + 2)
+        used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
+        return width - used
+
+    for bar, t, p in ((12, temp, power), (10, temp, power), (8, temp, power), (6, temp, power),
+                      (5, temp, 0), (4, 0, 0), (0, 0, 0)):
+        name = room(bar, t, p)
+        if name >= min(wanted, 12 if bar > 6 else 7):
+            break
+    return Columns(ids, max(0, min(name, wanted, 26)), bar, bar, t, p)
+
+
+def _header(c: Columns) -> Line:
+    text = "  " + fit("#", c.id) + "  " + fit("name", c.name) + "  "
+    text += fit("util", c.util + 5) + "  " + fit("memory", c.memory + 10)
+    text += ("  " + fit("temp", c.temp) if c.temp else "")
+    text += ("  " + fit("power", c.power) if c.power else "")
+    return ((text, ""),)
+
+
+def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) -> Row:
+    on = device.id in look.ticked
+    parts: list[Part] = [
+        (TICKED if on else UNTICKED, "accent" if on else "dim"),
+        (" " + fit(short(device), c.id) + "  ", "strong" if on else ""),
+        (fit(clean(device.name), c.name) + "  ", ""),
+    ]
+    parts += bar(sample.utilization, c.util)
+    parts.append((f"{percent(sample.utilization):>5}  ", ""))
+    total = sample.memory_total or device.memory_total
+    share = sample.memory_used / total if sample.memory_used is not None and total else None
+    parts += bar(share, c.memory)
+    parts.append((f"{_of_total(sample.memory_used, total):>10}", ""))
+    if c.temp:
+        heat = UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
+        parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
+    if c.power:
+        parts.append((f"  {_watts(sample):>8}", ""))
+    return Row(device.id, (tuple(parts), _second(look, device, sample, width)))
+
+
+def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
+    """Whose it is, and what is wrong with it."""
+    text, style = _use(look, device, sample)
+    held = [t for t in sample.throttle if t not in text]
+    extra = f" · {', '.join(held)}" if held else ""
+    return (("  └ ", "dim"), (fit(text + clean(extra), max(0, width - 4)).rstrip(), style))
+
+
+def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:
+    ours = (look.ours or {}).get(device.id)
+    freedom = (look.freedom or {}).get(device.id)
+    if sample.problem:
+        return "! " + clean(sample.problem), "bad"
+    if ours:
+        return "● " + clean(ours), "accent"
+    if freedom is None or freedom.state == "unknown":
+        return (clean(freedom.reason) if freedom else "…"), "dim"
+    if freedom.state == "free":
+        return "free", "good"
+    if freedom.state == "unhealthy":
+        return "! " + clean(freedom.reason), "bad"
+    return clean(freedom.reason), "warn"
+
+
+def short(device: Device) -> str:
+    """The id as the first column has it: "0", "0:1" for a MIG slice, "cpu:0"."""
+    return clean(device.label.removeprefix("MIG ")) if device.kind == "mig" else clean(device.id)
+
+
+def bar(share: float | None, width: int) -> list[Part]:
+    """A bar of `width` cells in eighths: filled part and track."""
+    if width <= 0:
+        return []
+    if share is None:
+        return [("░" * width, "track")]
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    filled = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return [(filled, "accent"), ("░" * (width - len(filled)), "track")]
+
+
+def percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share * 100:.0f}%"
+
+
+def _of_total(used: int | None, total: int | None) -> str:
+    """"34/80G", with a decimal below ten: "4.1/8.0G"."""
+    if total is None:
+        return UNKNOWN if used is None else f"{_size(used)}G"
+    return f"{UNKNOWN if used is None else _size(used)}/{_size(total)}G"
+
+
+def _size(count: int) -> str:
+    value = count / (1 << 30)
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
+
+
+def _watts(sample: Sample) -> str:
+    if sample.power is None:
+        return UNKNOWN
+    if sample.power_limit is None:
+        return f"{sample.power:.0f}W"
+    return f"{sample.power:.0f}/{sample.power_limit:.0f}W"
+
+
+def _sample(look: Look, device: Device) -> Sample:
+    found = look.snapshot.of(device.id) if look.snapshot else None
+    return found or Sample(device)
+
+
+def _words(text: str, style: str, width: int) -> Row:
+    return Row("", tuple(((part, style),) for part in wrap(text, width)))

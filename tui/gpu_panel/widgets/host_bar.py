@@ -1,0 +1,73 @@
+"""The first line: which machine this is and how it is doing."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.widget import Widget
+
+from gpu_engine.clean import clean
+from gpu_engine.devices import HostSample, Inventory
+from gpu_panel.units import UNKNOWN
+
+
+class HostBar(Widget):
+    """Host, GPUs and driver on the left; processor, memory, disk and time on the right."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._host = clean(socket.gethostname()).partition(".")[0]
+        self._inventory: Inventory | None = None
+        self._sample = HostSample()
+        self._time = ""
+
+    def show(self, inventory: Inventory | None, sample: HostSample) -> None:
+        now = time.strftime("%H:%M")
+        if (inventory, sample, now) != (self._inventory, self._sample, self._time):
+            self._inventory, self._sample, self._time = inventory, sample, now
+            self.refresh()
+
+    def render(self) -> Content:
+        left = ["gpu-panel", self._host, *_machine(self._inventory)]
+        right = [*_figures(self._sample), self._time]
+        room = self.size.width - 2
+        while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > room:
+            if len(left) > 3:
+                left.pop()
+            else:
+                right.pop(0)
+        gap = max(1, room - _long(left, " · ") - _long(right, "  "))
+        return Content.assemble(" ", (left[0], "bold $text-primary"),
+                                (" · " + " · ".join(left[1:]), ""), " " * gap,
+                                ("  ".join(right), "$text-muted"))
+
+
+def _long(parts: list[str], gap: str) -> int:
+    return cell_len(gap.join(parts))
+
+
+def _machine(inventory: Inventory | None) -> list[str]:
+    if inventory is None:
+        return ["…"]
+    count = len(inventory.devices)
+    kind = "CPU slot" if inventory.source == "cpu" else "GPU"
+    out = [f"{count} {kind}{'' if count == 1 else 's'}"]
+    if inventory.driver:
+        out.append(f"driver {clean(inventory.driver)}")
+    if inventory.cuda:
+        out.append(f"CUDA {clean(inventory.cuda)}")
+    return out
+
+
+def _figures(sample: HostSample) -> list[str]:
+    cpu = UNKNOWN if sample.cpu is None else f"{sample.cpu * 100:.0f}"
+    out = [f"CPU {cpu} %"]
+    if sample.memory_total:
+        used = UNKNOWN if sample.memory_used is None else f"{sample.memory_used / 2**30:.0f}"
+        out.append(f"RAM {used}/{sample.memory_total / 2**30:.0f}G")
+    if sample.disk_free is not None:
+        out.append(f"disk {sample.disk_free / 2**30:,.0f}G free")
+    return out

@@ -1,0 +1,292 @@
+"""The launch form: fields over a draft, problems beside the fields they are about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Button, Collapsible, Input, Select, Static
+
+from gpu_engine.catalog import TaskInfo
+from gpu_engine.clean import clean
+from gpu_engine.errors import Problem
+from gpu_panel import keys
+from gpu_panel.draft import Draft
+from gpu_panel.widgets.choice import Choice
+from gpu_panel.widgets.form_fields import (
+    FIELDS,
+    LENGTH,
+    MORE_ROWS,
+    OWN_CLASS,
+    OWN_COMMAND,
+    ROWS,
+    TASK_ROWS,
+    UNIT,
+    Field,
+    FormRow,
+    field_of,
+    widget_id,
+)
+from gpu_panel.widgets.task_params import TaskParams, bad, problem_text
+
+_HEAD = 7
+
+
+class LaunchForm(Vertical):
+    """Shows a draft and says what was typed; what a value means is the engine's to say."""
+
+    HELP = """Type what to train and how. An empty field takes the default that stands in it.
+What does not fit is said below its field, and Launch waits until all of it fits. Arrow keys go
+from field to field; left and right choose between the dots."""
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("form")]
+
+    @dataclass
+    class Edited(Message):
+        """A field of the spec was changed by the person."""
+
+        key: str
+        text: str
+
+    @dataclass
+    class TaskChosen(Message):
+        """A task of the list ("" for an own one), or an own command."""
+
+        use: str
+        command: bool = False
+
+    def __init__(self, tasks: Sequence[TaskInfo], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._tasks = tuple(tasks)
+        self.border_title = "Launch"
+        self._kind = OWN_CLASS
+
+    # --- building ------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        options = [(f"{t.name} · {_first(t.doc)}" if t.doc else t.name, t.use)
+                   for t in self._tasks]
+        options += [("own task class …", OWN_CLASS), ("own command …", OWN_COMMAND)]
+        with VerticalScroll(id="fields", can_focus=False):
+            with Horizontal(classes="row"):
+                yield Static("Task", classes="head")
+                yield Select(options, allow_blank=False, compact=True, id="task-choice")
+            for row in TASK_ROWS:
+                yield from self._row(row)
+            yield TaskParams(id="params")
+            for row in ROWS:
+                yield from self._row(row)
+            with Collapsible(title="more", id="more", collapsed=True):
+                for row in MORE_ROWS:
+                    yield from self._row(row)
+            yield Static("", id="other-problems", classes="problem")
+        yield Static("", id="field-help")
+        yield Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
+
+    def _row(self, row: FormRow) -> ComposeResult:
+        with Horizontal(classes="row", id=_row_id(row)):
+            yield Static(row.label, classes="head")
+            for field in row.fields:
+                if field.label:
+                    yield Static(field.label, classes="label", id=widget_id(field.key) + "-label")
+                yield self._widget(field)
+        yield Static("", classes="problem", id=_row_id(row) + "-problem")
+
+    def _widget(self, field: Field) -> Choice | Input:
+        name = widget_id(field.key)
+        if field.options:
+            return Choice(field.options, id=name, classes="field")
+        box = Input(id=name, compact=True, classes="field", select_on_focus=True)
+        box.styles.width = field.width + 1 if field.width else "1fr"
+        return box
+
+    # --- showing a draft -----------------------------------------------------------------------
+
+    def fill(self, draft: Draft) -> None:
+        """Show what the draft says, without saying that anything was typed."""
+        with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
+            for key, field in FIELDS.items():
+                if key in (LENGTH, UNIT):
+                    continue
+                self._put(field, draft)
+            unit = "steps" if draft.value("train.steps") is not None else "epochs"
+            self._choice(UNIT).value = unit
+            self._input(LENGTH).value = draft.text(f"train.{unit}")
+            use, command = draft.value("task.use"), draft.value("task.command")
+            known = [t.use for t in self._tasks]
+            self._kind = OWN_COMMAND if command is not None else \
+                (use if use in known else OWN_CLASS)
+            self.query_one("#task-choice", Select).value = self._kind
+        self.adapt(draft)
+
+    def _put(self, field: Field, draft: Draft) -> None:
+        if field.options:
+            self._choice(field.key).value = str(draft.value(field.key))
+            return
+        said = draft.says(field.key)
+        self._input(field.key).value = draft.text(field.key) if said else ""
+
+    def adapt(self, draft: Draft) -> None:
+        """Show the fields that the chosen mode and task have, and the defaults in empty ones."""
+        mode = str(draft.value("parallel.mode"))
+        for row in (*TASK_ROWS, *ROWS):
+            shown = False
+            for field in row.fields:
+                here = self._has(field, mode, draft)
+                shown |= here
+                self.query_one("#" + widget_id(field.key)).display = here
+                if field.label:
+                    self.query_one(f"#{widget_id(field.key)}-label").display = here
+            self.query_one("#" + _row_id(row)).display = shown
+        for key, field in FIELDS.items():
+            if not field.options and key != LENGTH:
+                self._input(key).placeholder = field.placeholder or _default(key, mode)
+        steps = self._choice(UNIT).value == "steps"
+        self._input(LENGTH).placeholder = "" if steps else "1"
+        self.border_title = f"Launch ─ {clean(draft.title)}"
+
+    def _has(self, field: Field, mode: str, draft: Draft) -> bool:
+        if field.key == "task.use":
+            return self._kind == OWN_CLASS
+        if field.key == "task.command":
+            return self._kind == OWN_COMMAND
+        if field.key == "train.lr_reference_batch":
+            return draft.value("train.lr_scale") != "none" or draft.says(field.key)
+        return not field.modes or mode in field.modes
+
+    async def show_task(self, info: TaskInfo | None, draft: Draft) -> None:
+        """Draw the fields of the task's own parameters."""
+        await self.query_one(TaskParams).show(info, draft)
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        """Each below its own field; those without one at the end."""
+        by_field: dict[str, list[Problem]] = defaultdict(list)
+        for problem in problems:
+            if not problem.key.startswith("devices."):  # those stand with the devices
+                by_field[field_of(problem.key)].append(problem)
+        for row in (*TASK_ROWS, *ROWS, *MORE_ROWS):
+            shown: list[str] = []
+            for field in row.fields:
+                widget = self.query_one("#" + widget_id(field.key))
+                mine = by_field.get(field.key, []) if widget.display else []
+                bad(widget, bool(mine))
+                shown += [problem_text(p, field.label if len(row.fields) > 1 else "")
+                          for p in mine]
+                if mine:
+                    del by_field[field.key]
+            _say(self.query_one(f"#{_row_id(row)}-problem", Static), shown)
+        left = self.query_one(TaskParams).show_problems(
+            [p for problems in by_field.values() for p in problems])
+        where = {"task.use": "task", "": ""}
+        _say(self.query_one("#other-problems", Static),
+             [problem_text(p, where.get(p.key, p.key)) for p in left])
+        if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
+            self.query_one("#more", Collapsible).collapsed = False
+
+    def show_verdict(self, problem: str | None) -> None:
+        """Switch Launch on, or say in it why not."""
+        button = self.query_one("#launch", Button)
+        button.disabled = problem is not None
+        button.label = Content("Launch  ctrl+l" if problem is None else
+                               f"Can't launch: {problem}")
+
+    def focus_problem(self, problems: Sequence[Problem]) -> None:
+        """To the first field that something is wrong with."""
+        for problem in problems:
+            for widget in self.query("#" + widget_id(field_of(problem.key))):
+                if widget.display:
+                    widget.focus()
+                    return
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        key = _key_of(event.input.id)
+        if key == LENGTH:
+            self._say_length()
+        elif key is not None:
+            self.post_message(self.Edited(key, event.value))
+
+    @on(Choice.Changed)
+    def _chose(self, event: Choice.Changed) -> None:
+        event.stop()
+        key = _key_of(event.choice.id)
+        if key == UNIT:
+            self._say_length()
+        elif key is not None:
+            self.post_message(self.Edited(key, event.value))
+
+    @on(Select.Changed, "#task-choice")
+    def _task_picked(self, event: Select.Changed) -> None:
+        event.stop()
+        if event.value == self._kind:
+            return
+        self._kind = str(event.value)
+        command = self._kind == OWN_COMMAND
+        self.post_message(self.TaskChosen("" if self._kind in (OWN_CLASS, OWN_COMMAND)
+                                          else self._kind, command))
+
+    def _say_length(self) -> None:
+        unit, text = self._choice(UNIT).value, self._input(LENGTH).value
+        self.post_message(self.Edited(f"train.{unit}", text))
+
+    def on_descendant_focus(self) -> None:
+        focused = self.screen.focused
+        key = _key_of(focused.id) if focused is not None else None
+        field = FIELDS.get(key) if key else None
+        text = field.help if field else self.query_one(TaskParams).help_of(focused)
+        if focused is not None and focused.id == "task-choice":
+            text = "What is trained: a task that ships, a class of your own, or your own script"
+        self.query_one("#field-help", Static).update(Content(text))
+
+    def on_descendant_blur(self) -> None:
+        self.query_one("#field-help", Static).update("")
+
+    # --- helpers -------------------------------------------------------------------------------
+
+    def action_focus_previous(self) -> None:
+        self.screen.focus_previous()
+
+    def action_focus_next(self) -> None:
+        self.screen.focus_next()
+
+    def _input(self, key: str) -> Input:
+        return self.query_one("#" + widget_id(key), Input)
+
+    def _choice(self, key: str) -> Choice:
+        return self.query_one("#" + widget_id(key), Choice)
+
+
+def _say(place: Static, lines: Sequence[str]) -> None:
+    place.update(Content("\n".join(lines)))
+    place.display = bool(lines)
+
+
+def _default(key: str, mode: str) -> str:
+    if key == "parallel.master_port":
+        return "29500" if mode == "multinode" else "any"
+    return Draft().text(key)
+
+
+def _row_id(row: FormRow) -> str:
+    return "row-" + row.fields[0].key.replace(".", "-")
+
+
+_KEYS = {widget_id(key): key for key in FIELDS}
+
+
+def _key_of(name: str | None) -> str | None:
+    return _KEYS.get(name or "")
+
+
+def _first(doc: str) -> str:
+    return clean(doc.split("\n")[0].rstrip("."))[:60]

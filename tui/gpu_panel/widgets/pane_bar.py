@@ -1,0 +1,56 @@
+"""The panes' names on one line, where there is room for one pane at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+
+class PaneBar(Widget):
+    """Numbers are the keys."""
+
+    active: reactive[str] = reactive("devices")
+
+    @dataclass
+    class Picked(Message):
+        """A name was clicked."""
+
+        pane: str
+
+    def __init__(self, panes: Sequence[tuple[str, str]], *, id: str | None = None) -> None:
+        """`panes`: (id, title)."""
+        super().__init__(id=id)
+        self._panes = tuple(panes)
+        self._marks: dict[str, str] = {}
+
+    def mark(self, pane: str, sign: str) -> None:
+        """A sign after the name ("✗": something in there needs a look)."""
+        if self._marks.get(pane, "") != sign:
+            self._marks[pane] = sign
+            self.refresh()
+
+    def _label(self, number: int, pane: str, title: str) -> str:
+        sign = self._marks.get(pane, "")
+        return f" {number} {title}{' ' + sign if sign else ''} "
+
+    def render(self) -> Content:
+        parts = []
+        for number, (pane, title) in enumerate(self._panes, 1):
+            style = "bold $text-primary on $primary-muted" if pane == self.active else "$text-muted"
+            parts.append(Content.styled(self._label(number, pane, title), style))
+        return Content(" ").join(parts)
+
+    def on_click(self, event: events.Click) -> None:
+        start = 0
+        for number, (pane, title) in enumerate(self._panes, 1):
+            end = start + len(self._label(number, pane, title))
+            if start <= event.x < end:
+                self.post_message(self.Picked(pane))
+                return
+            start = end + 1

@@ -1,0 +1,233 @@
+"""A list of rows of styled text that repaints only the lines that changed.
+
+A fraction of DataTable's cost: nothing is laid out, and a figure that moves repaints its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+Part = tuple[str, str]
+"""Text and the name of its style: "", "dim", "strong", "good", "warn", "bad", "accent", "track"."""
+Line = tuple[Part, ...]
+
+STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing in the list, on one or more lines."""
+
+    key: str
+    """"": words for the reader, not a thing that the cursor can be on."""
+    lines: tuple[Line, ...]
+
+
+class Rows(ScrollView, can_focus=True):
+    """Subclasses say in `build` what there is to see; `repaint` shows it."""
+
+    DEFAULT_CSS = """
+    Rows {
+        overflow-x: hidden;
+        scrollbar-size-vertical: 1;
+        & > .rows--dim { color: $text-muted; }
+        & > .rows--strong { text-style: bold; }
+        & > .rows--good { color: $text-success; }
+        & > .rows--warn { color: $text-warning; }
+        & > .rows--bad { color: $text-error; text-style: bold; }
+        & > .rows--accent { color: $text-primary; }
+        & > .rows--track { color: $foreground 30%; }
+        & > .rows--head { color: $text-muted; }
+        & > .rows--cursor { background: $block-cursor-blurred-background; }
+        &:focus > .rows--cursor { background: $primary-muted; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+    """Which row, counted without the words."""
+
+    @dataclass
+    class Chosen(Message):
+        """A row was clicked."""
+
+        rows: Rows
+        key: str
+
+        @property
+        def control(self) -> Rows:
+            return self.rows
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._header: Line | None = None
+        self._rows: tuple[Row, ...] = ()
+        self._flat: list[tuple[Line, int]] = []
+        self._styles: dict[str, Style] = {}
+
+    # --- for subclasses ------------------------------------------------------------------------
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        """The header (None: none) and the rows, for `width` columns."""
+        raise NotImplementedError
+
+    def repaint(self) -> None:
+        """Show what `build` says now; only lines that differ are drawn."""
+        if self.size.width == 0:
+            return
+        header, rows = self.build(self.scrollable_content_region.width)
+        old_flat, old_header = self._flat, self._header
+        key = self.key_at_cursor
+        self._header, self._rows = header, tuple(rows)
+        self._flat = []
+        number = 0
+        for row in self._rows:
+            self._flat += [(line, number if row.key else -1) for line in row.lines]
+            number += bool(row.key)
+        keys = [row.key for row in self._rows if row.key]
+        if key in keys and keys.index(key) != self.cursor:
+            self.cursor = keys.index(key)
+        elif self.cursor >= len(keys):
+            self.cursor = max(0, len(keys) - 1)
+        height = len(self._flat) + (header is not None)
+        if len(old_flat) != len(self._flat) or (old_header is None) != (header is None):
+            self.virtual_size = Size(self.size.width, height)
+            self.refresh()
+            return
+        if header != old_header:
+            self.refresh(Region(0, 0, self.size.width, 1))
+        for i, (old, new) in enumerate(zip(old_flat, self._flat, strict=True)):
+            if old != new:
+                self._refresh_line(i)
+
+    # --- the cursor ----------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> list[str]:
+        return [row.key for row in self._rows if row.key]
+
+    @property
+    def key_at_cursor(self) -> str | None:
+        keys = self.keys
+        return keys[self.cursor] if 0 <= self.cursor < len(keys) else None
+
+    def validate_cursor(self, value: int) -> int:
+        return max(0, min(value, len(self.keys) - 1))
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        for i, (_, owner) in enumerate(self._flat):
+            if owner in (old, new):
+                self._refresh_line(i)
+        mine = [i for i, (_, owner) in enumerate(self._flat) if owner == new]
+        if mine:
+            room = self.scrollable_content_region.height - (self._header is not None)
+            top = round(self.scroll_y)
+            if mine[0] < top:
+                self.scroll_to(y=mine[0], animate=False)
+            elif mine[-1] >= top + room:
+                self.scroll_to(y=mine[-1] - room + 1, animate=False)
+
+    def action_cursor_up(self) -> None:
+        self.cursor -= 1
+
+    def action_cursor_down(self) -> None:
+        self.cursor += 1
+
+    def action_scroll_home(self) -> None:
+        self.cursor = 0
+
+    def action_scroll_end(self) -> None:
+        self.cursor = len(self.keys) - 1
+
+    def action_scroll_up(self) -> None:
+        self.cursor -= 1
+
+    def action_scroll_down(self) -> None:
+        self.cursor += 1
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        index = round(self.scroll_y) + offset.y - (self._header is not None)
+        if offset.y >= (self._header is not None) and 0 <= index < len(self._flat):
+            owner = self._flat[index][1]
+            if owner >= 0:
+                self.cursor = owner
+                self.post_message(self.Chosen(self, self.keys[owner]))
+
+    # --- drawing -------------------------------------------------------------------------------
+
+    def on_resize(self) -> None:
+        self._flat = []
+        self.repaint()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._styles.clear()
+
+    def on_focus(self) -> None:
+        self._styles.clear()
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self._styles.clear()
+        self.refresh()
+
+    def _refresh_line(self, index: int) -> None:
+        y = index - round(self.scroll_y) + (self._header is not None)
+        if (self._header is not None) <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def _style(self, name: str) -> Style:
+        if name not in self._styles:
+            self._styles[name] = self.get_component_rich_style(f"rows--{name}", partial=True)
+        return self._styles[name]
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        base = self.rich_style
+        if self._header is not None and y == 0:
+            return self._strip(self._header, width, base + self._style("head"))
+        index = round(self.scroll_y) + y - (self._header is not None)
+        if index >= len(self._flat):
+            return Strip.blank(width, base)
+        line, owner = self._flat[index]
+        mark = self._style("cursor") if owner == self.cursor and owner >= 0 else None
+        return self._strip(line, width, base, mark)
+
+    def _strip(self, line: Line, width: int, base: Style, mark: Style | None = None) -> Strip:
+        segments = []
+        for text, name in line:
+            style = base + self._style(name) if name else base
+            segments.append(Segment(text, style + mark if mark else style))
+        strip = Strip(segments, sum(cell_len(text) for text, _ in line))
+        return strip.adjust_cell_length(width, base + mark if mark else base)
+
+
+def fit(text: str, width: int) -> str:
+    """`text` in exactly `width` cells, with an ellipsis where it is cut."""
+    from rich.cells import set_cell_size
+
+    if cell_len(text) <= width:
+        return text + " " * (width - cell_len(text))
+    return set_cell_size(text, max(0, width - 1)) + "…" if width > 0 else ""
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` cells."""
+    import textwrap
+
+    return textwrap.wrap(text, max(10, width)) or [""]
