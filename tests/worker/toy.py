@@ -1,0 +1,128 @@
+"""Small tasks for tests: they write down what they see, and fail when told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+from gpu_engine import Task, log
+
+RANK = int(os.environ.get("RANK", 0))
+ATTEMPT = int(os.environ.get("GPU_PANEL_ATTEMPT", 1))
+
+
+class Numbers(Dataset):
+    """Examples by number, with random noise added as augmentation would."""
+
+    def __init__(self, examples: int, dim: int, noise: float, dtype: torch.dtype) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(examples, dim, generator=generator, dtype=dtype)
+        self.y = self.x.sum(1, keepdim=True).sin()
+        self.noise = noise
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int):
+        x = self.x[i]
+        if self.noise:
+            x = x + self.noise * torch.randn(x.shape, dtype=x.dtype)
+        return x, self.y[i], i
+
+
+class Stream(IterableDataset):
+    def __init__(self, data: Numbers) -> None:
+        self.data = data
+
+    def __iter__(self):
+        return (self.data[i] for i in range(len(self.data)))
+
+
+@dataclass
+class Toy(Task):
+    """Regression of 6 numbers on one."""
+
+    examples: int = 240
+    "How many."
+    held_out: int = 0
+    hidden: int = 16
+    double: bool = True
+    dropout: float = 0.0
+    noise: float = 0.0
+    stream: bool = False
+    schedule_rate: bool = False
+    big: int = 0
+    "Weights beside those that learn, to make checkpoints big."
+    record: str = ""
+    "Folder for what each rank saw: loss and example numbers of each backward pass."
+    pause: float = 0.0
+    "Seconds a training step takes longer."
+    die_at: int = 0
+    "In the first attempt: the backward pass at which rank `rank` kills itself."
+    raise_at: int = 0
+    nan_at: int = 0
+    oom_at: int = 0
+    rank: int = 0
+    "Which rank has that trouble."
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+        self.dtype = torch.float64 if self.double else torch.float32
+
+    def model(self) -> nn.Module:
+        net = nn.Sequential(nn.Linear(6, self.hidden), nn.Tanh(), nn.Dropout(self.dropout),
+                            nn.Linear(self.hidden, 1)).to(self.dtype)
+        if self.big:
+            net.register_parameter("ballast", nn.Parameter(torch.zeros(self.big),
+                                                           requires_grad=False))
+        return net
+
+    def train_data(self):
+        data = Numbers(self.examples, 6, self.noise, self.dtype)
+        return Stream(data) if self.stream else data
+
+    def eval_data(self):
+        return Numbers(self.held_out, 6, 0.0, self.dtype) if self.held_out else None
+
+    def schedule(self, optimizer, total_steps):
+        if not self.schedule_rate:
+            return None
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 / (1 + s))
+
+    def loss(self, model, batch):
+        x, y, numbers = batch
+        loss = (model(x) - y).square().mean()
+        if model.training:
+            self.calls += 1
+            loss = self.trouble(loss)
+            if self.record:
+                with Path(self.record, f"{RANK}-{ATTEMPT}.txt").open("a") as file:
+                    shown = ",".join(map(str, numbers.tolist()))
+                    file.write(f"{float(loss).hex()} {shown}\n")
+            log(twice=2 * loss)
+        return loss
+
+    def trouble(self, loss):
+        time.sleep(self.pause)
+        if RANK != self.rank or ATTEMPT != 1:
+            return loss
+        if self.calls == self.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.calls == self.raise_at:
+            raise ArithmeticError("as the test wants it")
+        if self.calls == self.oom_at:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 "
+                                         "has a total capacity of 79.15 GiB")
+        return loss * float("nan") if self.calls == self.nan_at else loss
+
+    def metrics(self, model, batch):
+        x, y, numbers = batch
+        error = (model(x) - y).square()
+        return {"loss": error.sum(), "numbers": numbers.sum(), "count": len(x)}

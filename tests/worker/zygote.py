@@ -1,0 +1,79 @@
+"""Starts ranks quickly: imports torch once, then forks a process a rank.
+
+Reads one JSON object a line ({"argv", "env", "log"}) and answers {"pid"}; says {"pid", "code"}
+when that one ended. Ends when its input does, and its ranks with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import traceback
+
+
+def serve() -> None:
+    import torch._dynamo
+
+    from gpu_engine.worker import running, session  # noqa: F401
+    from gpu_engine.worker.start import main
+
+    torch.set_num_threads(1)
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], 0.01)
+        if ready:
+            data = os.read(0, 65536)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                pid = spawn(json.loads(line), main)
+                say({"pid": pid})
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            say({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def spawn(order: dict, main) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+        sys.stderr = os.fdopen(2, "w", buffering=1)
+        for name in [n for n in os.environ if n not in order["env"]]:
+            del os.environ[name]
+        os.environ.update(order["env"])
+        code = main(order["argv"], os.environ)
+    except SystemExit as err:
+        code = err.code or 0
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def say(what: dict) -> None:
+    os.write(3, json.dumps(what).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    # Answers have a descriptor of their own: 1 and 2 belong to whoever prints.
+    os.dup2(1, 3)
+    os.dup2(2, 1)
+    serve()
