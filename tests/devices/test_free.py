@@ -60,6 +60,11 @@ def test_a_lease_comes_first():
     assert (found.state, found.reason) == ("leased", "held by run 3f2a of bob")
 
 
+def test_a_gpu_that_was_lost_at_the_start_has_no_identity():
+    back = replace(IDLE, device=replace(GPU, uuid=None))
+    assert judge([back] * 3).state == "unknown"
+
+
 def test_one_look_is_not_enough():
     assert judge([]).state == "unknown"
     assert judge([IDLE]).state == "unknown"

@@ -180,6 +180,31 @@ def test_a_crash_in_the_drivers_library_is_survived(running):
     until(lambda: found.latest.of("0").utilization == 0.2)
 
 
+def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch):
+    """In uninterruptible sleep a kill has no effect; each new one would only join it."""
+    from gpu_engine.devices import probe
+
+    machine, found = running("gpu 0 util 10")
+    monkeypatch.setattr(probe.Probe, "ended", lambda _: False)
+    machine.add("crash 1")
+    until(lambda: "holds the process" in (found.latest.problem or ""))
+    started = machine.calls()["nvmlInitWithFlags"]
+    machine.set("gpu 0 util 20")
+    time.sleep(0.3)
+    assert machine.calls()["nvmlInitWithFlags"] == started
+    monkeypatch.undo()
+
+
+def test_a_listener_that_fails_does_not_end_the_sampling(running):
+    def fail(_):
+        raise RuntimeError("the screen has gone")
+
+    _, found = running(on_snapshot=fail)
+    before = len(found.recent)
+    until(lambda: len(found.recent) > before + 2)
+    assert "screen" in str(found.callback_error)
+
+
 def test_a_slow_driver_is_late_and_still_right(running):
     machine, found = running("count 4", "slow_ms 30", "gpu 3 util 55")
     until(lambda: found.latest.of("3").utilization == 0.55)

@@ -9,7 +9,8 @@ order, the first that applies is the answer:
 - busy: any process is on it (of another container too, whose owner nobody here can see), its
   used memory is at `memory` or above, or it was used at `utilization` or above in one of the
   last `looks` looks;
-- unknown: something of this could not be read, or it was seen less than `looks` times;
+- unknown: something of this could not be read, its UUID is not known, or it was seen less
+  than `looks` times;
 - free.
 
 A MIG slice has no utilisation by nature: processes and memory decide. A CPU slot is shared by
@@ -71,6 +72,9 @@ def judge(
         return Freedom("unhealthy", last.problem)
     if last.device.kind == "cpu":
         return _judge_cpu(samples[-looks:])
+    if last.device.uuid is None:
+        # It was lost when devices were looked for: a lease would not be of its UUID.
+        return Freedom("unknown", "its UUID is not known: look for devices once more")
     wrong = (*last.health, *(t for t in last.throttle if t in words.HARDWARE_SLOWDOWN))
     if wrong:
         return Freedom("unhealthy", "; ".join(wrong))

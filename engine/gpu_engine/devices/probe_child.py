@@ -12,6 +12,7 @@ holds a thread a GPU, so that one that hangs leaves the others readable.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import queue
@@ -47,6 +48,8 @@ class Worker(threading.Thread):
         self.since: float | None = None
         """Monotonic time since when the look under way lasts; None: at rest."""
         self.latest: tuple[Sample, ...] | None = None
+        self.looked = -math.inf
+        """Monotonic time, which all processes of a machine share, of the latest look."""
         self._go = threading.Semaphore(0)
         self._done = done
 
@@ -68,6 +71,7 @@ class Worker(threading.Thread):
                     Sample(d, problem=f"reading it failed: {error!r}", taken=taken)
                     for d in self.reader.devices
                 )
+            self.looked = self.since or time.monotonic()
             self.since = None
             self._done.put(("read", None))
 
@@ -212,7 +216,8 @@ class Child:
     def _frame(self) -> None:
         by_id = {s.device.id: s for w in self._workers for s in w.samples()}
         samples = tuple(by_id[i] for i in self._order)
-        send(self._replies, ("samples", samples))
+        looked = max((w.looked for w in self._workers), default=-math.inf)
+        send(self._replies, ("samples", (samples, looked)))
         self._sent = True
         if self._owners is not None:
             self._owners.forget_others(p.pid for s in samples for p in s.processes or ())

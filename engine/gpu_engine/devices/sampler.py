@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.devices import Inventory, Sample, Snapshot
+from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.devices.cpu import CpuReader
 from gpu_engine.devices.host import HostReader
 from gpu_engine.devices.probe import Gone, Probe, take, watch
@@ -51,6 +51,8 @@ class Sampler:
         self._on_snapshot = on_snapshot
         self._patience = patience
         self._pcie = pcie
+        self.callback_error: Exception | None = None
+        """What `on_snapshot` raised; it is not called again after that."""
         self._recent: deque[Snapshot] = deque(maxlen=KEPT)
         self._latest: Snapshot | None = None
         self._looked: float | None = None
@@ -130,12 +132,17 @@ class Sampler:
             except (Gone, OSError) as error:
                 problem = str(error)
             failures += 1
-            if self._probe is not None:
-                self._probe.close()
-                self._probe = None
-            if not self._stop.is_set():
+            old, self._probe = self._probe, None
+            if old is not None:
+                old.close()
+            wait = min(30.0, self.interval * 2 ** min(failures, 6))
+            while not self._stop.is_set():
                 self._stale(host, problem, broken=True)
-                self._stop.wait(min(30.0, self.interval * 2 ** min(failures, 6)))
+                self._stop.wait(wait)
+                if old is None or old.ended():
+                    break
+                # Stuck in the driver beyond any signal: one more would get stuck beside it.
+                problem, wait = "the driver hangs and holds the process that asked it", 1.0
         if self._probe is not None:
             self._probe.close()
 
@@ -149,7 +156,7 @@ class Sampler:
             reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
             if reply is not None and reply[0] == "samples":
                 heard, spoke = time.monotonic(), True
-                self._frame(reply[1], host.read())
+                self._frame(*reply[1], host.read())
                 continue
             if reply is not None:
                 continue  # the inventory that a discovery before us did not wait for
@@ -162,20 +169,16 @@ class Sampler:
                 self._stale(host, f"the driver has not answered for {waited:.0f} s")
         return spoke
 
-    def _frame(self, samples: tuple[Sample, ...], host: object) -> None:
-        """A frame can bring nothing new, where every GPU keeps us waiting."""
-        taken = [s.taken for s in samples if s.taken is not None]
+    def _frame(self, samples: tuple[Sample, ...], looked: float, host: HostSample) -> None:
+        """A frame brings nothing new (`looked`, monotonic) where every GPU keeps us waiting."""
         latest = self._latest
-        newest = max(taken, default=latest.taken if latest else -math.inf)
-        if taken and (latest is None or newest > latest.taken):
-            # `taken` is of the clock on the wall, which may be set; age is of the other one.
-            looked = time.monotonic() - min(self.interval, max(0.0, time.time() - newest))
-            self._publish(Snapshot(newest, samples, host), looked)
+        if looked > (self._looked if self._looked is not None else -math.inf):
+            taken = max(s.taken for s in samples if s.taken is not None)
+            self._publish(Snapshot(taken, samples, host), looked)
             return
         worst = next((s.problem for s in samples if s.problem), None)
-        self._publish(
-            Snapshot(latest.taken if latest else time.time(), samples, host, problem=worst), None
-        )
+        taken = latest.taken if latest else time.time()
+        self._publish(Snapshot(taken, samples, host, problem=worst), None)
 
     def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
         """The last figures once more, with what is wrong; `broken`: they can't be true now."""
@@ -193,8 +196,12 @@ class Sampler:
         if looked is not None:
             self._looked = looked
             self._recent.append(snapshot)
-        if self._on_snapshot is not None and not self._stop.is_set():
+        if self._on_snapshot is None or self._stop.is_set():
+            return
+        try:
             self._on_snapshot(snapshot)
+        except Exception as error:  # noqa: BLE001  the caller's: it must not end the sampling
+            self.callback_error, self._on_snapshot = error, None
 
 
 def take_several(
