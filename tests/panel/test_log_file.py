@@ -1,0 +1,133 @@
+"""The file under the log view: big, growing, cut, replaced, hostile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_engine.clean import clean_bytes
+from gpu_panel.widgets import log_file
+from gpu_panel.widgets.log_file import LogFile, TextLines
+
+
+def whole(log: LogFile) -> list[str]:
+    while log.update():
+        pass
+    return [log.line(i) for i in range(len(log))]
+
+
+def expected(data: bytes) -> list[str]:
+    rows = data.split(b"\n")
+    return [clean_bytes(r) for r in (rows if rows[-1] else rows[:-1])]
+
+
+chunks = st.lists(st.sampled_from([
+    b"a\n", b"\n", b"tail", b"x" * 40 + b"\n", b"\xff\n", b"\r1\r2\n"]),
+                  max_size=30)
+
+
+@given(st.lists(chunks, max_size=5), st.integers(1, 50), st.integers(5, 64))
+@settings(max_examples=60)
+def test_every_line_is_found_however_the_file_grows(
+        tmp_path_factory: pytest.TempPathFactory, appended: list[list[bytes]], limit: int,
+        block: int) -> None:
+    path = tmp_path_factory.mktemp("log") / "a.log"
+    patch = pytest.MonkeyPatch()
+    patch.setattr(log_file, "BLOCK", block)
+    try:
+        log = LogFile(path, "a")
+        data = b""
+        for part in appended:
+            new = b"".join(part)
+            data += new
+            with path.open("ab") as file:
+                file.write(new)
+            log.update(limit)  # perhaps not all of it
+        assert whole(log) == expected(data)
+        assert log.share == 1.0
+    finally:
+        log.close()
+        patch.undo()
+
+
+@given(chunks, st.integers(5, 64), st.sampled_from(["a", "x", "TAIL", "tail", "2", "�"]))
+@settings(max_examples=60)
+def test_search_finds_what_a_plain_look_finds(
+        tmp_path_factory: pytest.TempPathFactory, part: list[bytes], ahead: int,
+        needle: str) -> None:
+    path = tmp_path_factory.mktemp("log") / "a.log"
+    path.write_bytes(b"".join(part))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(log_file, "_AHEAD", ahead)
+    log = LogFile(path, "a")
+    try:
+        lines = whole(log)
+        hits = [i for i, text in enumerate(lines)
+                if needle in (text.lower() if needle.islower() else text)]
+        stop = threading.Event()
+        for start in range(len(lines)):
+            assert log.find(needle, start, 1, stop) == min((h for h in hits if h >= start),
+                                                           default=None)
+            assert log.find(needle, start, -1, stop) == max((h for h in hits if h <= start),
+                                                            default=None)
+    finally:
+        log.close()
+        patch.undo()
+
+
+def test_missing_then_there_then_cut_then_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    log = LogFile(path, "a")
+    assert whole(log) == []
+    assert log.missing
+    path.write_text("one\ntwo\n")
+    assert whole(log) == ["one", "two"]
+    assert not log.missing
+    path.write_text("new\n")  # cut: shorter than what was read
+    assert whole(log) == ["new"]
+    path.rename(tmp_path / "a.log.1")
+    path.write_text("rotated, and longer than before\n")
+    assert whole(log) == ["rotated, and longer than before"]
+    assert log.generation == 2
+    log.close()
+
+
+def test_a_line_of_a_megabyte_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"before\n" + b"x" * (1 << 20) + b"\nafter\n")
+    log = LogFile(path, "a")
+    lines = whole(log)
+    assert lines[0] == "before"
+    assert lines[2] == "after"
+    assert len(lines[1]) == 4096
+    log.close()
+
+
+def test_a_progress_bar_of_a_megabyte_shows_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"".join(b"\r%7d/99999 it" % i for i in range(60_000)))
+    log = LogFile(path, "a")
+    assert whole(log) == ["  59999/99999 it"]
+    log.close()
+
+
+def test_a_fifo_in_the_place_of_a_log_hangs_nothing(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "a.log")
+    log = LogFile(tmp_path / "a.log", "a")
+    assert whole(log) == []
+    log.close()
+
+
+def test_text_is_lines_too() -> None:
+    text = TextLines("traceback", "Traceback\n  \x1b[31mFile x\nValueError: [bold]no\n")
+    assert [text.line(i) for i in range(len(text))] == ["Traceback", "  File x",
+                                                        "ValueError: [bold]no"]
+    assert text.find("value", 0, 1, threading.Event()) == 2
+    assert text.find("Value", 2, -1, threading.Event()) == 2
+    assert text.find("absent", 0, 1, threading.Event()) is None

@@ -1,0 +1,306 @@
+"""One run: its ranks, its curves, its logs; stop. It only reads what the ranks wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Static
+from textual.worker import Worker, WorkerState
+
+from gpu_engine.errors import UserError
+from gpu_engine.runs import Run
+from gpu_engine.units import GIB
+from gpu_panel import units
+from gpu_panel.store import RunStore
+from gpu_panel.widgets import run_curves, run_words
+from gpu_panel.widgets.axes import time_ticks
+from gpu_panel.widgets.curves import CurveView
+from gpu_panel.widgets.log_sources import LogSources
+from gpu_panel.widgets.log_view import LogView
+from gpu_panel.widgets.rank_table import RankTable
+
+PANES = ("loss", "memory", "ranks", "log")
+WIDE = (110, 30)
+"""From this many columns and lines on all panes stand side by side; below, behind tabs."""
+
+
+class FindInput(Input):
+    """What to look for in the log; escape leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Leave", show=False, id="find-leave",
+                tooltip="Back to the log, without marks")]
+
+    def action_leave(self) -> None:
+        self.value = ""
+        self.screen.close_find()
+
+
+class RunScreen(Screen[None]):
+    """Everything about one run, live or long over."""
+
+    CSS_PATH = "run.tcss"
+    AUTO_FOCUS = None
+    HELP = "One run. Panes are reached by 1 to 4 or tab; the keys below work in all of them."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "back", id="run-back", tooltip="Back; the run goes on"),
+        Binding("s", "stop", "stop", id="run-stop",
+                tooltip="Ask the ranks to finish their step and save; again: end them now"),
+        Binding("r", "next_rank", "rank", id="run-rank", tooltip="The next rank's log"),
+        Binding("l", "log_scale", "log", id="run-log-scale",
+                tooltip="Loss on a logarithmic scale, or linear"),
+        Binding("m", "smooth", "smooth", id="run-smooth",
+                tooltip="Smooth the loss: not, 0.6, 0.9"),
+        Binding("slash", "find", "find", id="run-find", key_display="/",
+                tooltip="Find in the log; n and N for the next and the one before"),
+        Binding("y", "copy", "copy", id="run-copy", tooltip="Copy the log's line"),
+        Binding("n", "again(1)", "Next place", show=False, id="run-find-next"),
+        Binding("N", "again(-1)", "Place before", show=False, id="run-find-previous"),
+        Binding("right_square_bracket", "source(1)", "Next log", show=False, id="run-log-next",
+                tooltip="The next log: ranks, traceback, supervisor"),
+        Binding("left_square_bracket", "source(-1)", "Log before", show=False,
+                id="run-log-previous", tooltip="The log before"),
+        *(Binding(str(i), f"pane('{name}')", f"Pane {name}", show=False, id=f"run-pane-{name}")
+          for i, name in enumerate(PANES, 1)),
+    ]
+
+    def __init__(self, run: Run, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self.run_folder = run
+        self.store = RunStore(run)
+        self._clock = clock
+        self._sources = LogSources(run)
+        self._pane = "loss"
+        self._painted = -1
+        self._told: tuple[object, ...] = ()
+        self._failure_shown = False
+        self._asked_to_stop = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head", markup=False)
+        yield Static(id="facts", markup=False)
+        yield Static(id="banner", markup=False)
+        yield Static(id="tabs", markup=False)
+        with Horizontal(id="charts"):
+            yield CurveView(id="loss", empty="no step yet")
+            yield CurveView(id="memory", y_text=lambda v: units.gib(v) + " GiB",
+                            x_text=units.clock, x_ticks=time_ticks, x_name="at",
+                            y_unit=GIB, zero=True, empty="no figure yet")
+        yield RankTable(id="ranks", clock=self._clock)
+        with Vertical(id="log-pane"):
+            yield LogView(id="log")
+            yield FindInput(id="find", placeholder="find", compact=True)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._arrange()
+        self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
+        self.set_interval(0.5, self.paint)
+        self.call_after_refresh(self.paint)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group == "store" and event.state == WorkerState.ERROR:
+            self.notify(f"reading this run has stopped: {event.worker.error}",
+                        severity="error", markup=False, timeout=30)
+
+    # --- painting -------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Draw what has changed. Ages and clocks change by themselves."""
+        if not self.is_current and self._painted >= 0:
+            return
+        store, now = self.store, self._clock()
+        self.query_one("#head", Static).update(run_words.headline(store, now, self.size.width))
+        self.query_one("#facts", Static).update(run_words.facts(store, now))
+        self._paint_banner(now)
+        live = store.state is None or store.state.live
+        table = self.query_one(RankTable)
+        table.show(store.ranks, store.plan, live=live)
+        if not self.has_class("-tabs"):
+            rows = sum(len(row.lines) for row in table._rows)
+            table.styles.height = min(rows + 3, max(self.size.height // 3, 6))
+        else:
+            table.styles.height = "1fr"
+        self._paint_logs()
+        if store.version != self._painted:
+            self._painted = store.version
+            self._paint_curves()
+
+    def _paint_banner(self, now: float) -> None:
+        lines, tone = run_words.banner(self.store, now)
+        if (told := (*lines, tone)) == self._told:
+            return
+        self._told = told
+        widget = self.query_one("#banner", Static)
+        widget.display = bool(lines)
+        for name in ("error", "warning", "success", "plain"):
+            widget.set_class(name == tone, f"-{name}")
+        widget.update(Content("\n".join(lines)))
+
+    def _paint_curves(self) -> None:
+        chosen = self._sources.rank
+        loss, memory = self.query_one("#loss", CurveView), self.query_one("#memory", CurveView)
+        loss.show(run_curves.loss_lines(self.store), self.store.loss.all, chosen)
+        loss.border_title = run_curves.loss_title(self.store)
+        memory.show(run_curves.memory_lines(self.store, chosen), None, chosen)
+        memory.border_title = run_curves.memory_title(self.store)
+
+    def _paint_logs(self) -> None:
+        store, view = self.store, self.query_one(LogView)
+        self._sources.learn(store)
+        if self._sources.failed is not None and not self._failure_shown:
+            self._failure_shown = True  # the cause comes to the front, once
+            self._sources.show_failure()
+        if view.lines is not self._sources.current:
+            self._show_source()
+        else:
+            view.refresh_lines()
+
+    def _show_source(self) -> None:
+        view, table = self.query_one(LogView), self.query_one(RankTable)
+        view.show(self._sources.current)
+        view.border_title = f"log ─ {self._sources.title}"
+        if self._sources.rank is not None and self._sources.rank != table.chosen:
+            table.choose(self._sources.rank)
+            self._paint_curves()
+
+    # --- arranging ------------------------------------------------------------------------------
+
+    def on_resize(self, event: Resize) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        tabs = self.size.width < WIDE[0] or self.size.height < WIDE[1]
+        self.set_class(tabs, "-tabs")
+        for name in PANES:
+            self.set_class(tabs and name == self._pane, f"-on-{name}")
+        labels = [Content.styled(f" {i} {name} ", "reverse bold" if name == self._pane else "")
+                  for i, name in enumerate(PANES, 1)]
+        self.query_one("#tabs", Static).update(Content(" ").join(labels))
+        if self.focused is None or not self.focused.is_on_screen or tabs:
+            self.call_after_refresh(self._focus_pane)
+
+    def _focus_pane(self) -> None:
+        if self.query_one("#find").has_focus:
+            return
+        self.query_one(f"#{self._pane}").focus(scroll_visible=False)
+
+    def action_pane(self, name: str) -> None:
+        self._pane = name
+        self._arrange()
+        self._focus_pane()
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def action_back(self) -> None:
+        if len(self.app.screen_stack) > 1:
+            self.dismiss(None)
+
+    def action_log_scale(self) -> None:
+        self.query_one("#loss", CurveView).toggle_log()
+
+    def action_smooth(self) -> None:
+        self.query_one("#loss", CurveView).cycle_smoothing()
+
+    def action_next_rank(self) -> None:
+        self._sources.next_rank()
+        self._show_source()
+
+    def action_source(self, by: int) -> None:
+        self._sources.move(by)
+        self._show_source()
+
+    @on(RankTable.Picked)
+    def _picked(self, message: RankTable.Picked) -> None:
+        self._sources.show_rank(message.rank)
+        self._show_source()
+        if self.has_class("-tabs"):
+            self.action_pane("log")
+
+    def action_copy(self) -> None:
+        line = self.query_one(LogView).current()
+        if not line:
+            self.notify("there is no line to copy", severity="warning")
+            return
+        self.app.copy_to_clipboard(line)
+        self.notify("sent to the terminal's clipboard")
+
+    # --- find -----------------------------------------------------------------------------------
+
+    def action_find(self) -> None:
+        if self.has_class("-tabs"):
+            self._pane = "log"
+            self._arrange()
+        field = self.query_one("#find", FindInput)
+        field.display = True
+        field.focus()
+
+    def close_find(self) -> None:
+        self.query_one("#find").display = False
+        self._pane = "log"
+        self.query_one(LogView).focus()
+
+    @on(Input.Changed, "#find")
+    def _find_changed(self, event: Input.Changed) -> None:
+        view = self.query_one(LogView)
+        view.needle = event.value
+        view.refresh()
+
+    @on(Input.Submitted, "#find")
+    def _find_submitted(self, event: Input.Submitted) -> None:
+        view = self.query_one(LogView)
+        self.close_find()
+        view.search(event.value, -1 if view.following else 1)
+
+    def action_again(self, step: int) -> None:
+        self.query_one(LogView).again(step)
+
+    @on(LogView.Told)
+    def _search_told(self, message: LogView.Told) -> None:
+        if message.words:
+            self.notify(message.words, markup=False, timeout=2)
+
+    # --- stop -----------------------------------------------------------------------------------
+
+    def action_stop(self) -> None:
+        self._stop()
+
+    @work(group="stop", exclusive=True, exit_on_error=False)
+    async def _stop(self) -> None:
+        from gpu_panel.screens.dialogs import Confirm
+
+        state = self.store.state
+        if state is None or not state.live:
+            self.notify(f"this run is {state.state if state else 'not read yet'}",
+                        severity="warning")
+            return
+        now = self._asked_to_stop or state.state == "stopping"
+        if now:
+            question = Confirm(
+                f"End run {self.run_folder.id} now?",
+                "It has been asked to stop. Ended now, the ranks don't finish their step: what "
+                "came after the last checkpoint is lost.", yes="End now", no="Keep waiting")
+        else:
+            question = Confirm(
+                f"Stop run {self.run_folder.id}?",
+                "The ranks finish their step and save a checkpoint; the run can be resumed.",
+                yes="Stop", no="Go on")
+        if not await self.app.push_screen_wait(question):
+            return
+        try:
+            await asyncio.to_thread(self.run_folder.stop, now=now)
+        except (UserError, OSError) as err:
+            self.notify(str(err), severity="warning", markup=False)
+            return
+        self._asked_to_stop = True
+        self.notify("ending the ranks" if now else "asked the ranks to stop")

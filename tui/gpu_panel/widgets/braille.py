@@ -1,0 +1,117 @@
+"""Columns of braille dots and the characters they make.
+
+A column is an int: bit 0 is its lowest dot. A character cell is two columns wide and four dots
+high. Painting is opaque: a later curve's cell replaces an earlier one's, so that one colour
+never spills over another curve's dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Point = tuple[int, int, int]
+"""(lowest, middle, highest) dot of a column."""
+
+_LEFT = tuple(sum(bit for i, bit in enumerate((0x40, 0x04, 0x02, 0x01)) if n >> i & 1)
+              for n in range(16))
+_RIGHT = tuple(sum(bit for i, bit in enumerate((0x80, 0x20, 0x10, 0x08)) if n >> i & 1)
+               for n in range(16))
+
+_SCREEN = (int("1" * 256, 16), int("4" * 256, 16))
+"""Every fourth dot, of even and of odd columns."""
+
+DASHES: tuple[tuple[bool, ...], ...] = (
+    (True,),
+    (True,) * 6 + (False,) * 3,
+    (True, True, False, False),
+    (True,) * 8 + (False,) * 2 + (True,) * 2 + (False,) * 2,
+    (True, False, False),
+)
+"""Which columns a stroke leaves out: solid, dashed, dotted, dash-dot, sparse."""
+
+
+class Canvas:
+    """`width` × `height` character cells, each a character and a style's number."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.chars = [[" "] * width for _ in range(height)]
+        self.styles = [[0] * width for _ in range(height)]
+
+    def paint(self, columns: Sequence[int], style: int) -> None:
+        """Lay columns of dots over what is there; 2 × width of them."""
+        top = self.height - 1
+        for cell in range(self.width):
+            left, right = columns[2 * cell], columns[2 * cell + 1]
+            both = left | right
+            if not both:
+                continue
+            row = ((both & -both).bit_length() - 1) >> 2
+            left >>= 4 * row
+            right >>= 4 * row
+            while left or right:
+                code = _LEFT[left & 15] | _RIGHT[right & 15]
+                if code and row <= top:
+                    self.chars[top - row][cell] = chr(0x2800 + code)
+                    self.styles[top - row][cell] = style
+                left >>= 4
+                right >>= 4
+                row += 1
+
+    def text(self, x: int, y: int, text: str, style: int) -> None:
+        """Write over what is there, cut at the edges. For characters one cell wide."""
+        if 0 <= y < self.height:
+            for at, char in enumerate(text, x):
+                if 0 <= at < self.width:
+                    self.chars[y][at] = char
+                    self.styles[y][at] = style
+
+
+def stroke(points: Sequence[Point | None], dash: int = 0, broken: frozenset[int] = frozenset(),
+           ) -> list[int]:
+    """A line through the columns that have a point, each drawn from its lowest to its highest
+    dot and joined to the one before; no join across a column in `broken`."""
+    pattern = DASHES[dash % len(DASHES)]
+    period = len(pattern)
+    out = [0] * len(points)
+    before: tuple[int, Point] | None = None
+    for x, point in enumerate(points):
+        if x in broken:
+            before = None
+        if point is None:
+            continue
+        low, middle, high = point
+        if before is not None:
+            x0, (low0, middle0, high0) = before
+            if x - x0 == 1:  # touch the neighbour's bar
+                if low > high0 + 1:
+                    low = high0 + 1
+                elif high < low0 - 1:
+                    high = low0 - 1
+            else:
+                slope = (middle - middle0) / (x - x0)
+                last = middle0
+                for between in range(x0 + 1, x):
+                    y = round(middle0 + slope * (between - x0))
+                    if pattern[between % period]:
+                        out[between] |= _bar(min(y, last + 1), max(y, last - 1)) \
+                            if abs(y - last) > 1 else 1 << y
+                    last = y
+                if low > last + 1:
+                    low = last + 1
+                elif high < last - 1:
+                    high = last - 1
+        before = x, point
+        if pattern[x % period]:
+            out[x] |= _bar(low, high)
+    return out
+
+
+def band(points: Sequence[Point | None]) -> list[int]:
+    """The room between lowest and highest, as a loose screen of dots."""
+    return [0 if p is None else _bar(p[0], p[2]) & _SCREEN[x % 2]
+            for x, p in enumerate(points)]
+
+
+def _bar(low: int, high: int) -> int:
+    return ((1 << (high - low + 1)) - 1) << low if high >= low else 0

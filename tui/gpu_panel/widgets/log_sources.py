@@ -1,0 +1,94 @@
+"""Which logs a run has, and which of them is shown: the ranks' in order, the traceback of the
+rank that failed first, the supervisor's own."""
+
+from __future__ import annotations
+
+from gpu_engine.clean import clean
+from gpu_engine.runs import Run
+from gpu_panel.store import RunStore
+from gpu_panel.widgets.log_file import Lines, LogFile, TextLines
+
+SUPERVISOR, FAILURE = "supervisor", "traceback"
+
+
+class LogSources:
+    """The keys of sources are rank numbers, `FAILURE` and `SUPERVISOR`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ranks: list[int] = []
+        self._at: int | str = SUPERVISOR
+        self._chosen = False
+        self.failed: tuple[int | None, str] | None = None
+        """(rank, traceback) of the first failure."""
+        self.current: Lines | None = None
+        self.rank: int | None = None
+        """The rank shown, or shown last."""
+
+    @property
+    def title(self) -> str:
+        if self._at == FAILURE and self.failed is not None:
+            rank = self.failed[0]
+            return "traceback" if rank is None else f"traceback of rank {rank}"
+        return f"rank {self._at}" if isinstance(self._at, int) else str(self._at)
+
+    def learn(self, store: RunStore) -> None:
+        """Take in ranks and the failure that have become known."""
+        self._ranks = list(store.ranks)
+        if self.failed is None:
+            self.failed = _failure(store)
+        if not self._chosen and self._ranks:
+            self._show(self._ranks[0])
+        elif self.current is None:  # before any rank is known
+            self._show(self._at)
+            self._chosen = False
+
+    def keys(self) -> list[int | str]:
+        return [*self._ranks, *([FAILURE] if self.failed else []), SUPERVISOR]
+
+    def move(self, by: int) -> None:
+        keys = self.keys()
+        self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
+
+    def next_rank(self) -> None:
+        if not self._ranks:
+            return
+        if isinstance(self._at, int) and self._at in self._ranks:
+            at = (self._ranks.index(self._at) + 1) % len(self._ranks)
+            self._show(self._ranks[at])
+        else:
+            self._show(self._ranks[0] if self.rank is None else self.rank)
+
+    def show_rank(self, rank: int) -> None:
+        self._show(rank)
+
+    def show_failure(self) -> None:
+        if self.failed is not None:
+            if self.failed[0] in self._ranks:
+                self.rank = self.failed[0]
+            self._show(FAILURE)
+
+    def _show(self, key: int | str) -> None:
+        if key == self._at and self.current is not None:
+            return
+        self._at, self._chosen = key, True
+        if key == FAILURE and self.failed is not None:
+            self.current = TextLines(FAILURE, self.failed[1])
+        elif isinstance(key, int):
+            self.rank = key
+            self.current = LogFile(self._run.log(key), f"rank {key}")
+        else:
+            self.current = LogFile(self._run.path / "supervisor.log", SUPERVISOR)
+
+
+def _failure(store: RunStore) -> tuple[int | None, str] | None:
+    cause = store.state.cause if store.state is not None else None
+    if cause is not None and cause.traceback:
+        return cause.rank, cause.traceback
+    first = store.first_error()
+    if first is None or (cause is not None and cause.rank not in (None, first.rank)):
+        return None
+    error = first.error or {}
+    trace = error.get("traceback")
+    words = f"{clean(str(error.get('type')))}: {clean(str(error.get('message')))}"
+    return first.rank, trace if isinstance(trace, str) and trace.strip() else words

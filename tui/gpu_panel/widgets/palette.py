@@ -1,0 +1,36 @@
+"""The strokes that tell ranks apart: eight hues out of the theme, then another dash."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.app import App
+from textual.color import Color, ColorParseError
+
+HUES = 8
+_TURN = (0.0, 0.42, 0.80, 0.17, 0.62, 0.92, 0.29, 0.53)
+"""Turns of the theme's primary hue, neighbours far apart."""
+_ANSI = ("blue", "yellow", "magenta", "green", "red", "cyan", "bright_blue", "bright_yellow")
+
+
+def strokes(app: App[object]) -> list[Style]:
+    """Eight line styles that suit the theme, the first its primary colour."""
+    try:
+        primary = Color.parse(app.theme_variables.get("primary", ""))
+        background = Color.parse(app.theme_variables.get("background", ""))
+    except ColorParseError:
+        primary = background = None
+    if primary is None or primary.ansi is not None or app.native_ansi_color:
+        return [Style(color=name) for name in _ANSI]
+    hue, saturation, _ = primary.hsl
+    light = background.brightness > 0.5
+    found = []
+    for turn in _TURN:
+        colour = Color.from_hsl((hue + turn) % 1.0, max(saturation, 0.6) * 0.85,
+                                0.36 if light else 0.66)
+        found.append(Style(color=colour.rich_color))
+    return found
+
+
+def dash_of(app: App[object], index: int) -> int:
+    """Which dash the rank at `index` has: without colour each another, else after eight hues."""
+    return index if app.no_color else index // HUES
