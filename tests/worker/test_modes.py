@@ -57,12 +57,11 @@ def test_gradients_are_the_average_of_the_ranks_own(make, tmp_path: Path) -> Non
     """SGD with rate 1 moves each weight by exactly its averaged gradient."""
     task = tmp_path / "sgd.py"
     task.write_text(
-        "import sys; sys.path.insert(0, %r)\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import torch\nfrom dataclasses import dataclass\nfrom toy import Toy\n\n"
         "@dataclass\nclass Sgd(Toy):\n"
         "    def optimizer(self, model, lr):\n"
-        "        return torch.optim.SGD(model.parameters(), lr=lr)\n"
-        % str(Path(__file__).parent))
+        "        return torch.optim.SGD(model.parameters(), lr=lr)\n")
     run = ranks.write_plan(tmp_path / "sgd", f"{task}:Sgd", world=3, size=24,
                            params={"record": str(tmp_path)}, train={"steps": 1, "lr": 1.0})
     ranks.train(run)

@@ -46,7 +46,8 @@ def assert_same(a, b) -> None:
         assert a == b
 
 
-@pytest.mark.parametrize(("world", "workers", "times"), [(1, 0, 3), (1, 2, 3), (2, 0, 3), (2, 1, 1)])
+@pytest.mark.parametrize(("world", "workers", "times"),
+                         [(1, 0, 3), (1, 2, 3), (2, 0, 3), (2, 1, 1)])
 def test_killed_at_random_steps(make, world: int, workers: int, times: int) -> None:
     train = {**TRAIN, "workers": workers}
     whole = ranks.train(make("whole", HARD, world=world, size=24, train=train))

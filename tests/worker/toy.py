@@ -111,7 +111,7 @@ class Toy(Task):
 
     def trouble(self, loss):
         time.sleep(self.pause)
-        if RANK != self.rank or ATTEMPT != 1:
+        if self.rank != RANK or ATTEMPT != 1:
             return loss
         if self.calls == self.die_at:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -48,6 +48,7 @@ class Group:
         self.rank, self.size = who.rank, who.world_size
         self._store = store
         self._control = control
+        self._heard: str | None = None
 
     def agree(self, values: list[float]) -> list[float]:
         """Of each value the largest that any rank gave. All ranks call it, at the same step."""
@@ -126,7 +127,9 @@ class Group:
             return
         with contextlib.suppress(Exception):
             text = json.dumps({"rank": self.rank, "message": message[:2000]})
-            self._store.set("gpu-panel/failed", text)
+            # The first word stands: a later failure is often an echo of it.
+            self._store.compare_set("gpu-panel/failed", "", text)
+            self._store.set(f"gpu-panel/saw/{self.rank}", "1")
             if self.rank == 0:
                 if dist.get_backend() == "gloo":
                     dist.destroy_process_group()  # wakes those that wait for this rank
@@ -137,27 +140,30 @@ class Group:
 
     def failure(self) -> str | None:
         """What another rank announced, where it can be read: "rank 1: …"."""
-        if self._store is None:
-            return None
-        try:
-            if not self._store.check(["gpu-panel/failed"]):
-                return None
-            word = json.loads(self._store.get("gpu-panel/failed"))
-            self._store.set(f"gpu-panel/saw/{self.rank}", "1")
-        except Exception:  # noqa: BLE001 - the store lives on rank 0, which may be gone
-            return None
-        # The text comes over the network from whoever reaches the port: data, nothing more.
-        return None if word.get("rank") == self.rank else f"rank {word['rank']}: {word['message']}"
+        return self._heard or self._listen(self._store)
 
     def watcher(self) -> Callable[[], str | None]:
         """`failure` for another thread, on its own connection: a connection that a collective
         waits on would be busy."""
         if self._store is None or self.size == 1:
             return lambda: None
-        other = Group.__new__(Group)
-        other.rank, other.size, other._control = self.rank, self.size, None
-        other._store = self._store.clone()
-        return other.failure
+        own = self._store.clone()
+        return lambda: self._heard or self._listen(own)
+
+    def _listen(self, store: dist.Store | None) -> str | None:
+        if store is None:
+            return None
+        try:
+            if not store.check(["gpu-panel/failed"]):
+                return None
+            word = json.loads(store.get("gpu-panel/failed"))
+            # It comes over the network from whoever reaches the port: data, nothing more.
+            if word["rank"] != self.rank:
+                self._heard = f"rank {int(word['rank'])}: {str(word['message'])[:2000]}"
+                store.set(f"gpu-panel/saw/{self.rank}", "1")
+        except Exception:  # noqa: BLE001 - the store lives on rank 0, which may be gone
+            pass
+        return self._heard
 
     def close(self) -> None:
         if dist.is_initialized():

@@ -27,7 +27,7 @@ current: Recorder | None = None
 
 _TICK = 0.1
 _BEAT = 1.0
-_EACH_LOSS_BELOW = 200  # steps a second; faster than that, min and max of each batch of steps
+_EACH_LOSS_UP_TO = 20  # steps a tick, 200 a second; faster than that, the least and the largest
 _RETRY = 5.0
 _SLOTS = 4096
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -173,7 +173,7 @@ class Recorder:
         fields: dict[str, Any] = {"step": step, "n": len(steps), "epoch": epoch}
         if losses:
             fields["loss"] = _short(sum(losses) / len(losses))
-            if len(steps) / took < _EACH_LOSS_BELOW:
+            if len(steps) <= _EACH_LOSS_UP_TO:
                 fields["losses"] = [_short(x) for x in losses]
             else:
                 finite = [x for x in losses if math.isfinite(x)] or losses

@@ -1,0 +1,232 @@
+"""Checkpoints damaged in each way, full disks, and which of them are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker import checkpoint
+
+from . import ranks
+from .conftest import recorded
+
+
+def state(step: int) -> dict:
+    return {"step": step, "model": {"w": torch.full((1000,), float(step))}}
+
+
+def save(folder: Path, step: int, **metrics: float) -> Path:
+    return checkpoint.save(folder, state(step), [b"rank"], {"metrics": metrics}).path
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "a flipped bit": lambda p: flip(p / "state.pt"),
+    "cut short": lambda p: os.truncate(p / "state.pt", 100),
+    "empty": lambda p: os.truncate(p / "state.pt", 0),
+    "all zeros": lambda p: (p / "state.pt").write_bytes(b"\0" * (p / "state.pt").stat().st_size),
+    "grown": lambda p: (p / "state.pt").open("ab").write(b"x"),
+    "gone": lambda p: (p / "state.pt").unlink(),
+    "no manifest": lambda p: (p / "manifest.json").unlink(),
+    "half a manifest": lambda p: os.truncate(p / "manifest.json", 50),
+    "another rank's file": lambda p: (p / "rank-00000.pt").write_bytes(b"rankX"),
+    "a manifest of another kind": lambda p: (p / "manifest.json").write_text("[1, 2]"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_noticed_and_the_one_before_taken(tmp_path: Path, how: str) -> None:
+    first, second = save(tmp_path, 1), save(tmp_path, 2)
+    DAMAGE[how](second)
+    said: list[str] = []
+    assert checkpoint.newest(tmp_path, said.append) == first
+    assert "step-00000002" in said[0]
+    assert checkpoint.load(first)["model"]["w"][0] == 1
+
+
+def test_resume_falls_back_with_a_warning(make) -> None:
+    run = make("run", size=24, train={"steps": 6, "checkpoint_every": 3})
+    ranks.train(run)
+    flip(run / "checkpoints" / "step-00000006" / "state.pt")
+    ranks.train(run, attempt=2)
+    assert "step-00000006" in ranks.read(run, 0, "warning")[-1]["message"]
+    assert ranks.read(run, 0, "schedule")[-1]["first_step"] == 3
+    assert recorded(run, 0, 2) == recorded(run, 0, 1)[3:]
+    checkpoint.verify(run / "checkpoints" / "step-00000006")  # written anew
+
+
+def test_all_damaged_is_an_error_not_a_fresh_start(make) -> None:
+    run = make("run", size=24, train={"steps": 3})
+    ranks.train(run)
+    flip(run / "checkpoints" / "step-00000003" / "state.pt")
+    ranks.train(run, attempt=2, expect=1)
+    assert "can be loaded" in ranks.read(run, 0, "error")[-1]["message"]
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    canary = tmp_path / "canary"
+
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(canary),)
+
+    torch.save({"step": 1, "model": Bomb()}, path / "state.pt")
+    data = (path / "state.pt").read_bytes()
+    import hashlib
+
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["state.pt"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(checkpoint.Damaged):
+        checkpoint.load(path)
+    assert not canary.exists()
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"schedule.*Path"):
+        checkpoint.save(tmp_path, {"step": 1, "schedule": {"file": Path("x")}}, [], {})
+
+
+def test_newest_and_best_are_kept(tmp_path: Path) -> None:
+    for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, float("nan")], 1):
+        save(tmp_path, step, loss=loss)
+    best = checkpoint.best_of(tmp_path, "loss", largest=False)
+    assert best[0].name == "step-00000002"
+    checkpoint.prune(tmp_path, 2, best[0])
+    assert [p.name[-1] for p in checkpoint.listed(tmp_path)] == ["2", "4", "5"]
+
+
+def test_best_checkpoint_of_a_run(make) -> None:
+    run = make("run", {"held_out": 30}, size=24, train={
+        "steps": 30, "checkpoint_every": 1, "keep": 2, "eval_every": 10, "best": "max:loss"})
+    ranks.train(run)
+    evals = {e["step"]: e["loss"] for e in ranks.read(run, 0, "eval")}
+    assert sorted(evals) == [10, 20, 30]
+    best = max(evals, key=evals.get)
+    kept = {p.name for p in checkpoint.listed(run / "checkpoints")}
+    assert kept == {checkpoint.name_of(s) for s in (best, 29, 30)}
+
+
+def test_leftovers_of_earlier_attempts_are_removed(make) -> None:
+    run = make("run", size=24, train={"steps": 2})
+    for name in (".writing-step-00000001-99", ".deleting-step-00000001-99"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    ranks.train(run)
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
+    """A disk that takes no more, without root: the kernel refuses files over a size."""
+    import resource
+    import sys
+
+    run = make("run", {"big": 500_000}, size=24, train={"steps": 6, "checkpoint_every": 2})
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    with (run / "ranks" / "00000.log").open("ab") as log:
+        code = subprocess.run(
+            [sys.executable, str(ranks.WORKER), "--run", str(run)], env=env, stdout=log,
+            stderr=log, timeout=60, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),
+        ).returncode
+    assert code == 1, ranks.logs(run)
+    warnings = ranks.read(run, 0, "warning")
+    assert len(warnings) == 3
+    assert "intact" in warnings[0]["message"]
+    assert "final checkpoint" in ranks.read(run, 0, "error")[-1]["message"]
+    assert ranks.read(run, 0, "step")[-1]["step"] == 6
+    assert list((run / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_full_disk_keeps_the_checkpoint_before(make, tmp_path: Path) -> None:
+    """Proof 6 on a small tmpfs: checkpoints of 2 MB, room for two and a half."""
+    run = make("run", {"big": 500_000, "pause": 0.01}, size=24,
+               train={"steps": 9, "checkpoint_every": 2})
+    with tmpfs(run / "checkpoints", "5m"):
+        ranks.train(run, expect=1)
+        left = checkpoint.listed(run / "checkpoints")
+        assert [p.name for p in left] == ["step-00000002", "step-00000004"]
+        assert checkpoint.newest(run / "checkpoints", lambda t: pytest.fail(t)) == left[1]
+        assert not [p for p in (run / "checkpoints").iterdir() if p.name.startswith(".")]
+        assert ranks.read(run, 0, "step")[-1]["step"] == 9
+        messages = [e["message"] for e in ranks.read(run, 0, "warning")]
+        assert all("No space left" in m for m in messages)
+        assert len(messages) == 3
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_full_disk_pauses_telemetry_and_never_training(make) -> None:
+    run = make("run", {"pause": 0.01}, size=24, train={"steps": 100})
+    with tmpfs(run / "ranks", "1m"):
+        fill = run / "ranks" / "fill"
+        with ranks.started(run) as first:
+            first.until(lambda: ranks.read(run, 0, "step"))
+            free = shutil.disk_usage(run / "ranks").free
+            fill.write_bytes(b"x" * (free - 4096))
+            with pytest.raises(OSError):
+                (run / "ranks" / "rest").write_bytes(b"x" * 100_000)
+            assert first.wait() == [0]
+        assert checkpoint.listed(run / "checkpoints")
+        assert len(recorded(run)) == 100
+
+
+class tmpfs:
+    def __init__(self, path: Path, size: str) -> None:
+        self.path, self.size = path, size
+
+    def __enter__(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.size}", "tmpfs",
+                               str(self.path)], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no mount here: {done.stderr.decode()}")
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
+def test_best_is_parsed() -> None:
+    assert checkpoint.parse_best(None) is None
+    assert checkpoint.parse_best("loss") == ("loss", False)
+    assert checkpoint.parse_best("max:accuracy") == ("accuracy", True)
+    with pytest.raises(UserError, match="expected a name"):
+        checkpoint.parse_best("most:accuracy")
+
+
+def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
+    """Whoever lists while one writes sees whole checkpoints alone."""
+    done = threading.Event()
+    seen: list[str] = []
+
+    def look() -> None:
+        while not done.is_set():
+            for path in checkpoint.listed(tmp_path):
+                try:
+                    checkpoint.verify(path)
+                except checkpoint.Damaged as err:
+                    if path.exists():
+                        seen.append(str(err))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for step in range(30):
+        save(tmp_path, step)
+    done.set()
+    reader.join()
+    assert seen == []

@@ -1,0 +1,195 @@
+"""A stop, a bad loss or a failure of one rank is a decision of all (issue 3)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from gpu_engine import procs
+from gpu_engine.worker import checkpoint
+
+from . import ranks
+from .conftest import recorded
+
+SLOW = {"pause": 0.01}
+LONG = {"steps": 5000, "checkpoint_every": 0}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_signal_to_one_rank_stops_all_at_the_same_step(make, number: int) -> None:
+    run = make("run", SLOW, world=2, size=24, train=LONG)
+    with ranks.started(run) as first:
+        first.until(lambda: len(ranks.read(run, 1, "step")) > 3)
+        first.signal(1, number)
+        assert first.wait() == [0, 0]
+    ends = [ranks.read(run, r, "end")[-1] for r in range(2)]
+    assert [e["outcome"] for e in ends] == ["stopped", "stopped"]
+    assert ends[0]["steps"] == ends[1]["steps"] > 3
+    saved = checkpoint.listed(run / "checkpoints")
+    assert [p.name for p in saved] == [checkpoint.name_of(ends[0]["steps"])]
+    checkpoint.verify(saved[0])
+    assert len(recorded(run, 0)) == ends[0]["steps"]
+
+
+def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
+    run = make("run", world=2, size=24)
+    with ranks.started(run, only=[0]) as first:
+        first.until(lambda: ranks.read(run, 0, "phase"))
+        first.signal(0)
+        assert first.wait(20) == [0]
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
+
+
+def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
+    run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
+    with ranks.started(run) as first:
+        first.until(lambda: len(ranks.read(run, 0, "step")) > 2)
+        pid = first.processes[0].pid
+        workers = children(pid)
+        assert len(workers) == 2
+        for worker in workers:
+            os.kill(worker, signal.SIGINT)
+            os.kill(worker, signal.SIGUSR1)
+        ticks = {w: procs.start_ticks(w) for w in workers}
+        seen = len(ranks.read(run, 0, "step"))
+        first.until(lambda: len(ranks.read(run, 0, "step")) > seen + 5)
+        first.signal(0, signal.SIGKILL)
+        first.wait()
+    ranks_gone = [lambda w=w, t=t: not procs.alive(w, t) for w, t in ticks.items()]
+    for gone in ranks_gone:
+        wait(gone)
+
+
+def test_rank_dies_with_its_parent(make, tmp_path) -> None:
+    """Started by a process that is killed: the rank must not stay."""
+    import subprocess
+
+    run = make("run", SLOW, size=24, train=LONG)
+    parent = subprocess.Popen([sys.executable, "-c", (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, {str(ranks.WORKER)!r}, '--run', {str(run)!r}])\n"
+        "p.wait()")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait(lambda: ranks.read(run, 0, "step"), 60)
+    finally:
+        parent.kill()
+        parent.wait()
+    start = ranks.read(run, 0, "start")[0]
+    wait(lambda: not procs.alive(start["pid"], start["started"]))
+
+
+def test_stack_dump_on_sigusr2_and_training_goes_on(make) -> None:
+    run = make("run", SLOW, size=24, train=LONG)
+    with ranks.started(run) as first:
+        first.until(lambda: ranks.read(run, 0, "step"))
+        first.signal(0, signal.SIGUSR2)
+        first.until(lambda: "Thread 0x" in ranks.logs(run))
+        seen = len(ranks.read(run, 0, "step"))
+        first.until(lambda: len(ranks.read(run, 0, "step")) > seen)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make, world: int) -> None:
+    run = make("run", {"nan_at": 6, "rank": world - 1, "pause": 0.002}, world=world, size=24,
+               train={"steps": 100, "checkpoint_every": 5})
+    ranks.train(run, expect=1)
+    for rank in range(world):
+        error = ranks.read(run, rank, "error")[-1]
+        assert error["type"] == "NonFiniteLoss"
+        assert f"rank {world - 1} at step 6" in error["message"]
+        assert error["traceback"] == ""
+        assert ranks.read(run, rank, "end")[-1]["outcome"] == "failed"
+    assert [p.name for p in checkpoint.listed(run / "checkpoints")] == ["step-00000005"]
+    checkpoint.verify(checkpoint.listed(run / "checkpoints")[0])
+    losses = [x for e in ranks.read(run, world - 1, "step") for x in e["losses"]]
+    assert losses[5] == "NaN"
+
+
+def test_bad_loss_in_the_last_step_is_not_saved(make) -> None:
+    run = make("run", {"nan_at": 6}, size=24, train={"steps": 6})
+    ranks.train(run, expect=1)
+    assert checkpoint.listed(run / "checkpoints") == []
+
+
+def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
+    options = {"world": 2, "size": 24, "train": {"steps": 12, "on_nonfinite": "skip"}}
+    params = {"schedule_rate": True, "pause": 0.002}
+    run = ranks.train(make("skip", {**params, "nan_at": 4, "rank": 1}, **options))
+    good = ranks.train(make("good", params, **options))
+    a, b = recorded(run, 0), recorded(good, 0)
+    assert a[:4] == b[:4]
+    # The fourth step changed nothing: the fifth starts from the weights of the fourth.
+    assert a[4:] != b[4:]
+    for rank in range(2):
+        last = ranks.read(run, rank, "step")[-1]
+        assert last["skipped"] == 1
+        assert last["step"] == 12
+        assert last["lr"] == pytest.approx(0.01 / 11)  # the schedule was not advanced
+    warning = ranks.read(run, 1, "warning")[-1]["message"]
+    assert "rank 1 at step 4" in warning
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
+    state = checkpoint.load(checkpoint.listed(run / "checkpoints")[-1])
+    assert all(p.isfinite().all() for p in state["model"].values())
+
+
+def test_a_good_run_is_the_same_under_skip(make) -> None:
+    runs = [ranks.train(make(how, size=24, train={"steps": 8, "on_nonfinite": how}))
+            for how in ("stop", "skip", "continue")]
+    assert recorded(runs[0]) == recorded(runs[1]) == recorded(runs[2])
+
+
+def test_continue_goes_on_but_never_saves_bad_weights(make) -> None:
+    run = make("run", {"nan_at": 6}, size=24,
+               train={"steps": 20, "checkpoint_every": 5, "on_nonfinite": "continue"})
+    ranks.train(run)
+    assert [p.name for p in checkpoint.listed(run / "checkpoints")] == ["step-00000005"]
+    warnings = " ".join(e["message"] for e in ranks.read(run, 0, "warning"))
+    assert "rank 0 at step 6" in warnings
+    assert "not saved" in warnings
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_failure_of_one_rank_is_known_to_the_other(make, victim: int) -> None:
+    run = make("run", {"raise_at": 5, "rank": victim}, world=2, size=24, train={"steps": 100})
+    ranks.train(run, expect=1)
+    own = ranks.read(run, victim, "error")[-1]
+    assert own["type"] == "ArithmeticError"
+    assert "as the test wants it" in own["traceback"]
+    assert own["phase"] == "forward"
+    other = ranks.read(run, 1 - victim, "error")[-1]
+    assert other["type"] == "PeerLost"
+    assert f"rank {victim}: ArithmeticError" in other["message"]
+
+
+def test_out_of_memory_says_how_much_was_wanted(make) -> None:
+    run = make("run", {"oom_at": 3}, size=24, train={"steps": 10})
+    ranks.train(run, expect=1)
+    error = ranks.read(run, 0, "error")[-1]
+    assert error["type"] == "OutOfMemoryError"
+    assert error["requested"] == 20 * 2**20
+
+
+def children(pid: int) -> list[int]:
+    from pathlib import Path
+
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait(seen, timeout: float = 20.0) -> None:
+    import time
+
+    deadline = time.monotonic() + timeout
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
