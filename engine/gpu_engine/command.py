@@ -82,10 +82,18 @@ def launches_itself(command: Sequence[str]) -> bool:
 def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     """The same command started by torchrun with `options`, by the command's own interpreter."""
     head, rest = command[0], list(command[1:])
-    if is_python(head):
-        run = (head, "-m", "torch.distributed.run", *options)
-        # Interpreter switches have no place in torchrun's line, but for -m.
-        if rest and (not rest[0].startswith("-") or rest[0] == "-m"):
-            return (*run, *rest)
-        return (*run, "--no-python", head, *rest)
-    return ("torchrun", *options, "--no-python", head, *rest)
+    if not is_python(head):
+        return ("torchrun", *options, "--no-python", *_guarded([head, *rest]))
+    run = (head, "-m", "torch.distributed.run", *options)
+    if rest[:1] == ["-m"]:
+        return (*run, "-m", *_guarded(rest[1:]))
+    if rest and not rest[0].startswith("-"):
+        return (*run, *_guarded(rest))
+    # Interpreter switches have no place in torchrun's line.
+    return (*run, "--no-python", *_guarded([head, *rest]))
+
+
+def _guarded(script: Sequence[str]) -> list[str]:
+    """A script and its arguments behind `--` where it has options: torchrun's parser takes
+    `--log` for an abbreviation of its own `--log-dir` even behind the script's name."""
+    return ["--", *script] if any(a.startswith("--") for a in script[1:]) else list(script)

@@ -26,10 +26,9 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     env = visible(devices)
     if command is None:
         spec = _without_place(plan.spec)
-        trainer = ["-m", "gpu_engine.worker", *_arguments(spec, base)]
-        return tuple(_typed(env, [python, "-m", "torch.distributed.run",
-                                  *torchrun_options(plan, node_rank=node), *trainer])
-                     for node in range(plan.nodes))
+        trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]
+        return tuple(_typed(env, cmd.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
+                     for n in range(plan.nodes))
     argv = cmd.fill(command, placeholders(plan))
     if plan.mode in ("single", "dp") or cmd.launches_itself(command):
         return (_typed(env, argv),)

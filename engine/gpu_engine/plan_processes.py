@@ -41,7 +41,7 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     if plan.mode in ("single", "dp") or once:
         return (_once(plan, devices, argv, environ),)
     if launcher == "torchrun" or (launcher == "auto" and plan.mode == "multinode"):
-        return (_torchrun(plan, devices, argv, python),)
+        return (_torchrun(plan, devices, argv),)
     return tuple(_rank(plan, i, devices, argv, environ) for i in range(plan.local_world_size))
 
 
@@ -94,17 +94,14 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, 
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log")
 
 
-def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
-              python: str) -> Process:
+def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...]) -> Process:
     from gpu_engine.plan import RUN_DIR, Process
 
     options = torchrun_options(plan)
-    if plan.spec.task.command is None:
-        whole = (python, "-m", "torch.distributed.run", *options, *argv[1:])
-    else:
+    if plan.spec.task.command is not None:
         # A script's output goes to files a rank, which torchrun names in its own way.
-        whole = cmd.under_torchrun(argv, (*options, "--redirects=3",
-                                          f"--log-dir={RUN_DIR}/torchrun"))
+        options += ("--redirects=3", f"--log-dir={RUN_DIR}/torchrun")
+    whole = cmd.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
     env = visible(devices) | {"PYTHONUNBUFFERED": "1"}
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),

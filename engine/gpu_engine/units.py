@@ -30,7 +30,7 @@ def size(count: float | None) -> str:
     if not _known(count):
         return UNKNOWN
     value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 - the last one tried is used
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 999.5 or unit == "TiB":
             break
         value /= 1024

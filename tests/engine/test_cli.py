@@ -71,7 +71,7 @@ def test_json_is_one_document_and_nothing_else(home, script):
     (["show"], "no runs yet"),
     (["lgos"], "did you mean logs"),
     (["presets", "nope"], "no preset"),
-    (["describe", "nope"], "names no task"),
+    (["describe", "nope"], "expected module:Class"),
 ])
 def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
     out = engine(*args)

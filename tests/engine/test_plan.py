@@ -248,7 +248,7 @@ def test_an_own_command_needs_no_gpu_panel():
     p = made(spec, gpus(2))
     assert p.lines[0] == ("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1 "
                           "python -m torch.distributed.run --standalone --nproc-per-node=2 "
-                          "train.py --bs 4 '{x}'")
+                          "-- train.py --bs 4 '{x}'")
     assert p.processes[0].argv == ("python", "train.py", "--bs", "4", "{x}")
 
 

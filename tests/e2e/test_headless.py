@@ -1,0 +1,221 @@
+"""The whole way without a screen: real ranks, real torch, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import runs
+from gpu_engine.events import Tail
+from gpu_engine.launch import prepare
+from gpu_engine.preflight import free_port
+from gpu_engine.spec import from_dict
+
+from ..conftest import wait_for
+
+TINY = {
+    "task.use": "gpu_engine.tasks.bytes_gpt:BytesGPT", "task.params.width": 32,
+    "task.params.layers": 1, "task.params.context": 16, "task.params.megabytes": 0.1,
+    "task.params.warmup": 2, "batch.size": 16, "train.steps": 12, "train.lr": 0.01,
+    "train.workers": 0, "train.checkpoint_every": 5,
+}
+
+
+def sets(**more) -> list[str]:
+    merged = TINY | {k.replace("__", "."): v for k, v in more.items()}
+    return [word for k, v in merged.items() for word in ("--set", f"{k}={v}")]
+
+
+def engine(*args: str) -> list[str]:
+    return [sys.executable, "-m", "gpu_engine", *args]
+
+
+def call(*args: str, **more) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(engine(*args), capture_output=True, text=True, timeout=200, **more)
+
+
+def events(run: runs.Run, rank: int) -> list[dict]:
+    return Tail(run.events(rank)).read(1 << 24)
+
+
+def losses(run: runs.Run, rank: int = 0) -> list[float]:
+    return [x for e in events(run, rank) if e["kind"] == "step" for x in e["losses"]]
+
+
+@pytest.fixture
+def two(home):
+    """A finished run of two gloo ranks, started through the command line."""
+    out = call("run", *sets(parallel__mode="ddp", devices__pick=2), "--json")
+    assert out.returncode == 0, out.stderr
+    return runs.find(json.loads(out.stdout)["id"])
+
+
+def test_two_ranks_train_to_the_end_and_say_so_in_their_files(two):
+    state = two.state()
+    assert (state.state, state.exit_code) == ("completed", 0)
+    for rank in (0, 1):
+        found = events(two, rank)
+        kinds = [e["kind"] for e in found]
+        assert kinds[0] == "start"
+        assert kinds[-1] == "end"
+        assert {"schedule", "step", "memory", "phase"} <= set(kinds)
+        start, end = found[0], found[-1]
+        assert (start["rank"], start["world_size"], start["attempt"]) == (rank, 2, 1)
+        assert (end["outcome"], end["steps"]) == ("completed", 12)
+        assert len(losses(two, rank)) == 12
+    both = [(a + b) / 2 for a, b in zip(losses(two, 0), losses(two, 1), strict=True)]
+    assert 5.0 < both[0] < 6.0
+    assert both[-1] < both[0] - 0.7
+    saved = sorted(p.name for p in two.checkpoints.iterdir())
+    assert saved == ["step-00000005", "step-00000010", "step-00000012"]
+    assert [e for e in events(two, 0) if e["kind"] == "eval"][-1]["step"] == 12
+    assert "completed" in call("show", two.id).stdout
+
+
+def test_the_line_that_is_shown_gives_the_same_losses(two, home):
+    """What `plan` shows, pasted into a shell."""
+    line = two.plan()["lines"][0]
+    assert line.startswith("gpu-engine run ")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=200,
+                          env=os.environ | {"PATH": path})
+    assert done.returncode == 0, done.stderr
+    again = runs.all_runs()[0]
+    assert again.id != two.id
+    for rank in (0, 1):
+        assert losses(again, rank) == losses(two, rank)
+
+
+def test_a_piped_run_prints_plain_lines_for_every_rank(home):
+    out = call("run", *sets(devices__ids="cpu:0,cpu:1", parallel__mode="ddp"))
+    assert (out.returncode, out.stdout) == (0, "")
+    assert "\x1b" not in out.stderr
+    for rank in (0, 1):
+        assert f"rank {rank}  step 12/12" in out.stderr
+    assert "completed after 12 steps" in out.stderr
+
+
+def test_a_user_mistake_inside_the_task_is_one_and_words(home, tmp_path):
+    out = call("run", "single", "--set", "task.use=gpu_engine.tasks.mnist:Mnist",
+               "--set", f"task.params.folder={tmp_path}", "--devices", "cpu:0")
+    assert out.returncode == 1
+    assert str(tmp_path) in out.stderr
+    assert "Traceback" not in out.stderr
+
+
+def test_stop_saves_at_a_step_boundary_and_resume_goes_on(home):
+    out = call("run", "--detach", *sets(parallel__mode="ddp", devices__pick=2,
+                                        train__steps=100000))
+    run = runs.find(out.stdout.strip())
+    wait_for(lambda: len(losses(run)) > 3, 120)
+    assert call("resume", run.id).returncode == 2  # it runs
+    assert call("stop", run.id).returncode == 0
+    assert run.state().state == "stopped"
+    ends = [events(run, r)[-1] for r in (0, 1)]
+    assert [e["outcome"] for e in ends] == ["stopped", "stopped"]
+    assert ends[0]["steps"] == ends[1]["steps"]
+    assert f"step-{ends[0]['steps']:08d}" in [p.name for p in run.checkpoints.iterdir()]
+    more = ends[0]["steps"] + 4
+    done = call("resume", run.id, "--set", f"train.steps={more}")
+    assert done.returncode == 0, done.stderr
+    starts = [e for e in events(run, 0) if e["kind"] == "start"]
+    assert [e["attempt"] for e in starts] == [1, 2]
+    assert events(run, 0)[-1]["steps"] == more
+
+
+# --- several machines --------------------------------------------------------------------------
+
+def node(rank: int, address: str, port: int, home, *, prefix=()) -> subprocess.Popen:
+    """`gpu-engine run` on one of two nodes, with a home of its own."""
+    args = sets(parallel__mode="multinode", parallel__nodes=2, parallel__node_rank=rank,
+                parallel__master_addr=address, parallel__master_port=port,
+                devices__ids=f"cpu:{rank}", parallel__timeout=60)
+    return subprocess.Popen([*prefix, *engine("run", "--json", *args)], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env=os.environ | {"GPU_PANEL_HOME": str(home / f"node{rank}")})
+
+
+def check_two_nodes(nodes: list[subprocess.Popen], home, reference: list[float]) -> None:
+    found = []
+    for rank, process in enumerate(nodes):
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, (out, err)
+        state = json.loads(out)
+        assert state["state"] == "completed"
+        run = runs.Run(home / f"node{rank}" / "runs" / state["id"])
+        assert events(run, rank)[0]["node"] == rank
+        found.append(losses(run, rank))
+    mean = [(a + b) / 2 for a, b in zip(*found, strict=True)]
+    # One global batch, one seed: the same training as on one device.
+    assert mean == pytest.approx(reference, rel=2e-4)
+
+
+@pytest.fixture
+def reference(home):
+    """The losses of the same global batch in one process."""
+    out = call("run", "--json", *sets(devices__ids="cpu:0"))
+    return losses(runs.find(json.loads(out.stdout)["id"]))
+
+
+def test_two_nodes_meet_through_torchrun_on_loopback(home, reference):
+    port = free_port()
+    check_two_nodes([node(r, "127.0.0.1", port, home) for r in (0, 1)], home, reference)
+
+
+@pytest.fixture
+def namespaces():
+    """Two network namespaces joined by a cable, 10.77.0.1 and 10.77.0.2."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2")
+    names = [f"gpupanel{os.getpid()}{i}" for i in (0, 1)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", "gp0", "netns", names[0], "type", "veth", "peer", "name", "gp1",
+           "netns", names[1])
+        for i, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", f"gp{i}")
+            ip("-n", name, "link", "set", f"gp{i}", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    except subprocess.CalledProcessError as err:
+        pytest.skip(f"no network namespaces here: {err.stderr.decode().strip()}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.mark.root
+def test_two_nodes_meet_over_a_network_of_their_own(home, reference, namespaces):
+    nodes = [node(r, "10.77.0.1", 29511, home, prefix=("ip", "netns", "exec", namespaces[r]))
+             for r in (0, 1)]
+    check_two_nodes(nodes, home, reference)
+
+
+def test_a_port_taken_on_node_0_is_refused_before_anything_waits(home):
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        sock.listen()
+        process = node(0, "127.0.0.1", sock.getsockname()[1], home)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "the port is taken" in err
+
+
+def test_the_plan_of_two_nodes_has_a_torchrun_line_each(home):
+    spec = from_dict({"task": {"use": TINY["task.use"]}, "devices": {"ids": ["cpu:0"]},
+                      "parallel": {"mode": "multinode", "nodes": 2, "master_addr": "10.0.0.1"}})
+    lines = prepare(spec).plan.lines
+    assert [f"--node-rank={i}" in line for i, line in enumerate(lines)] == [True, True]
+    assert all("-m torch.distributed.run --nnodes=2" in line for line in lines)
