@@ -27,6 +27,7 @@ class PanelApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
                                                                       (110, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (34, "-tall")]
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  inventory: Inventory | None = None, sampler: Sampling | None = None) -> None:

@@ -289,4 +289,5 @@ def _key_of(name: str | None) -> str | None:
 
 
 def _first(doc: str) -> str:
-    return clean(doc.split("\n")[0].rstrip("."))[:60]
+    sentence = " ".join(doc.split()).partition(". ")[0].rstrip(".")
+    return clean(sentence, 56)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -55,9 +55,8 @@ finished run with its checkpoints."""
             return None, [_words("Looking for runs …")]
         if not self.lines:
             return None, [_words("No runs yet. ctrl+l launches what the form says.")]
-        names = min(22, max(len(clean(line.name)) for line in self.lines))
-        ids = max(len(line.id) for line in self.lines)
-        rows = [Row(line.id, (run_line(line, width, names, ids),)) for line in self.lines]
+        fitting = columns(self.lines, width)
+        rows = [Row(line.id, (run_line(line, fitting),)) for line in self.lines]
         if self._older:
             rows.append(_words(f"and {self._older} older: gpu-engine runs lists them"))
         return None, rows
@@ -85,39 +84,73 @@ finished run with its checkpoints."""
             self.post_message(self.Wanted(what, self.line_at_cursor))
 
 
-def run_line(line: RunLine, width: int, names: int = 16, ids: int = 4) -> Line:
-    """One run in `width` cells."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How wide each column is; 0: not shown."""
+
+    id: int
+    name: int
+    mode: int
+    steps: int = 24
+    curve: int = 10
+    rate: int = 9
+
+    def used(self) -> int:
+        end = 11  # "04:12 left"
+        parts = (11, self.id, self.name, self.mode, self.steps, 11, self.curve, self.rate, end)
+        return sum(p + 2 for p in parts if p) - 2
+
+
+def columns(lines: Sequence[RunLine], width: int) -> Columns:
+    """What fits into `width`, the least telling column dropped first."""
+    c = Columns(max((len(line.id) for line in lines), default=4),
+                min(22, max((len(clean(line.name)) for line in lines), default=4)),
+                max((len(_mode(line)) for line in lines), default=4))
+    for narrower in (c, replace(c, curve=8), replace(c, steps=14, curve=8),
+                     replace(c, steps=14, curve=6, rate=0), replace(c, steps=14, curve=0, rate=0),
+                     replace(c, steps=14, curve=0, rate=0, name=min(c.name, 10))):
+        if narrower.used() <= width:
+            break
+    return narrower
+
+
+def run_line(line: RunLine, c: Columns) -> Line:
+    """One run on one line."""
     glyph, style = GLYPHS.get(line.state, ("?", "dim"))
-    mode = MODE_NAMES.get(line.mode, line.mode)
-    mode = ("DP" if line.mode == "dp" else mode) + (f"×{line.world}" if line.world > 1 else "")
-    wide = width >= 110
-    head: list[Part] = [
-        (f"{glyph} {line.state:<9}  ", style),
-        (fit(clean(line.id), ids) + "  ", "strong"),
-        (fit(clean(line.name), names) + "  ", ""),
-        (fit(clean(mode), 13 if wide else 8) + "  ", "dim"),
-    ]
     loss = f"loss {units.loss(line.loss)}" if line.loss is not None else ""
-    curve = sparkline(line.history, 10 if wide else 6) if line.history else ""
-    body: list[Part] = [(fit(_steps(line, wide), 24 if wide else 12) + "  ", "")]
-    body += [(fit(loss, 11) + " ", ""), (fit(curve, 10 if wide else 6) + "  ", "accent")]
-    if line.live:
-        rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
-        left = f"{units.clock(line.seconds_left)} left" if line.seconds_left is not None else ""
-        tail = f"{rate:>9}  {left}" if wide else left
-    else:
+    parts: list[Part] = [
+        (f"{glyph} {line.state:<9}  ", style),
+        (fit(clean(line.id), c.id) + "  ", "strong"),
+        (fit(clean(line.name), c.name) + "  ", ""),
+        (fit(_mode(line), c.mode) + "  ", "dim"),
+        (fit(_steps(line, c.steps > 20), c.steps) + "  ", ""),
+        (fit(loss, 11) + "  ", ""),
+    ]
+    if c.curve:
+        parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
+    if not line.live:
         ended = units.ago(time.time() - line.ended) if line.ended else ""
         why = f" · {clean(line.reason)}" if line.reason and line.state in ("failed", "lost") else ""
-        tail = f"{ended}{why}"
-    return (*head, *body, (tail, "" if line.live else "dim"))
+        return (*parts, (f"{ended}{why}", "dim"))
+    if c.rate:
+        rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
+        parts.append((f"{rate:>{c.rate}}  ", ""))
+    left = f"{units.clock(line.seconds_left)} left" if line.seconds_left is not None else ""
+    return (*parts, (left, ""))
+
+
+def _mode(line: RunLine) -> str:
+    name = "DP" if line.mode == "dp" else MODE_NAMES.get(line.mode, clean(line.mode, 12))
+    return name + (f"×{line.world}" if line.world > 1 else "")
 
 
 def _steps(line: RunLine, wide: bool) -> str:
     if line.step is None:
         return ""
+    total = f"{line.total:,}" if line.total else ""
     if not wide:
-        return f"{line.step:,}" + (f"/{line.total:,}" if line.total else "")
-    return f"step {line.step:,}" + (f" of {line.total:,}" if line.total else "")
+        return f"{line.step:,}" + (f"/{total}" if total else "")
+    return f"step {line.step:,}" + (f" of {total}" if total else "")
 
 
 def _words(text: str) -> Row:

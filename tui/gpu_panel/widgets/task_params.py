@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import on
-from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
@@ -19,8 +19,7 @@ from gpu_engine.errors import Problem
 from gpu_panel.draft import Draft
 from gpu_panel.widgets.choice import Choice
 
-_ROOM = 40
-"""Cells that a line of parameters may take."""
+_COLUMNS, _LABEL = 2, 12
 PREFIX = "task.params."
 
 
@@ -36,37 +35,28 @@ class TaskParams(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._info: TaskInfo | None = None
         self._fields: tuple[TaskField, ...] = ()
-        self._rows: list[list[int]] = []
-
-    def compose(self) -> ComposeResult:
-        yield from ()
+        self._boxes: list[Widget] = []
+        """One a field; what is being replaced is in none of these."""
+        self._places: list[Static] = []
+        """Where the problems of a field go, one a field (fields of a line share it)."""
+        self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
         """Draw `info`'s parameters with the draft's values."""
         fields = info.fields if info else ()
-        if fields != self._fields or info is None:
-            self._info, self._fields = info, fields
-            self._rows = _pack(fields)
-            async with self.batch():
-                await self.remove_children()
-                await self.mount_all(self._widgets())
-        with self.prevent(Input.Changed, Choice.Changed):
-            for i, field in enumerate(fields):
-                self._fill(i, field, draft)
-
-    def _widgets(self) -> list[Widget]:
-        out: list[Widget] = []
-        for number, row in enumerate(self._rows):
-            parts: list[Widget] = [Static("", classes="head")]
-            for i in row:
-                field = self._fields[i]
-                parts.append(Static(Content(clean(field.name)), classes="label"))
-                parts.append(self._widget(i, field))
-            out.append(Horizontal(*parts, classes="row"))
-            out.append(Static("", classes="problem", id=f"params-problem-{number}"))
-        return out
+        async with self._one_at_a_time:
+            if fields != self._fields:
+                self._fields, self._boxes, self._places = (), [], []
+                boxes = [self._widget(i, field) for i, field in enumerate(fields)]
+                lines, places = _lines(fields, boxes)
+                async with self.batch():
+                    await self.remove_children()
+                    await self.mount_all(lines)
+                self._fields, self._boxes, self._places = fields, boxes, places
+            with self.prevent(Input.Changed, Choice.Changed):
+                for field, box in zip(self._fields, self._boxes, strict=True):
+                    _fill(box, field, draft)
 
     def _widget(self, i: int, field: TaskField) -> Widget:
         if field.type == "bool":
@@ -76,29 +66,19 @@ class TaskParams(Vertical):
         box.styles.width = _width(field) or "1fr"
         return box
 
-    def _fill(self, i: int, field: TaskField, draft: Draft) -> None:
-        widget = self.query_one(f"#p-{i}")
-        value = draft.value(PREFIX + field.name)
-        if isinstance(widget, Choice):
-            widget.value = "true" if (field.default if value is None else value) else "false"
-        elif isinstance(widget, Input):
-            widget.value = draft.text(PREFIX + field.name)
-
     def show_problems(self, problems: Sequence[Problem]) -> list[Problem]:
         """Each below its parameter; returns those that are about none of these."""
         by_name = {p.key: p for p in problems if p.key.startswith(PREFIX)}
         left = [p for p in problems if p.key not in by_name]
-        for number, row in enumerate(self._rows):
-            shown = []
-            for i in row:
-                name = PREFIX + self._fields[i].name
-                problem = by_name.pop(name, None)
-                bad(self.query_one(f"#p-{i}"), problem is not None)
-                if problem is not None:
-                    shown.append(problem_text(problem, self._fields[i].name))
-            place = self.query_one(f"#params-problem-{number}", Static)
-            place.update(Content("\n".join(shown)))
-            place.display = bool(shown)
+        said: dict[Static, list[str]] = {place: [] for place in self._places}
+        for field, box, place in zip(self._fields, self._boxes, self._places, strict=True):
+            problem = by_name.pop(PREFIX + field.name, None)
+            bad(box, problem is not None)
+            if problem is not None:
+                said[place].append(problem_text(problem, field.name))
+        for place, lines in said.items():
+            place.update(Content("\n".join(lines)))
+            place.display = bool(lines)
         return left + list(by_name.values())
 
     def help_of(self, widget: Widget | None) -> str:
@@ -106,7 +86,10 @@ class TaskParams(Vertical):
         name = (widget.id or "") if widget is not None else ""
         if not name.startswith("p-"):
             return ""
-        field = self._fields[int(name[2:])]
+        number = int(name[2:])
+        if number >= len(self._fields):
+            return ""
+        field = self._fields[number]
         kind = clean(field.type)
         default = "" if field.required else f", default {_default(field) or '…'}"
         return f"{clean(field.name)} ({kind}{default})" + (f": {clean(field.help)}"
@@ -123,7 +106,7 @@ class TaskParams(Vertical):
         self._say(event.choice.id, event.value)
 
     def _say(self, name: str | None, text: str) -> None:
-        if name and name.startswith("p-"):
+        if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
             self.post_message(self.Edited(self._fields[int(name[2:])], text))
 
 
@@ -137,18 +120,42 @@ def problem_text(problem: Problem, label: str) -> str:
     return f"✗ {clean(label)}: {said}" if label else f"✗ {said}"
 
 
-def _pack(fields: Sequence[TaskField]) -> list[list[int]]:
-    """Which fields share a line."""
-    rows: list[list[int]] = []
-    room = 0
-    for i, field in enumerate(fields):
-        needs = len(field.name) + 3 + (_width(field) or _ROOM)
-        if not rows or needs > room:
-            rows.append([])
-            room = _ROOM
-        rows[-1].append(i)
-        room -= needs
-    return rows
+def _lines(fields: Sequence[TaskField],
+           boxes: Sequence[Widget]) -> tuple[list[Widget], list[Static]]:
+    """The fields on lines of their own or in two columns, and each field's place for problems."""
+    narrow = [len(f.name) for f in fields if _width(f)]
+    label = min(max(narrow, default=0), _LABEL) + 1
+    lines: list[Widget] = []
+    places: list[Static] = []
+    parts: list[Widget] = []
+
+    def close(count: int) -> None:
+        place = Static("", classes="problem")
+        lines.extend((Horizontal(Static("", classes="head"), *parts, classes="row"), place))
+        places.extend([place] * count)
+        parts.clear()
+
+    for field, box in zip(fields, boxes, strict=True):
+        alone = not _width(field)
+        if parts and (alone or len(parts) == 2 * _COLUMNS):
+            close(len(parts) // 2)
+        name = Static(Content(clean(field.name)), classes="label")
+        if not alone:
+            name.styles.width = max(label, len(field.name) + 1)
+        parts += [name, box]
+        if alone:
+            close(1)
+    if parts:
+        close(len(parts) // 2)
+    return lines, places
+
+
+def _fill(widget: Widget, field: TaskField, draft: Draft) -> None:
+    value = draft.value(PREFIX + field.name)
+    if isinstance(widget, Choice):
+        widget.value = "true" if (field.default if value is None else value) else "false"
+    elif isinstance(widget, Input):
+        widget.value = draft.text(PREFIX + field.name)
 
 
 def _width(field: TaskField) -> int:
