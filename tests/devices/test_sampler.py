@@ -82,6 +82,23 @@ def test_one_gpu_that_hangs_leaves_the_others_readable(running):
     assert found.latest.of("0").utilization == 0.4
 
 
+def test_the_others_do_not_wait_for_one_that_is_known_to_hang(running):
+    machine, found = running("count 2", patience=1.0)
+    machine.add("gpu 0 hang 1")
+    until(lambda: problem_of(found, "0"))
+    before = len(found.recent)
+    time.sleep(0.8)
+    assert len(found.recent) - before > 5
+
+
+def test_a_gpu_that_is_lost_between_two_calls(running):
+    machine, found = running("count 2")
+    machine.add("gpu 0 error nvmlDeviceGetPowerUsage 15")
+    until(lambda: problem_of(found, "0"))
+    assert found.latest.of("0").utilization is None
+    assert problem_of(found, "1") is None
+
+
 def test_a_driver_that_hangs_shows_its_age(running):
     machine, found = running("count 2", "gpu 0 util 20")
     machine.add("gpu * hang 1")
@@ -236,15 +253,18 @@ def alive(pid: int) -> bool:
 
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 from gpu_engine import devices
 from gpu_engine.devices.sampler import Sampler
-found = Sampler(devices.discover(), interval=0.05, patience=0.3)
+inventory = devices.discover()
+if sys.argv[1] == "start":
+    open(os.environ["NVML_STANDIN_STATE"], "a").write("init_hang 1\\n")
+found = Sampler(inventory, interval=0.05, patience=0.3)
 found.start()
 while found.latest is None:
     time.sleep(0.01)
 print(found._probe.pid, flush=True)
-if sys.argv[1] == "wait":
+if sys.argv[1] != "exit":
     time.sleep(60)
 while found.latest.problem is None:
     time.sleep(0.01)
@@ -252,7 +272,7 @@ print("hangs", flush=True)
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "wait"])
+@pytest.mark.parametrize("how", ["exit", "wait", "start"])
 def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
     """A program that never closes its sampler ends at once, also by SIGKILL; so does the probe."""
     machine = standin("count 2")
@@ -263,8 +283,9 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
         text=True,
     )
     probe = int(program.stdout.readline())
-    machine.add("gpu * hang 1")
-    if how == "wait":
+    if how != "start":
+        machine.add("gpu * hang 1")
+    if how != "exit":
         time.sleep(0.2)
         program.send_signal(signal.SIGKILL)
     else:
