@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import importlib
 import importlib.util
+import inspect
+import itertools
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -67,6 +71,27 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
         return cls(**values)
     except (ValueError, TypeError) as err:
         raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+
+
+def describe(cls: type[Task]) -> list[dict[str, Any]]:
+    """A task's parameters as a form draws them, in order: name, type, default (absent where it
+    has none), choices (where the type lists them) and help."""
+    help_texts = _docs(cls)
+    hints = _hints(cls)
+    out = []
+    for field in _fields(cls):
+        hint = hints.get(field.name, Any)
+        entry: dict[str, Any] = {"name": field.name, "type": _words(hint)}
+        if field.default is not dataclasses.MISSING:
+            plain = isinstance(field.default, int | float | str | bool | list | None)
+            entry["default"] = field.default if plain else str(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            entry["default"] = field.default_factory()
+        if get_origin(hint) is Literal:
+            entry["choices"] = list(get_args(hint))
+        entry["help"] = help_texts.get(field.name, "")
+        out.append(entry)
+    return out
 
 
 def convert(value: Any, hint: Any) -> Any:
@@ -146,6 +171,25 @@ def _hints(cls: type[Task]) -> dict[str, Any]:
 def _has_default(field: dataclasses.Field) -> bool:
     return not (field.default is dataclasses.MISSING
                 and field.default_factory is dataclasses.MISSING)
+
+
+def _docs(cls: type[Task]) -> dict[str, str]:
+    """The text under each field, of this class and of those it comes from."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not (isinstance(base, type) and issubclass(base, Task)) or base is Task:
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, text in itertools.pairwise(body):
+            if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)):
+                texts[field.target.id] = inspect.cleandoc(text.value.value)
+    return texts
 
 
 def _from_module(where: str, ref: str) -> types.ModuleType:

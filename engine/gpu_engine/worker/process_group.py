@@ -7,6 +7,7 @@ the others costs no GPU synchronisation.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import math
@@ -99,7 +100,7 @@ class Group:
             cell.copy_(_bytes(data))
         for piece in cell.split(64 << 20):  # gloo sends a message in one piece
             dist.broadcast(piece, 0, group=self._control)
-        return cell.numpy().tobytes() if cell.numel() else b""
+        return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in order, on rank 0; [] elsewhere."""

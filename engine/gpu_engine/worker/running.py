@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 
 import torch
 
-from gpu_engine.worker import process_group
+from gpu_engine.worker.check import WAIT
+from gpu_engine.worker.check import check as try_out
 from gpu_engine.worker.job import Job
-from gpu_engine.worker.process_group import Group
+from gpu_engine.worker.process_group import Group, join
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.session import Session
 from gpu_engine.worker.signals import Signals
-from gpu_engine.worker.start import warm_up
+from gpu_engine.worker.start import Place, warm_up
 
 _PEER_GRACE = 10.0
 
 
-def run(job: Job, rec: Recorder, signals: Signals, check: bool) -> tuple[Group | None, str]:
-    """Train (or check); the group, still open, and the outcome.
-
-    What it raises carries the group as `gpu_panel_group`, so that others can be told.
-    """
-    warm = None if check else warm_up()
+def run(job: Job, rec: Recorder, signals: Signals, check: bool, place: Place,
+        warm: threading.Thread | None = None) -> str:
+    """Train (or check); the outcome. The group of ranks is left open in `place`."""
+    if warm is None and not check:
+        warm = warm_up()
     if job.cores and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(len(job.cores))
     devices = [torch.device(d) for d in job.devices]
     if devices[0].type == "cuda":
         torch.cuda.set_device(devices[0])
     rec.attach(devices)
-    group = process_group.join(job.who, job.backend, float(job.get("parallel.timeout", 300.0)),
-                               nodes=job.nodes, device=devices[0])
-    try:
-        if check:
-            from gpu_engine.worker.check import check as try_out
-
-            try_out(job, group, rec)
-            return group, "completed"
-        rec.watch = _Peers(rec, group, rec.watch)
-        return group, Session(job, group, rec, signals, warm).run()
-    except BaseException as err:
-        err.gpu_panel_group = group
-        raise
+    if place.group is None:
+        timeout = float(job.get("parallel.timeout", 300.0))
+        place.group = join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
+                           nodes=job.nodes, device=devices[0])
+    if check:
+        try_out(job, place.group, rec)
+        return "completed"
+    rec.watch = _Peers(rec, place.group, rec.watch)
+    return Session(job, place.group, rec, signals, warm).run()
 
 
 class _Peers:
     """Looks once a second whether another rank announced its failure, and ends this one if it
     then stays inside a collective that can't end any more, as NCCL's don't."""
 
-    def __init__(self, rec: Recorder, group: Group, then: object) -> None:
+    def __init__(self, rec: Recorder, group: Group, then: Callable[[], None] | None) -> None:
         self._rec, self._then = rec, then
         self._failure = group.watcher()
         self._due = 0.0

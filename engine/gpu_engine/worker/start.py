@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine import procs
 from gpu_engine.errors import UserError
@@ -18,25 +20,21 @@ from gpu_engine.worker.job import Job, read
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.signals import Signals, die_with_parent
 
+if TYPE_CHECKING:
+    from gpu_engine.worker.process_group import Group
+
 _INIT_GRACE = 1.0
 
 
 def main(argv: list[str], env: MutableMapping[str, str]) -> int:
-    """Run one rank. 0: completed or stopped; 1: failed."""
+    """Run one rank. 0: completed or stopped; 1: failed; 2: what was asked for does not fit."""
     args = _arguments(argv)
-    if args.run is None:
-        from gpu_engine.worker.plain import prepare
-
-        try:
-            args.run = prepare(args, env)
-        except UserError as err:
-            sys.stderr.write(f"{err}\n")
-            return 2
-    else:
-        die_with_parent()
     signals = Signals()
     signals.install()
-    if "TORCHELASTIC_RUN_ID" in env and not args.preset:
+    if args.run is None:
+        return _plain(args, env, signals)
+    die_with_parent()
+    if "TORCHELASTIC_RUN_ID" in env:
         _own_log(args.run, env)
     try:
         job = read(args.run, env)
@@ -46,32 +44,53 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     return _rank(job, signals, args.check)
 
 
-def _rank(job: Job, signals: Signals, check: bool) -> int:
+def _plain(args: argparse.Namespace, env: MutableMapping[str, str], signals: Signals) -> int:
+    """Without a run folder made by somebody else: see `plain`."""
+    warm = warm_up()
+    from gpu_engine.worker.plain import Plain
+
+    try:
+        plain = Plain(args, env)
+    except UserError as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
+    return _rank(plain.job, signals, args.check, plain.group, warm, plain.ended)
+
+
+def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
+          warm: threading.Thread | None = None,
+          ended: Callable[[str], None] = lambda outcome: None) -> int:
+    """Train or check as `job` says, and leave nothing open."""
     rec = begin(job, signals)
     began = time.monotonic()
-    group = None
+    place = Place(group)
     try:
         from gpu_engine.worker.running import run  # imports torch
 
-        group, outcome = run(job, rec, signals, check)
-    except KeyboardInterrupt:
-        outcome = "stopped"
+        outcome = run(job, rec, signals, check, place, warm)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        group = getattr(err, "gpu_panel_group", None)
-        outcome = fail(err, rec, group)
+        outcome = fail(err, rec, place.group)
     rec.phase = "done"
     rec.write("end", outcome=outcome, steps=rec.step_now,
               seconds=round(time.monotonic() - began, 3))
     rec.close()
+    ended(outcome)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     if outcome == "failed":
         # Peers may wait in a collective, and leaving the group in good order would join them.
         sys.stderr.flush()
         os._exit(1)
-    if group is not None:
-        group.close()
+    if place.group is not None:
+        place.group.close()
     return 0
+
+
+@dataclass
+class Place:
+    """Where the group of ranks is put once it stands: a failure before that has nobody to tell."""
+
+    group: Group | None = None
 
 
 def begin(job: Job, signals: Signals) -> Recorder:
@@ -116,7 +135,7 @@ class _Watch:
             os._exit(0)
 
 
-def fail(err: BaseException, rec: Recorder, group: object) -> str:
+def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
     """Record why this rank failed, tell the others, and say "failed"."""
     if group is not None:
         from gpu_engine.worker.process_group import blame
@@ -176,6 +195,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--world-size", type=int)
     args = parser.parse_args(argv)
-    if (args.run is None) == (args.preset is None):
-        parser.error("give --run RUN, or a preset")
+    if args.run is None and args.preset is None and not args.sets:
+        parser.error("give --run RUN, or a preset, or --set KEY=VALUE")
+    if args.run is not None and (args.preset or args.sets):
+        parser.error("a run folder's plan is final: --run goes without a preset and --set")
     return args

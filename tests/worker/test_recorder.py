@@ -1,0 +1,126 @@
+"""The record: strict lines, every loss, nothing that ends training."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_engine import events
+from gpu_engine.worker import recorder as recording
+from gpu_engine.worker.recorder import Recorder
+
+
+@pytest.fixture
+def rec(tmp_path: Path):
+    return Recorder(tmp_path / "r.jsonl")
+
+
+def lines(rec_path: Path) -> list[dict]:
+    tail = events.Tail(rec_path)
+    found = tail.read()
+    assert tail.skipped == 0
+    return found
+
+
+def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) -> None:
+    values = [1.5, float("nan"), float("inf"), 0.1]
+    for step, value in enumerate(values, 1):
+        rec.step(step, 0, torch.tensor(value, dtype=torch.float32), 0.01, 8, 0.0)
+    rec.close()
+    (event,) = lines(tmp_path / "r.jsonl")
+    assert event["n"] == 4
+    assert event["step"] == 4
+    back = [events.number(x) for x in event["losses"]]
+    assert back[0] == 1.5
+    assert math.isnan(back[1])
+    assert math.isinf(back[2])
+    assert torch.tensor(back[3], dtype=torch.float32) == torch.tensor(0.1)
+    assert rec.nonfinite[0] == 2
+
+
+def test_many_steps_at_once_give_least_and_largest(rec: Recorder, tmp_path: Path) -> None:
+    for step in range(1, 101):
+        rec.step(step, 0, torch.tensor(float(step)), 0.01, 8, 0.0)
+    rec.close()
+    (event,) = lines(tmp_path / "r.jsonl")
+    assert (event["loss_min"], event["loss_max"], event["loss"]) == (1, 100, 50.5)
+    assert "losses" not in event
+
+
+def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
+    rec.step(1, 0, torch.tensor(1.0), 0.01, 8, 0.0)
+    rec.step_now = 1
+    rec.metric({"accuracy": torch.tensor(0.5), "odd": "text"})
+    rec.step(2, 0, torch.tensor(2.0), 0.01, 8, 0.0)
+    rec.write("checkpoint", step=2, path="x", seconds=0, bytes=1)
+    kinds = [e["kind"] for e in lines(tmp_path / "r.jsonl")]
+    assert kinds == ["step", "metric", "step", "checkpoint"]
+    assert lines(tmp_path / "r.jsonl")[1] | {"t": 0} == {
+        "t": 0, "kind": "metric", "step": 1, "accuracy": 0.5, "odd": None}
+
+
+def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch) -> None:
+    import gpu_engine
+
+    monkeypatch.setattr(recording, "current", rec)
+    value = torch.tensor(1.0)
+    gpu_engine.log(value=value)
+    value += 5
+    rec.close()
+    assert lines(tmp_path / "r.jsonl")[0]["value"] == 1.0
+
+
+def test_pauses_between_are_no_part_of_the_rate(rec: Recorder, tmp_path: Path) -> None:
+    import time
+
+    rec.mark()
+    rec.step(1, 0, torch.tensor(1.0), 0.01, 100, 0.0)
+    time.sleep(0.3)
+    rec.mark()
+    rec.step(2, 0, torch.tensor(1.0), 0.01, 100, 0.0)
+    rec.close()
+    rates = [e["samples_per_s"] for e in lines(tmp_path / "r.jsonl")]
+    assert all(rate > 1000 for rate in rates)
+
+
+def test_heartbeat_once_a_second(tmp_path: Path) -> None:
+    rec = Recorder(tmp_path / "r.jsonl")
+    rec.begin()
+    rec.phase = "forward"
+    import time
+
+    time.sleep(1.4)
+    rec.close()
+    found = lines(tmp_path / "r.jsonl")
+    beats = [e for e in found if e["kind"] == "phase"]
+    assert 1 <= len(beats) <= 3
+    assert beats[-1]["phase"] == "forward"
+    assert next(e for e in found if e["kind"] == "memory")["rss"] > 1 << 20
+
+
+def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recording, "_RETRY", 0.0)
+    rec = Recorder(tmp_path / "r.jsonl")
+    write = events.EventWriter.write
+
+    def half(self, *data: bytes) -> None:
+        import errno
+        import os
+
+        os.write(self._fd, data[0][:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rec.write("warning", message="before")
+    monkeypatch.setattr(events.EventWriter, "write", half)
+    rec.write("warning", message="lost")
+    monkeypatch.setattr(events.EventWriter, "write", write)
+    rec.write("warning", message="after")
+    tail = events.Tail(tmp_path / "r.jsonl")
+    messages = [e["message"] for e in tail.read()]
+    assert messages[0] == "before"
+    assert "1 are missing" in messages[1]
+    assert messages[2] == "after"
+    assert tail.skipped == 1  # the half line

@@ -1,0 +1,195 @@
+"""How a rank is started: by file in a bare interpreter, by torchrun, srun, mpirun or by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.identity import Identity, first_host, identify
+from gpu_engine.worker.process_group import interface_to, missing, pack_first, unpack_first
+
+from . import ranks
+from .conftest import TOY
+
+AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(("env", "who"), [
+    ({}, Identity()),
+    ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **AT},
+     Identity(3, 4, 1, 2, "10.0.0.1", 29500, "torchrun")),
+    ({"SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4",
+      "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_ID": "71",
+      "SLURM_STEP_NODELIST": "gpu[03-04]"},
+     Identity(3, 4, 1, 2, "gpu03", 20071, "srun")),
+    # Inside an sbatch script but outside srun: alone.
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
+    ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+      "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+     Identity(1, 2, 1, 2, "127.0.0.1", 29500, "mpirun")),
+    ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", **AT},
+     Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun")),
+])
+def test_rank_and_world_size_from_whoever_says_so(env: dict, who: Identity) -> None:
+    assert identify(env) == who
+
+
+def test_rank_and_world_size_from_arguments() -> None:
+    who = identify({"RANK": "9", "WORLD_SIZE": "10"}, init_method="tcp://10.0.0.1:23456", rank=1,
+                   world_size=2)
+    assert who == Identity(1, 2, 1, 2, "10.0.0.1", 23456, "arguments")
+    for wrong in ({"init_method": "tcp://x"}, {"rank": 0},
+                  {"init_method": "file:///x", "rank": 0, "world_size": 2},
+                  {"init_method": "tcp://h:1", "rank": 2, "world_size": 2}):
+        with pytest.raises(UserError):
+            identify({}, **wrong)
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(UserError, match="RANK=4"):
+        identify({"RANK": "4", "WORLD_SIZE": "4", **AT})
+    with pytest.raises(UserError, match="MASTER_ADDR"):
+        identify({"RANK": "1", "WORLD_SIZE": "4"})
+
+
+def test_first_host() -> None:
+    assert [first_host(x) for x in ("n1", "n1,n2", "gpu[03-05,9],login1", "a[1,2]-ib")] == [
+        "n1", "n1", "gpu03", "a1-ib"]
+
+
+def test_first_trouble_is_the_largest_number() -> None:
+    packed = [pack_first(s, r, 4) for s, r in ((7, 0), (5, 3), (5, 1))]
+    assert unpack_first(max([*packed, pack_first(None, 2, 4)]), 4) == (5, 1)
+    assert unpack_first(0.0, 4) is None
+
+
+def test_who_did_not_come() -> None:
+    assert missing([True, False]) == "rank 1"
+    assert missing([True, False, True, False]) == "ranks 1, 3"
+
+
+def test_interface_of_loopback() -> None:
+    assert interface_to("127.0.0.1") == "lo"
+    assert interface_to("127.0.0.9") == "lo"
+
+
+def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
+    """An interpreter that sees torch's own needs but nothing of gpu-panel's environment."""
+    bare = tmp_path / "bare.py"
+    bare.write_text(
+        "import sys, runpy\n"
+        "class Wall:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in {'msgspec', 'click', 'psutil', 'textual',\n"
+        "                'tomlkit', 'platformdirs', 'pynvml', 'gpu_panel'}:\n"
+        "            raise ImportError('behind the wall: ' + name)\n"
+        "sys.meta_path.insert(0, Wall())\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
+        "sys.path[:] = [p for p in sys.path if not p.endswith('/engine')]\n"
+        "assert not __import__('importlib.util').util.find_spec('gpu_engine')\n"
+        "sys.argv = sys.argv[1:]\n"
+        "sys.path[0] = __import__('os').path.dirname(sys.argv[0])\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n")
+    run = make(size=24, train={"steps": 2})
+    done = subprocess.run([sys.executable, str(bare), str(ranks.WORKER), "--run", str(run)],
+                          env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True,
+                          text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
+
+
+def test_missing_ranks_are_named(make) -> None:
+    run = make("run", world=3, size=24, parallel={"timeout": 2.0})
+    with ranks.started(run, only=[0]) as first:
+        assert first.wait(20) == [1]
+    error = ranks.read(run, 0, "error")[-1]
+    assert error["type"] == "CannotMeet"
+    assert "ranks 1, 2 of 3 did not come" in error["message"]
+    assert error["traceback"] == ""
+
+
+def test_check_verifies_and_measures(make) -> None:
+    run = make("run", world=2, size=24)
+    ranks.train(run, args=("--check",))
+    sizes = [e["bytes"] for e in ranks.read(run, 0, "metric")]
+    assert sizes == [1 << 10, 1 << 20, 16 << 20]
+    assert all(e["bytes_per_s"] > 0 for e in ranks.read(run, 1, "metric"))
+    assert ranks.read(run, 1, "end")[-1]["outcome"] == "completed"
+    assert not (run / "checkpoints").exists()
+
+
+def test_under_torchrun_output_goes_to_the_ranks_own_log(make) -> None:
+    run = make("run", world=2, size=24, train={"steps": 3})
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         "--", str(ranks.WORKER), "--run", str(run)], env=env, capture_output=True, text=True,
+        timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert ranks.read(run, rank, "end")[-1]["outcome"] == "completed"
+        assert "completed after step 3" in (run / "ranks" / f"{rank:05d}.log").read_text()
+    assert "completed" not in done.stdout
+
+
+PLAIN = ["--set", f"task.use={TOY}", "--set", "batch.size=24", "--set", "train.steps=4",
+         "--set", "train.workers=0", "--set", "parallel.mode=ddp", "--set", "devices.ids=cpu:0"]
+
+
+@pytest.mark.parametrize("how", ["torchrun", "arguments", "srun", "mpirun"])
+def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
+    base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    base |= {"GPU_PANEL_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    port = str(ranks.free_port())
+    worker = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]
+    if how == "torchrun":
+        orders = [([sys.executable, "-m", "torch.distributed.run", "--standalone",
+                    "--nproc-per-node=2", "-m", "gpu_engine.worker", *PLAIN], {})]
+    elif how == "arguments":
+        orders = [([*worker, "--init-method", f"tcp://127.0.0.1:{port}", "--rank", str(r),
+                    "--world-size", "2"], {}) for r in range(2)]
+    elif how == "srun":
+        orders = [(worker, {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_STEP_ID": "0",
+                            "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
+                            "SLURM_JOB_ID": "1", "MASTER_PORT": port}) for r in range(2)]
+    else:
+        orders = [(worker, {"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
+                            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                            "MASTER_PORT": port}) for r in range(2)]
+    started = [subprocess.Popen(argv, env=base | env, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True) for argv, env in orders]
+    try:
+        said = [p.communicate(timeout=90)[0] for p in started]
+    finally:
+        for p in started:
+            p.kill()
+    assert [p.returncode for p in started] == [0] * len(started), said
+    (run,) = (tmp_path / "home" / "runs").iterdir()
+    assert json.loads((run / "state.json").read_text())["state"] == "completed"
+    for rank in range(2):
+        assert ranks.read(run, rank, "end")[-1]["outcome"] == "completed"
+    assert (run / "checkpoints" / "step-00000004").is_dir()
+
+
+@pytest.mark.parametrize(("extra", "said"), [
+    (["parallel.mode=single"], "add --set parallel.mode=ddp"),
+    (["batch.size=25"], "24 or 26 would"),
+    (["amp.dtype=fp16"], "needs a GPU"),
+    (["batch.sise=3"], "did you mean batch.size?"),
+])
+def test_without_panel_what_does_not_fit_is_refused(tmp_path: Path, extra: list[str],
+                                                    said: str) -> None:
+    env = dict(os.environ, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
+               GPU_PANEL_HOME=str(tmp_path))
+    argv = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]
+    for key in extra:
+        argv += ["--set", key]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
