@@ -308,9 +308,19 @@ API nvmlSystemGetCudaDriverVersion(int *out) { BEGIN *out = now.cuda; return OK;
 API nvmlSystemGetCudaDriverVersion_v2(int *out) { BEGIN *out = now.cuda; return OK; }
 
 static int listed(int place) {        /* the GPU at an index, -1 for none */
-    for (int i = 0; i < now.count && i < MOST_GPUS; i++)
-        if (now.gpu[i].value[K_gone] <= 0 && place-- == 0) return i;
-    return -1;
+    int found = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < now.count && i < MOST_GPUS && found < 0; i++)
+        if (now.gpu[i].value[K_gone] <= 0 && place-- == 0) found = i;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static struct part part_of(int gpu, int slice) {
+    pthread_mutex_lock(&lock);
+    struct part copy = slice < 0 ? now.gpu[gpu] : now.slice[gpu][slice];
+    pthread_mutex_unlock(&lock);
+    return copy;
 }
 
 API nvmlDeviceGetCount_v2(unsigned *out) {
@@ -331,9 +341,10 @@ API nvmlDeviceGetHandleByIndex_v2(unsigned index, struct handle **out) {
 API nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **out) {
     BEGIN
     int found = -1;
-    for (int i = 0; listed(i) >= 0; i++) {
-        if (now.gpu[listed(i)].value[K_lost] > 0) return LOST;
-        if (!strcmp(now.gpu[listed(i)].uuid, uuid)) found = listed(i);
+    for (int i = 0, gpu; (gpu = listed(i)) >= 0; i++) {
+        struct part p = part_of(gpu, -1);
+        if (p.value[K_lost] > 0) return LOST;
+        if (!strcmp(p.uuid, uuid)) found = gpu;
     }
     if (found < 0) return NOT_FOUND;
     *out = &handles[found][0];
@@ -501,7 +512,7 @@ API nvmlDeviceGetMaxMigDeviceCount(struct handle *h, unsigned *out) {
 }
 API nvmlDeviceGetMigDeviceHandleByIndex(struct handle *h, unsigned index, struct handle **out) {
     ENTER(h)
-    if (index >= MOST_SLICES || !now.slice[h->gpu][index].exists) return NOT_FOUND;
+    if (index >= MOST_SLICES || !part_of(h->gpu, index).exists) return NOT_FOUND;
     *out = &handles[h->gpu][index + 1];
     return OK;
 }
