@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_engine.events import Tail, number
+from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.follow import Progress, RankView, progress
 from gpu_engine.runs import Run, State
 from gpu_panel.widgets.series import RankSeries, Series
@@ -80,6 +80,7 @@ class RunStore:
         """(step, name → value), oldest first; the last few."""
         self.bad_step: tuple[int, int] | None = None
         """(step, rank) of the first loss that was not finite."""
+        self.misshapen = 0
         self.version = 0
         self.caught_up = False
         """Whether everything that was there has been read once."""
@@ -92,8 +93,8 @@ class RunStore:
 
     @property
     def skipped_lines(self) -> int:
-        """Lines that did not parse."""
-        return sum(t.skipped for t in self._tails.values())
+        """Lines that did not parse, or hold what no rank writes."""
+        return self.misshapen + sum(t.skipped for t in self._tails.values())
 
     def progress(self) -> Progress:
         return progress(self.ranks.values())
@@ -165,7 +166,11 @@ class RunStore:
         fresh: list[tuple[int, list[Event]]] = []
         # Who is furthest behind goes first, or with many ranks the last would starve.
         for rank, tail in sorted(self._tails.items(), key=lambda p: p[1].done()[0]):
-            events = tail.read(PIECE)
+            try:
+                events = tail.read(PIECE)
+            except (ValueError, OverflowError):  # a number out of all bounds
+                self.misshapen += 1
+                continue
             if events:
                 fresh.append((rank, events))
             if time.monotonic() > end:
@@ -188,18 +193,26 @@ class RunStore:
         for rank, events in fresh:
             view = self.ranks.setdefault(rank, RankView(rank))
             for event in events:
-                view.fold(event)
-                kind = event["kind"]
-                if kind == "step":
-                    self._step(rank, event)
-                elif kind == "memory":
-                    self._memory(rank, event, view)
-                elif kind == "start":
-                    self.loss.begin(rank, view.attempt)
-                elif kind == "checkpoint":
-                    self._checkpoint(event, view)
-                elif kind == "eval":
-                    self._evaluated(event)
+                if event["kind"] not in KINDS:  # of a newer worker, or not ours
+                    continue
+                try:
+                    view.fold(event)
+                    self._take(rank, event, view)
+                except (TypeError, ValueError, OverflowError, AttributeError):
+                    self.misshapen += 1
+
+    def _take(self, rank: int, event: Event, view: RankView) -> None:
+        kind = event["kind"]
+        if kind == "step":
+            self._step(rank, event)
+        elif kind == "memory":
+            self._memory(rank, event, view)
+        elif kind == "start":
+            self.loss.begin(rank, view.attempt)
+        elif kind == "checkpoint":
+            self._checkpoint(event, view)
+        elif kind == "eval":
+            self._evaluated(event)
 
     def _step(self, rank: int, event: Event) -> None:
         step = _whole(event.get("step"))

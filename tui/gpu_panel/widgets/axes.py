@@ -14,6 +14,10 @@ FLAT = 1e-3
 """A range narrower than this share of its middle is drawn flat, not blown up into noise."""
 
 
+_MOST = 1e300
+"""Beyond this, differences of floats overflow."""
+
+
 @dataclass(slots=True)
 class Columns:
     """A series reduced to columns. Empty ones: lo is inf, hi is -inf, mean is None."""
@@ -127,9 +131,10 @@ def scale_of(columns: Iterable[Columns], dots: int, *, log: bool = False, zero: 
     high = max((c.bounds()[1] for c in shown), default=-inf)
     if not (isfinite(low) and isfinite(high)):
         return None
+    low, high = max(low, -_MOST), min(high, _MOST)
     if log and high > 0:
         least = min(c.least_positive() for c in shown)
-        y0, y1 = log10(least), log10(high)
+        y0, y1 = log10(min(least, high)), log10(high)
         if y1 - y0 < 2 * FLAT:
             y0, y1 = (y0 + y1) / 2 - 0.1, (y0 + y1) / 2 + 0.1
         return Scale(y0, y1, dots, log=True)
@@ -138,7 +143,8 @@ def scale_of(columns: Iterable[Columns], dots: int, *, log: bool = False, zero: 
     middle, span = (low + high) / 2, high - low
     if span <= abs(middle) * FLAT:
         room = abs(middle) * 0.05 or 1.0
-        return Scale(middle - room, middle + room, dots)
+        # Not quite in the middle, which may lie between two characters.
+        return Scale(middle - 0.9 * room, middle + room, dots)
     return Scale(low, high, dots)
 
 

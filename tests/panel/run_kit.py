@@ -1,0 +1,138 @@
+"""Runs written by hand, and what of a screen would reach the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+
+from gpu_engine.events import EventWriter, encode
+from gpu_engine.runs import Run, State
+from gpu_panel.screens.run import RunScreen
+
+T0 = 1_790_000_000.0
+"""When every run here began, unix seconds."""
+GIB = 1 << 30
+
+
+class Written:
+    """A run folder that a test writes; its lock is held while it is "live"."""
+
+    def __init__(self, folder: Path, *, ranks: int = 2, mode: str = "ddp", cpu: bool = False,
+                 state: str = "running", name: str = "bytes-gpt", **more: Any) -> None:
+        self.run = Run(folder / "3f2a")
+        (self.run.path / "ranks").mkdir(parents=True)
+        label = "CPU {}" if cpu else "GPU {}"
+        processes = 1 if mode == "dp" else ranks
+        devices = [[label.format(i)] for i in range(ranks)] if mode != "dp" \
+            else [[label.format(i) for i in range(ranks)]]
+        self.run.path.joinpath("plan.json").write_text(json.dumps({
+            "version": 1, "name": name, "mode": mode, "world_size": processes,
+            "replicas": ranks, "nodes": 1, "batch": {"global_size": 256},
+            "spec": {"amp": {"dtype": "bf16"}},
+            "ranks": [{"rank": r, "devices": [{"label": x} for x in of]}
+                      for r, of in enumerate(devices)]}))
+        self._lock = os.open(self.run.path / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._writers: dict[int, EventWriter] = {}
+        self.name = name
+        self.state(state, **more)
+
+    def state(self, state: str, **more: Any) -> None:
+        known = {"created": T0 - 2, "started": T0} | more
+        self.run.write_state(State(state, "3f2a", self.name, **known))
+
+    def release(self) -> None:
+        """Its supervisor is gone."""
+        os.close(self._lock)
+
+    def write(self, rank: int, *events: tuple[str, float, dict[str, Any]]) -> None:
+        """Append (kind, seconds since T0, fields)."""
+        writer = self._writers.get(rank)
+        if writer is None:
+            writer = self._writers[rank] = EventWriter(self.run.events(rank))
+        writer.write(*(encode(kind, fields, t=T0 + at) for kind, at, fields in events))
+
+    def raw(self, rank: int, data: bytes) -> None:
+        with self.run.events(rank).open("ab") as file:
+            file.write(data)
+
+    def start(self, rank: int, at: float = 0.0, attempt: int = 1, total: int = 400) -> None:
+        self.write(rank,
+                   ("start", at, {"rank": rank, "local_rank": rank, "node": 0, "pid": 100 + rank,
+                                  "device": [f"GPU {rank}"], "world_size": 2,
+                                  "attempt": attempt}),
+                   ("schedule", at, {"total_steps": total, "steps_per_epoch": 200, "epochs": 2,
+                                     "examples": 51_200, "dropped": 0, "first_step": 0,
+                                     "batch": 256}))
+
+    def steps(self, rank: int, first: int, last: int, *, at: float | None = None,
+              loss: Iterable[float] | None = None, devices: int = 1, cpu: bool = False) -> None:
+        """Steps first to last (in it), five an event, half a second a step."""
+        values = list(loss) if loss is not None else [
+            1.7 + 3.8 * math.exp(-s / 60) + 0.02 * rank for s in range(first, last + 1)]
+        events: list[tuple[str, float, dict[str, Any]]] = []
+        for begin in range(first, last + 1, 5):
+            end = min(begin + 4, last)
+            part = values[begin - first:end - first + 1]
+            t = end / 2 if at is None else at
+            events += [
+                ("step", t, {"step": end, "n": len(part), "epoch": 0, "losses": part,
+                             "loss": sum(part) / len(part), "lr": 3e-4,
+                             "samples_per_s": 6200.0 + 10 * rank, "data_wait": 0.03,
+                             "skipped": 0}),
+                ("memory", t, {
+                    "gpu_allocated": [] if cpu else [28 * GIB + d * GIB for d in range(devices)],
+                    "gpu_reserved": [] if cpu else [33 * GIB] * devices,
+                    "gpu_peak": [] if cpu else [34 * GIB + d * GIB for d in range(devices)],
+                    "gpu_process": None, "rss": 2 * GIB + rank * GIB // 4}),
+                ("phase", t, {"phase": "forward", "since": T0 + t, "step": end}),
+            ]
+        self.write(rank, *events)
+
+    def log(self, rank: int, data: bytes) -> None:
+        with self.run.log(rank).open("ab") as file:
+            file.write(data)
+
+
+class Mini(App[None]):
+    """An app with the run screen alone; its clock stands still unless a test moves it."""
+
+    def __init__(self, run: Run, at: float = 200.0) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.run_screen = RunScreen(run, clock=lambda: T0 + self.at)
+        self.at = at
+
+    def on_mount(self) -> None:
+        self.push_screen(self.run_screen)
+
+
+async def settled(pilot: Any, so: Any = lambda store: store.caught_up) -> None:
+    """The store knows what was written, and the screen shows it."""
+    screen = pilot.app.run_screen
+    await screen.store.wait_for(so)
+    await shown(pilot)
+
+
+async def shown(pilot: Any) -> None:
+    screen = pilot.app.run_screen
+    for _ in range(3):
+        screen.paint()
+        # The store's reader never ends; threads of the log view do.
+        workers = [w for w in pilot.app.workers if w.group.startswith("log")]
+        if workers:
+            await pilot.app.workers.wait_for_complete(workers)
+        await pilot.pause()
+
+
+def terminal(app: App[Any]) -> str:
+    """What the terminal would be sent, without the colours that Textual itself adds."""
+    return "\n".join("".join(segment.text for segment in strip)
+                     for strip in app.screen._compositor.render_strips())

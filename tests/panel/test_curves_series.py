@@ -1,0 +1,134 @@
+"""Series in bounded memory: nothing that matters is lost, whatever comes."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpu_panel.widgets.series import RankSeries, Series
+
+finite = st.floats(-1e6, 1e6)
+any_value = finite | st.sampled_from([math.nan, math.inf, -math.inf])
+points = st.lists(st.tuples(st.integers(0, 5000), any_value), max_size=200)
+
+
+def kept(series: Series) -> list[tuple[int, float, float, int]]:
+    return [(i, series.lo[i], series.hi[i], series.count[i]) for i in range(len(series))]
+
+
+@given(points, st.sampled_from([4, 8, 64]))
+def test_both_ends_of_everything_are_kept(added: list[tuple[int, float]], capacity: int) -> None:
+    series = Series(capacity)
+    for x, value in added:
+        series.add(x, value)
+    good = [v for _, v in added if math.isfinite(v)]
+    assert len(series) <= capacity
+    assert sum(series.count) == len(good)
+    assert sum(series.bad) == len(added) - len(good)
+    if good:
+        assert min(series.lo) == min(good)
+        assert max(series.hi) == max(good)
+        assert math.isclose(sum(series.total), math.fsum(good), abs_tol=1e-3)
+    if added:
+        assert series.last == max(x for x, _ in added)
+        assert series.start <= min(x for x, _ in added)
+        for x, value in added:
+            low, mean, high = series.at(x)
+            if math.isfinite(value):
+                assert low <= value <= high
+                assert low - 1e-6 <= mean <= high + 1e-6
+
+
+@given(st.lists(finite, min_size=1, max_size=60), st.integers(0, 80))
+def test_a_cut_forgets_the_tail_alone(values: list[float], at: int) -> None:
+    series = Series()
+    for x, value in enumerate(values):
+        series.add(x, value)
+    series.cut(at)
+    assert sum(series.count) == min(at, len(values))
+    assert series.last == (min(at, len(values)) - 1 if at and values else None)
+
+
+@given(points, st.integers(0, 5000), st.sampled_from([4, 64]))
+def test_a_cut_leaves_nothing_after_it(added: list[tuple[int, float]], at: int, capacity: int,
+                                       ) -> None:
+    series = Series(capacity)
+    for x, value in added:
+        series.add(x, value)
+    series.cut(at)
+    assert series.last is None or series.last < at or not added
+    series.add(at, 1.0)
+    assert series.last == at
+    assert series.at(at)[2] >= 1.0
+
+
+def test_values_that_are_not_finite_never_touch_the_bounds() -> None:
+    series = Series()
+    for x, value in enumerate([1.0, math.nan, math.inf, -math.inf, 2.0]):
+        series.add(x, value)
+    assert (min(series.lo), max(series.hi)) == (1.0, 2.0)
+    assert series.bad_at == 1
+    assert math.isnan(series.at(1)[1])
+    assert series.at(99) is None
+
+
+def test_a_million_steps_take_the_room_of_two_thousand() -> None:
+    series = Series()
+    began = time.process_time()
+    for x in range(1_000_000):
+        series.add(x, 1.0 if x != 777_777 else 9.0)
+    assert len(series) <= 2048
+    assert max(series.hi) == 9.0  # the one spike is still there
+    assert time.process_time() - began < 8.0
+
+
+def test_a_jump_beyond_all_bounds() -> None:
+    series = Series()
+    series.add(3, 1.0)
+    series.add(1 << 59, 2.0)
+    assert len(series) <= 2048
+    assert sum(series.count) == 2
+
+
+def test_an_attempt_that_resumes_replaces_the_tail() -> None:
+    ranks = RankSeries()
+    for rank in (0, 1):
+        ranks.begin(rank, 1)
+        ranks.add(rank, 9, [float(x) for x in range(10)])
+    for rank in (0, 1):
+        ranks.begin(rank, 2)
+        ranks.add(rank, 7, [50.0, 60.0, 70.0])  # 5, 6, 7 again
+    assert ranks.ranks[0].last == 7
+    assert ranks.ranks[0].at(4)[1] == 4.0
+    assert ranks.all.at(5) == (50.0, 50.0, 50.0)
+    assert ranks.all.at(8) is None
+
+
+@given(st.permutations([(0, 1), (0, 2), (1, 1), (1, 2)]))
+def test_files_may_be_read_in_any_order(order: list[tuple[int, int]]) -> None:
+    assume(all(order.index((r, 1)) < order.index((r, 2)) for r in (0, 1)))
+    firsts = {rank: 9 if rank == 0 else 12 for rank in (0, 1)}
+    ranks = RankSeries()
+    for rank, attempt in order:
+        ranks.begin(rank, attempt)
+        if attempt == 1:
+            ranks.add(rank, firsts[rank], [1.0] * (firsts[rank] + 1))
+        else:
+            ranks.add(rank, 11, [2.0] * 6)  # steps 6 to 11
+    for step in range(6, 12):
+        assert ranks.all.at(step) == (2.0, 2.0, 2.0), step
+    assert ranks.all.at(5) == (1.0, 1.0, 1.0)
+    assert ranks.all.at(12) is None
+
+
+def test_a_script_that_begins_again_within_one_attempt() -> None:
+    ranks = RankSeries()
+    for rank in (0, 1):
+        ranks.add(rank, 4, [1.0] * 5)
+    for rank in (0, 1):
+        ranks.add(rank, 2, [3.0] * 3)
+    assert ranks.all.at(0) == (3.0, 3.0, 3.0)
+    assert ranks.all.last == 2

@@ -1,0 +1,154 @@
+"""Every rank in a line: what it does in words, what fits, what repaints."""
+
+from __future__ import annotations
+
+from textual.app import App, ComposeResult
+
+from gpu_engine.follow import RankView
+from gpu_panel.widgets import rank_words
+from gpu_panel.widgets.rank_table import COLUMNS, RankTable, layout, where_of
+
+from .run_kit import GIB, T0
+
+NOW = T0 + 100
+
+
+def view(rank: int, **known: object) -> RankView:
+    made = RankView(rank)
+    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
+              "samples_per_s": 100.0} | known
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
+    known = {v.rank: v for v in ranks}
+    return rank_words.doing(known[rank], known, NOW, live=live)[0]
+
+
+# --- in words ----------------------------------------------------------------------------------
+
+def test_what_a_rank_does() -> None:
+    assert words([view(0), view(1)]) == "forward"
+    assert words([view(0, phase=None)]) == "starting"
+    assert words([RankView(0)]) == "not heard of yet"
+    assert words([RankView(0)], live=False) == "never heard of"
+    assert words([view(0, outcome="completed")]) == "✓ completed"
+    assert words([view(0, error={"type": "OutOfMemoryError"})]) == "✗ OutOfMemoryError"
+    assert words([view(0)], live=False) == "ended in forward"
+
+
+def test_silence_is_said() -> None:
+    assert words([view(0, beat=NOW - 42)]) == "silent · forward"
+
+
+def test_a_rank_that_waits_names_whom() -> None:
+    late = RankView(1)
+    assert words([view(0, phase="init"), late]) == "waiting for rank 1"
+    hung = view(1, beat=NOW - 60, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), hung]) == "waiting for rank 1"
+    slow = view(1, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), slow]) == "waiting for rank 1"
+    assert words([view(0, phase="backward", phase_since=NOW - 1), slow]) == "backward"
+    many = [RankView(r) for r in range(1, 9)]
+    assert words([view(0, phase="init"), *many]) == "waiting for ranks 1, 2, 3 and 5 more"
+
+
+def test_who_is_behind_is_said_in_words() -> None:
+    assert words([view(0, step=80), view(1)]) == "forward · 20 behind"
+    assert words([view(0), view(1, step=99)], 1) == "forward"
+    assert words([view(0, samples_per_s=50.0), view(1), view(2)]) == "forward · slowest"
+
+
+def test_hostile_words_are_harmless() -> None:
+    shown = words([view(0, error={"type": "\x1b]0;x\x07E\nrror"})])
+    assert shown == "✗ E rror"
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+def test_what_matters_most_stays() -> None:
+    row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
+           ("3 %", ""), ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
+    for width in range(1, 200):
+        shown, widths = layout([row], width)
+        used = 2 + sum(widths[i] for i in shown) + 2 * (len(shown) - 1)
+        assert used <= width or len(shown) == 1
+    assert len(layout([row], 120)[0]) == len(COLUMNS)
+    at_80 = [COLUMNS[i].title for i in layout([row], 78)[0]]
+    assert at_80[:6] == ["rank", "where", "doing", "step", "loss", "per s"]
+    assert {"allocated", "peak", "beat"} <= set(at_80)
+    assert [COLUMNS[i].title for i in layout([row], 24)[0]] == ["rank", "step", "loss"]
+
+
+def test_without_gpus_the_host_memory_stays() -> None:
+    row = [("0", ""), ("CPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
+           ("3 %", ""), ("–", ""), ("–", ""), ("–", ""), ("2.1", ""), ("0.3 s", "")]
+    shown = [COLUMNS[i].title for i in layout([row], 78)[0]]
+    assert {"host", "data wait", "beat"} <= set(shown)
+
+
+def test_a_damaged_plan_gives_what_it_can() -> None:
+    assert where_of({"ranks": [{"rank": 0, "devices": [{"label": "GPU 3"}]}, {"rank": "x"}, 7,
+                               {"rank": 1}]}) == {0: ["GPU 3"]}
+    assert where_of({"ranks": None}) == {}
+
+
+# --- the widget --------------------------------------------------------------------------------
+
+class Table(App[None]):
+    def compose(self) -> ComposeResult:
+        yield RankTable(clock=lambda: NOW)
+
+
+def lines(table: RankTable) -> list[str]:
+    return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+async def test_data_parallel_has_a_line_a_device() -> None:
+    async with Table().run_test(size=(130, 8)) as pilot:
+        table = pilot.app.query_one(RankTable)
+        rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
+                    gpu_peak=[34 * GIB, 35 * GIB], rss=2 * GIB, loss=1.5, data_wait=0.03)
+        plan = {"ranks": [{"rank": 0, "devices": [{"label": "GPU 1"}, {"label": "GPU 3"}]}]}
+        table.show({0: rank}, plan, live=True)
+        await pilot.pause()
+        assert [" ".join(line.split()) for line in lines(table)[:3]] == [
+            "rank where doing step loss per s data wait allocated reserved peak host beat",
+            "0 GPU 1 forward 100 1.500 100 3 % 28.0 33.0 34.0 2.0 0.3 s",
+            "GPU 3 29.0 33.0 35.0"]
+
+
+async def test_sixty_four_ranks_scroll_and_only_changed_lines_repaint() -> None:
+    async with Table().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RankTable)
+        ranks = {r: view(r) for r in range(64)}
+        table.show(ranks, {}, live=True)
+        await pilot.pause()
+        table.focus()
+        await pilot.press("end")
+        table.show(ranks, {}, live=True)
+        assert "63" in lines(table)[-1]
+        painted: list[object] = []
+        table.refresh = lambda *regions, **_: painted.extend(regions)  # type: ignore[method-assign]
+        ranks[60].step = 101
+        table.show(ranks, {}, live=True)
+        assert len(painted) == 1
+
+
+async def test_enter_picks_the_rank_under_the_cursor() -> None:
+    picked: list[int] = []
+
+    class Asking(Table):
+        def on_rank_table_picked(self, message: RankTable.Picked) -> None:
+            picked.append(message.rank)
+
+    async with Asking().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RankTable)
+        table.show({r: view(r) for r in range(4)}, {}, live=True)
+        table.focus()
+        await pilot.press("down", "down", "enter")
+        assert picked == [2]
+        table.choose(1)
+        assert lines(table)[2].startswith("▸")
