@@ -58,7 +58,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         self._ticks = 0
         self._debounce: Timer | None = None
         self._painting = True
-        self._ids_reviewed: list[str] = []
+        self._held: frozenset[str] = frozenset()
 
     def compose(self) -> ComposeResult:
         yield HostBar(id="host")
@@ -269,6 +269,14 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             self.review = found
             self._show_review()
         return found
+
+    def review_if_leases_changed(self) -> None:
+        """A run of ours that began or ended changes what fits, though nothing was typed."""
+        held = frozenset(k for k, f in (self.freedom or {}).items() if f.state == "leased")
+        if held != self._held:
+            self._held = held
+            if self.review is not None:
+                self.review_now()
 
     def _show_review(self) -> None:
         found = self.review

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from textual import work
 
 from gpu_engine.devices.free import Freedom
-from gpu_engine.errors import UserError
 from gpu_engine.files import write_atomic
 from gpu_panel import units
 from gpu_panel.background import in_thread
@@ -48,6 +47,7 @@ class RunActions:
                     lambda: self._look_at_runs(looks), name="panel-runs")
                 if self.is_mounted:
                     self.query_one(RunsTable).show(lines, older)
+                    self.review_if_leases_changed()
         finally:
             self._reading = False
 
@@ -92,9 +92,7 @@ class RunActions:
                             markup=False)
                 self._to_problem(found.problems)
                 return
-            taken, held = await self._taken(found.prepared)
-            if held:
-                raise UserError("\n".join(held) + "\nUntick it, or wait until that run has ended.")
+            taken = await self._taken(found.prepared)
             if taken and not await self.app.push_screen_wait(Confirm(
                     "Launch on devices that are not free", "\n".join(taken),
                     yes="Launch anyway")):
@@ -114,25 +112,20 @@ class RunActions:
         self.action_pane("devices" if first.startswith("devices.") else "form")
         self.form.focus_problem(problems)
 
-    async def _taken(self: LaunchScreen, prepared: Prepared) -> tuple[list[str], list[str]]:
-        """Why ticked devices are not free, and which of them a run of ours holds, so that a
-        launch would be refused. What is merely not known long enough is neither."""
+    async def _taken(self: LaunchScreen, prepared: Prepared) -> list[str]:
+        """Why ticked devices are not free; what is merely not known long enough is no reason."""
         from gpu_engine.devices import free
 
         leases = await self.devices.leases()
         states = free.judge_all(self.devices.looks, leases)
-        taken: dict[str, None] = {}
-        held: dict[str, None] = {}
+        out: dict[str, None] = {}
         for use in (use for rank in prepared.plan.ranks for use in rank.devices):
             state = states.get(use.id)
-            cpu = use.torch == "cpu"
             # Any program keeps cores busy for moments; a run of ours is another matter.
-            if state is None or state.state in ("free", "unknown", "busy" if cpu else ""):
-                continue
-            # CPU slots can be shared; a GPU that one of our runs holds can't.
-            which = held if state.state == "leased" and not cpu else taken
-            which[f"{use.label}: {state.reason}"] = None
-        return list(taken), list(held)
+            fine = ("free", "unknown", "busy") if use.torch == "cpu" else ("free", "unknown")
+            if state is not None and state.state not in fine:
+                out[f"{use.label}: {state.reason}"] = None
+        return list(out)
 
     def open_run(self: LaunchScreen, run: Run) -> None:
         from gpu_panel.screens.run import RunScreen

@@ -66,7 +66,7 @@ from field to field; left and right choose between the dots."""
         super().__init__(id=id)
         self._tasks = tuple(tasks)
         self.border_title = "Launch"
-        self._kind = OWN_CLASS
+        self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
 
     # --- building ------------------------------------------------------------------------------
 
@@ -228,7 +228,8 @@ from field to field; left and right choose between the dots."""
     @on(Select.Changed, "#task-choice")
     def _task_picked(self, event: Select.Changed) -> None:
         event.stop()
-        if event.value == self._kind:
+        # A list says what it begins with too, and may say it after the draft was shown.
+        if event.value == self._kind or event.value != event.select.value:
             return
         self._kind = str(event.value)
         command = self._kind == OWN_COMMAND

@@ -96,7 +96,7 @@ class Columns:
     rate: int = 9
 
     def used(self) -> int:
-        end = 11  # "04:12 left"
+        end = 12  # "04:12 left"
         parts = (11, self.id, self.name, self.mode, self.steps, 11, self.curve, self.rate, end)
         return sum(p + 2 for p in parts if p) - 2
 
@@ -108,7 +108,8 @@ def columns(lines: Sequence[RunLine], width: int) -> Columns:
                 max((len(_mode(line)) for line in lines), default=4))
     for narrower in (c, replace(c, curve=8), replace(c, steps=14, curve=8),
                      replace(c, steps=14, curve=6, rate=0), replace(c, steps=14, curve=0, rate=0),
-                     replace(c, steps=14, curve=0, rate=0, name=min(c.name, 10))):
+                     replace(c, steps=14, curve=0, rate=0, name=min(c.name, 8)),
+                     replace(c, steps=10, curve=0, rate=0, name=min(c.name, 6))):
         if narrower.used() <= width:
             break
     return narrower

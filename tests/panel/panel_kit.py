@@ -1,0 +1,124 @@
+"""What the main screen's tests share: a machine made up of records, waiting, text of the screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
+from gpu_panel.app import PanelApp
+from gpu_panel.screens.launch import LaunchScreen
+
+GOLDENS = Path(__file__).parent / "goldens"
+NOW = 1_800_000_000.0
+
+
+class StillSampler:
+    """A sampler that always shows the same."""
+
+    def __init__(self, inventory: Inventory, samples: tuple[Sample, ...] | None = None,
+                 age: float = 0.2, problem: str | None = None) -> None:
+        samples = samples or tuple(Sample(d, utilization=0.0, memory_used=0,
+                                          memory_total=d.memory_total, processes=())
+                                   for d in inventory.devices)
+        host = HostSample(0.12, 61 << 30, 251 << 30, 812 << 30)
+        self.latest: Snapshot | None = Snapshot(NOW, samples, host, problem)
+        self.recent = (self.latest,) * 3
+        self.closed = False
+        self._age = age
+
+    def age(self) -> float | None:
+        return self._age
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@asynccontextmanager
+async def panel(inventory: Inventory, preset: str | None = None, *,
+                size: tuple[int, int] = (160, 48), sampler: Any = None,
+                sets: tuple[str, ...] = (), ready: bool = True,
+                ) -> AsyncIterator[tuple[Pilot[None], LaunchScreen]]:
+    """The panel on a made-up machine, its form filled and reviewed."""
+    app = PanelApp(preset, sets=sets, inventory=inventory,
+                   sampler=sampler or StillSampler(inventory))
+    async with app.run_test(size=size) as pilot:
+        screen = app.screen_stack[0]
+        assert isinstance(screen, LaunchScreen)
+        if ready:
+            await until(pilot, lambda: screen.review is not None and not screen._unresolved)
+            await settled(pilot, screen)
+        yield pilot, screen
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Let the app work until `condition` holds."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}"
+        await pilot.pause(0.01)
+    return found
+
+
+async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
+    """Until the engine has answered to what was typed last."""
+    await pilot.pause()
+    await until(pilot, lambda: screen._debounce is None)
+    await until(pilot, lambda: not [w for w in screen.app.workers
+                                    if w.group in ("review", "task", "resolve", "free", "form")
+                                    and not w.is_finished])
+    await pilot.pause()
+
+
+async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: str) -> None:
+    """Replace what a field says, key by key."""
+    widget = screen.query_one("#" + field)
+    widget.focus()
+    await pilot.pause()
+    await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
+    await settled(pilot, screen)
+
+
+def _key(char: str) -> str:
+    from textual.keys import _character_to_key
+
+    return _character_to_key(char)
+
+
+def shown(widget: Widget) -> str:
+    """The text that a widget shows now, line by line, without the blanks at line ends."""
+    lines = widget.render_lines(widget.size.region)
+    return "\n".join(strip.text.rstrip() for strip in lines)
+
+
+def screen_text(app: Any) -> str:
+    """The whole screen as text. The one place that knows the compositor."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips)
+
+
+def problems_below(screen: LaunchScreen) -> list[str]:
+    """Every problem that stands below a field."""
+    from textual.widgets import Static
+
+    return [line for place in screen.query(".problem") if place.display
+            for line in str(place.query_one(Static).content
+                            if not isinstance(place, Static) else place.content).split("\n")]
+
+
+def compare(name: str, text: str) -> None:
+    """`text` must be what goldens/NAME.txt holds; GOLDENS=write writes it."""
+    text = re.sub(r"[0-9]{1,2}:[0-9]{2}(?=\n)", "14:02", text, count=1)
+    path = GOLDENS / f"{name}.txt"
+    if os.environ.get("GOLDENS") == "write":
+        path.write_text(text + "\n", encoding="utf-8")
+    assert text + "\n" == path.read_text(encoding="utf-8"), \
+        f"the screen differs from {path.name}; GOLDENS=write writes it anew"

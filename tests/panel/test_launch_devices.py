@@ -1,0 +1,96 @@
+"""Devices as lines of text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_engine.devices import DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.devices.free import judge_all
+from gpu_panel.widgets.device_lines import Look, bar, build
+
+from ..conftest import gpus, slots
+
+
+def text(look: Look, width: int = 80) -> str:
+    header, rows = build(look, width)
+    lines = ([header] if header else []) + [line for row in rows for line in row.lines]
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+
+
+def look(inventory, *samples, **more) -> Look:
+    shot = Snapshot(time.time(), samples)
+    return Look(inventory, shot, freedom=judge_all((shot,) * 3, {}), **more)
+
+
+def test_a_gpu_with_everything_known():
+    machine = gpus(2)
+    busy = Sample(machine.devices[0], 0.74, 34 << 30, 80 << 30, 61.0, 301.0, 400.0, processes=(
+        DeviceProcess(7, 34 << 30, user="alice", command="python train.py",
+                      started=time.time() - 3 * 86400 - 60),))
+    free = Sample(machine.devices[1], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=())
+    said = text(look(machine, busy, free, ticked=("1",)), 90)
+    assert "☐ 0" in said
+    assert "▣ 1" in said
+    assert "74%" in said
+    assert "34/80G" in said
+    assert "61°C" in said
+    assert "301/400W" in said
+    assert "└ alice · python train.py · 34.0 GiB · 3 days" in said
+    assert said.splitlines()[-1] == "  └ free"
+
+
+def test_what_is_not_known_is_never_a_zero():
+    machine = gpus(1)
+    said = text(look(machine, Sample(machine.devices[0])))
+    assert " –" in said
+    assert "0%" not in said
+    assert "°C" not in said
+
+
+def test_our_run_is_named_with_its_rank():
+    machine = slots(1)
+    said = text(look(machine, Sample(machine.devices[0], 0.9), ours={"cpu:0": "run 3f2a rank 0"}))
+    assert "● run 3f2a rank 0" in said
+
+
+def test_a_problem_stands_with_its_device():
+    machine = gpus(1)
+    said = text(look(machine, Sample(machine.devices[0], problem="GPU is lost")))
+    assert "! GPU is lost" in said
+
+
+@pytest.mark.parametrize("inventory", [Inventory((), "nvml"),
+                                       Inventory((), "cpu", problem="no driver is loaded")])
+def test_no_devices_say_what_to_do(inventory):
+    assert "driver" in text(Look(inventory))
+
+
+def test_looking_is_said():
+    assert "Looking for devices" in text(Look())
+
+
+@pytest.mark.parametrize("width", range(24, 140, 3))
+def test_no_line_is_wider_than_the_table(width):
+    machine = gpus(9)
+    samples = [Sample(d, 1.0, 80 << 30, 80 << 30, 90.0, 400.0, 400.0, processes=())
+               for d in machine.devices]
+    for line in text(look(machine, *samples), width).splitlines():
+        if width >= 44:
+            assert len(line) <= width
+
+
+def test_a_bar_is_as_wide_as_told():
+    for share in (None, -1.0, 0.0, 0.01, 0.5, 0.999, 1.0, 7.0):
+        assert sum(len(part) for part, _ in bar(share, 10)) == 10
+
+
+def test_what_others_call_their_processes_is_harmless():
+    machine = gpus(1)
+    evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt"
+    said = text(look(machine, Sample(machine.devices[0], 0.5, 1 << 30, 80 << 30, processes=(
+        DeviceProcess(7, 1 << 30, user=evil, command=evil, started=time.time()),))))
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert "[bold]x" in said
+    assert "52;c" not in said

@@ -1,0 +1,129 @@
+"""The runs as the pane shows them, from folders made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpu_engine import events, runs
+from gpu_panel import runs_feed
+from gpu_panel.runs_feed import LossHistory, RunsFeed, sparkline
+from gpu_panel.widgets.runs_table import columns, run_line
+
+PLAN = {"mode": "ddp", "replicas": 2, "ranks": [
+    {"rank": r, "devices": [{"id": f"cpu:{r}"}]} for r in range(2)]}
+
+
+def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, created=None):
+    """A run folder, its lock let go."""
+    run, lock = runs.create(name, "", PLAN)
+    os.close(lock)
+    for rank in range(2):
+        writer = events.EventWriter(run.events(rank))
+        writer.write(events.encode("schedule", {"total_steps": total or len(losses)}))
+        for step, loss in enumerate(losses, 1):
+            writer.write(events.encode("step", {"step": step, "n": 1, "loss": loss + rank,
+                                                "samples_per_s": 10.0}))
+        writer.close()
+    run.write_state(runs.State(state, run.id, name, created or time.time(), ended=time.time()))
+    return run
+
+
+def text(line, width=120):
+    return "".join(part for part, _ in run_line(line, columns([line], width)))
+
+
+def test_a_finished_run_has_its_last_figures(home):
+    make()
+    (line,), older = RunsFeed().refresh()
+    assert (line.state, line.step, line.total, line.loss, older) == ("completed", 3, 3, 1.5, 0)
+    said = text(line)
+    assert "✓ completed" in said
+    assert "DDP×2" in said
+    assert "step 3 of 3" in said
+    assert "just now" in said
+
+
+def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
+    run = make(losses=[5.0] * 4000 + [0.25], total=4001)
+    assert run.events(0).stat().st_size > 3 * runs_feed._PIECE
+    read = list(runs_feed._ends(run.events(0)))
+    assert len(read) < 3000
+    (line,), _ = RunsFeed().refresh()
+    assert (line.step, line.total) == (4001, 4001)
+
+
+def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
+    run = make()
+    feed = RunsFeed()
+    feed.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed, "_with_tail", lambda line: pytest.fail("read again"))
+        feed.refresh()
+    run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
+    (line,), _ = feed.refresh()
+    assert (line.state, line.reason) == ("failed", "out of memory")
+
+
+def test_a_live_run_says_which_devices_it_is_on(home):
+    run, lock = runs.create("toy", "", PLAN)
+    try:
+        (line,), _ = RunsFeed().refresh()
+        assert line.live
+        assert line.devices == (("cpu:0", 0), ("cpu:1", 1))
+    finally:
+        os.close(lock)
+    assert run.state().state == "lost"
+
+
+def test_a_folder_full_of_runs_is_cut(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    for i in range(4):
+        make(name=f"toy{i}", created=1000.0 + i)
+    lines, older = RunsFeed().refresh()
+    assert [line.name for line in lines] == ["toy3", "toy2"]
+    assert older == 2
+
+
+def test_damage_is_not_raised(home):
+    run = make()
+    run.events(0).write_bytes(b'{"t": 1, "kind": "step", "step": "x", "loss": []}\n\xff\xfe{{{\n')
+    (run.path / "plan.json").write_text(json.dumps({"ranks": [7, {"rank": "a"}], "mode": []}))
+    (line,), _ = RunsFeed().refresh()
+    assert "completed" in text(line)
+
+
+@pytest.mark.parametrize(("values", "drawn"), [
+    ((), "    "), ((1.0,), "▄▄▄▄"), ((2.0, 2.0), "▄▄▄▄"),
+    ((float("nan"),) * 4, "    "), ((0.0, float("nan"), float("inf"), 8.0), "▁  █"),
+    ((8.0, 4.0, 2.0, 0.0), "█▅▃▁")])
+def test_a_sparkline_draws_what_is_finite(values, drawn):
+    assert sparkline(values, 4) == drawn
+
+
+def test_a_sparkline_of_huge_numbers():
+    assert len(sparkline((1e308, -1e308, 5.0), 3)) == 3
+
+
+def test_a_long_history_gets_coarser():
+    history = LossHistory()
+    for i in range(10_000):
+        history.add(float(i))
+    assert len(history.points) <= 257
+    assert history.points == sorted(history.points)
+
+
+@pytest.mark.parametrize("width", [72, 76, 90, 100, 116, 156])
+def test_a_live_line_fits(home, width):
+    _, lock = runs.create("a-run-with-quite-a-long-name", "", PLAN)
+    try:
+        (line,), _ = RunsFeed().refresh()
+        full = replace(line, state="running", step=123456, total=1234567, loss=1.2345,
+                       history=(1.0, 2.0), samples_per_s=12345.6, seconds_left=3600 * 5.0)
+        assert len(text(full, width)) <= width
+    finally:
+        os.close(lock)
