@@ -88,14 +88,15 @@ class LogView(ScrollView, can_focus=True):
 
     def refresh_lines(self) -> None:
         """Look whether the file has grown; reads on in a thread."""
-        if isinstance(self.lines, LogFile) and not self._busy:
+        if not isinstance(self.lines, LogFile):
+            self._grown()
+        elif not self._busy:
             self._busy = True
             self._read(self.lines)
-        else:
-            self._grown()
 
     @work(thread=True, group="log-read", exit_on_error=False)
     def _read(self, lines: LogFile) -> None:
+        changed = False
         try:
             changed = lines.update()
             end = time.monotonic() + 0.25
@@ -103,20 +104,24 @@ class LogView(ScrollView, can_focus=True):
                 pass
         finally:
             self._busy = False
-        if changed or lines.missing:
-            self.call_later(self._grown)
+            self.call_later(self._have_read, lines, changed)
+
+    def _have_read(self, lines: LogFile, changed: bool) -> None:
+        if lines is not self.lines:  # another was asked for meanwhile
+            self.refresh_lines()
+        elif changed or lines.missing or not len(lines):
+            self._grown()
+            if lines.share < 1.0:
+                self.refresh_lines()
 
     def _grown(self) -> None:
         if not self.is_mounted or self.lines is None:
             return
         lines = self.lines
-        if isinstance(lines, LogFile):
-            if lines.generation != self._generation:
-                self._generation = lines.generation
-                self._cache.clear()
-                self.cursor = min(self.cursor, max(len(lines) - 1, 0))
-            if lines.share < 1.0:
-                self.refresh_lines()
+        if isinstance(lines, LogFile) and lines.generation != self._generation:
+            self._generation = lines.generation
+            self._cache.clear()
+            self.cursor = min(self.cursor, max(len(lines) - 1, 0))
         self._retitle()
         self._measure()
         if self.following:
