@@ -128,3 +128,34 @@ def test_killed_while_writing_leaves_a_loadable_one(make) -> None:
         "steps": checkpoint.load(best)["step"] + 1, "checkpoint_every": 0})
     ranks.train(run, attempt=9)
     assert not writing()
+
+
+def test_two_machines_without_a_shared_folder(make) -> None:
+    """Each rank has a run folder of its own: rank 0's checkpoint is sent to the other."""
+    whole = ranks.train(make("whole", HARD, world=2, size=24, train=TRAIN))
+
+    def attempt(number: int, die_at: int) -> tuple[Path, Path]:
+        both = []
+        port = str(ranks.free_port())
+        started = []
+        for rank in range(2):
+            run = make(f"node{rank}", {**HARD, "die_at": die_at, "rank": 1}, world=2, size=24,
+                       train=TRAIN, mode="multinode")
+            both.append(run)
+            started.append(ranks.Ranks(run, attempt=number, only=[rank], env={
+                "MASTER_PORT": port, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}))
+        try:
+            codes = [r.wait()[0] for r in started]
+        finally:
+            for r in started:
+                r.end()
+        assert codes == ([1, -9] if die_at else [0, 0]), ranks.logs(both[0])
+        return both[0], both[1]
+
+    attempt(1, 11)
+    first, second = attempt(2, 0)
+    assert not (second / "checkpoints").exists()
+    start = ranks.read(second, 1, "schedule")[-1]["first_step"]
+    assert start == 8
+    assert recorded(first, 0, 2) == recorded(whole, 0)[start:]
+    assert recorded(second, 1, 2) == recorded(whole, 1)[start:]

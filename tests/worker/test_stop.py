@@ -193,3 +193,34 @@ def wait(seen, timeout: float = 20.0) -> None:
     while not seen():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_stop_before_training_began(make, tmp_path) -> None:
+    """A task that takes long to read its data: no rank waits for it, and nothing has failed."""
+    task = tmp_path / "slow.py"
+    task.write_text(
+        "import time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n\n"
+        "@dataclass\nclass Slow(Task):\n"
+        "    def model(self):\n        from torch import nn\n        return nn.Linear(1, 1)\n"
+        "    def train_data(self):\n        time.sleep(60)\n")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Slow", world=2)
+    with ranks.started(run) as first:
+        first.until(lambda: all(
+            any(e["phase"] == "data" for e in ranks.read(run, r, "phase")) for r in range(2)))
+        first.signal(0)
+        first.signal(1)
+        assert first.wait(20) == [0, 0]
+    for rank in range(2):
+        assert ranks.read(run, rank, "end")[-1]["outcome"] == "stopped"
+        assert not ranks.read(run, rank, "error")
+
+
+def test_sigterm_to_the_whole_group_spares_loader_workers(make) -> None:
+    """torchrun ends ranks by their process group; a save must still be possible then."""
+    run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
+    with ranks.started(run) as first:
+        first.until(lambda: len(ranks.read(run, 0, "step")) > 2)
+        os.killpg(first.processes[0].pid, signal.SIGTERM)
+        assert first.wait() == [0]
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
+    assert len(checkpoint.listed(run / "checkpoints")) == 1

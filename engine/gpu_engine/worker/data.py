@@ -90,12 +90,20 @@ class StepSampler:
         return (self._deal.steps - self._start) * self._deal.accumulate
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        """(seed, indices) of each backward pass."""
+        for indices, start in self._parts():
+            yield mix(self._seed, self._epoch, start), indices
+
+    def indices(self) -> Iterator[Tensor]:
+        """The same without seeds, for reading in the rank itself."""
+        return (indices for indices, _ in self._parts())
+
+    def _parts(self) -> Iterator[tuple[Tensor, int]]:
         deal = self._deal
         order = permutation(self._seed, self._epoch, deal.examples)
-        for step in range(self._start, deal.steps):
-            for micro in range(deal.accumulate):
-                part = deal.part(step, micro, self._first, self._count)
-                yield mix(self._seed, self._epoch, part.start), order[part]
+        parts = (deal.part(step, micro, self._first, self._count)
+                 for step in range(self._start, deal.steps) for micro in range(deal.accumulate))
+        return ((order[part], part.start) for part in parts)
 
 
 class Reader(Dataset):
@@ -154,7 +162,7 @@ class MapData:
             for batch in self._loader:
                 yield move(batch, self._device)
             return
-        for _, indices in self._sampler:
+        for indices in self._sampler.indices():
             yield move(pin(self._reader.read(indices), self._device), self._device)
 
 

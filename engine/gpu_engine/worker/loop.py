@@ -82,6 +82,7 @@ class Loop:
 
         Raises NonFiniteLoss, and whatever the task or PyTorch raise.
         """
+        self.recorder.training = True
         self.recorder.mark()
         while not self._finished() and not self._stop:
             self._one_epoch()

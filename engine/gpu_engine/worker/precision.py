@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.errors import UserError
 
+_NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -36,7 +37,7 @@ class Precision:
 
     def autocast(self) -> AbstractContextManager:
         if self.dtype is None:
-            return nullcontext()
+            return _NOTHING
         return torch.autocast(self._device, dtype=self.dtype)
 
     def backward(self, loss: Tensor) -> None:

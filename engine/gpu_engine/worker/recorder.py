@@ -41,6 +41,8 @@ class Recorder:
         self.phase = "init"
         self.step_now = 0
         self.total_steps: int | None = None
+        self.training = False
+        """Whether the first step has been begun: before, there is nothing to save."""
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
         """The first step whose loss was not a finite number, and that loss."""
@@ -55,6 +57,7 @@ class Recorder:
         self._phase_seen = ("init", time.time())
         self._beat_due = 0.0
         self._rate_from = time.monotonic()
+        self._complaint = ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -94,7 +97,7 @@ class Recorder:
         """An event that is written at once, after everything that came before it."""
         with self._lock:
             self._flush()
-            self._out.write(events.encode(kind, fields))
+            self._out.write(events.encode(kind, fields), now=True)
 
     def settle(self) -> None:
         """Wait until the losses of all steps so far are read. Waits for the GPU: not in a step."""
@@ -117,7 +120,10 @@ class Recorder:
             try:
                 self._tick()
             except Exception as err:  # noqa: BLE001 - a fault in telemetry never ends training
-                sys.stderr.write(f"recorder: {type(err).__name__}: {err}\n")
+                text = f"recorder: {type(err).__name__}: {err}\n"
+                if text != self._complaint:  # ten times a second would fill the log
+                    sys.stderr.write(text)
+                self._complaint = text
 
     def _tick(self) -> None:
         if self.watch is not None:
@@ -253,9 +259,10 @@ class _Patient:
         self._retry_at = 0.0
         self._lost = 0
 
-    def write(self, *lines: bytes) -> None:
-        now = time.monotonic()
-        if self._paused_at is not None and now < self._retry_at:
+    def write(self, *lines: bytes, now: bool = False) -> None:
+        """`now`: try even where the last try was a moment ago."""
+        urgent, now = now, time.monotonic()
+        if self._paused_at is not None and now < self._retry_at and not urgent:
             self._lost += len(lines)
             return
         try:

@@ -37,6 +37,7 @@ def run(job: Job, rec: Recorder, signals: Signals, check: bool, place: Place,
         place.group = join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
                            nodes=job.nodes, device=devices[0])
     if check:
+        rec.training = True  # a check is over in seconds: let it
         try_out(job, place.group, rec)
         return "completed"
     rec.watch = _Peers(rec, place.group, rec.watch)

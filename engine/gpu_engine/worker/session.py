@@ -38,6 +38,7 @@ class Session:
         self.devices = [torch.device(d) for d in job.devices]
         self.seed = int(job.get("train.seed", 0))
         self.best = checkpoint.parse_best(job.get("train.best"))
+        self._own: dict[str, Any] | None = None  # a checkpoint's random state of this rank
         self._saved_step: int | None = None
         self._evaluated_step: int | None = None
         self._metrics: dict[str, float] = {}
@@ -199,16 +200,17 @@ class Session:
             return None
         if name.startswith("!"):
             raise UserError(f"rank 0: {name[1:]}")
-        here = self.folder / name
+        self._from = self.folder / name
         try:
-            state, lacking = checkpoint.load(here), False
-        except checkpoint.Damaged:  # another machine's folder: have it sent
-            state, lacking = None, True
-        if self.group.agree([float(lacking)])[0]:
-            data = self.group.bytes_from_first(
-                checkpoint.load_bytes(here) if self.job.who.rank == 0 else b"")
-            state = checkpoint.from_bytes(data)
-        self._from = here
+            data, ranks = checkpoint.load_bytes(self._from), checkpoint.load_ranks(self._from)
+        except checkpoint.Damaged:  # another machine, another folder: have it sent
+            data, ranks = b"", []
+        if self.group.agree([float(not data)])[0]:
+            data = self.group.bytes_from_first(data)
+            ranks = checkpoint.from_bytes(self.group.bytes_from_first(checkpoint.to_bytes(ranks)))
+        if len(ranks) == self.group.size:
+            self._own = checkpoint.from_bytes(ranks[self.group.rank])
+        state = checkpoint.from_bytes(data)
         self._saved_step = state["step"]
         return state
 
@@ -236,13 +238,8 @@ class Session:
         self.precision.load_state_dict(state["scaler"])
         self.loop.skipped = self.recorder.skipped = state["skipped"]
         self.recorder.step_now = self.at.step
-        try:
-            mine = checkpoint.load_rank(self._from, self.job.who.rank)
-            same = checkpoint.read_manifest(self._from)["world_size"] == self.group.size
-        except checkpoint.Damaged:
-            mine, same = None, False
-        if mine is not None and same:
-            rng.restore(mine, self.devices)
+        if self._own is not None:
+            rng.restore(self._own, self.devices)
         else:
             self.recorder.write("warning", message="resumed with other ranks than before: this "
                                 "rank's random generators start afresh")

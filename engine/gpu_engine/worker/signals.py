@@ -66,9 +66,12 @@ def die_with_parent() -> None:
 def in_loader_worker() -> None:
     """What a DataLoader worker must undo and arm: it inherits the rank's handlers by fork.
 
-    It ignores Ctrl-C and Slurm's warning, which are the rank's business: a worker that dies of
-    them would spoil the save. It never outlives the rank.
+    Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's whole process group
+    are the rank's business: a worker that dies of them would spoil the save. SIGTERM itself
+    still ends a worker, as that is how DataLoader ends one. It never outlives the rank.
     """
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -69,7 +69,9 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
 
         outcome = run(job, rec, signals, check, place, warm)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        outcome = fail(err, rec, place.group)
+        early = signals.asked is not None and not rec.training
+        # Asked to stop before training began, the ranks leave one by one.
+        outcome = "stopped" if early else fail(err, rec, place.group)
     rec.phase = "done"
     rec.write("end", outcome=outcome, steps=rec.step_now,
               seconds=round(time.monotonic() - began, 3))
@@ -77,10 +79,10 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     ended(outcome)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
-    if outcome == "failed":
+    if outcome == "failed" or not rec.training:
         # Peers may wait in a collective, and leaving the group in good order would join them.
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(1 if outcome == "failed" else 0)
     if place.group is not None:
         place.group.close()
     return 0
@@ -126,11 +128,11 @@ class _Watch:
     def __call__(self) -> None:
         if self._signals.arrived() and self._since is None:
             self._since = time.monotonic()
-        if self._since is None or self._rec.step_now or self._rec.phase != "init":
+        if self._since is None or self._rec.training or self._rec.phase == "done":
             return
         if time.monotonic() - self._since > _INIT_GRACE:
             self._rec.phase = "done"
-            self._rec.write("end", outcome="stopped", steps=0,
+            self._rec.write("end", outcome="stopped", steps=self._rec.step_now,
                             seconds=round(time.monotonic() - self._began, 3))
             os._exit(0)
 
