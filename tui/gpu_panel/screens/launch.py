@@ -95,9 +95,9 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             draft, trouble = await in_thread(self.read_first_preset, name="panel-preset")
             tasks = await in_thread(catalog.builtin, name="panel-tasks")
             place = self.query_one("#form-place", Container)
-            self.form = LaunchForm(tasks, id="form")
-            await place.mount(self.form)
-            self.set_class(True, "-form-ready")
+            form = LaunchForm(tasks, id="form")
+            await place.mount(form)
+            self.form = form  # there for the others only once all its fields are
             if trouble is not None:
                 self.tell(trouble)
             await self.take_draft(draft)

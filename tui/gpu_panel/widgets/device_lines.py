@@ -70,19 +70,24 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int) -
     ids = max(len(short(d)) for d in devices)
     temp = 4 if any(s.temperature is not None for s in samples) else 0
     power = 8 if any(s.power is not None for s in samples) else 0
-    wanted = max(len(clean(d.name)) for d in devices)
+    wanted = min(26, max(len(_name(d)) for d in devices))
 
     def room(bar: int, temp: int, power: int) -> int:
         used = 2 + ids + 2 + (bar + 5 + 2) + (bar + 10 + 2)
         used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
         return width - used
 
-    for bar, t, p in ((12, temp, power), (10, temp, power), (8, temp, power), (6, temp, power),
-                      (5, temp, 0), (4, 0, 0), (0, 0, 0)):
+    for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
+                              (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
         name = room(bar, t, p)
-        if name >= min(wanted, 12 if bar > 6 else 7):
+        if name >= min(wanted, enough):
             break
-    return Columns(ids, max(0, min(name, wanted, 26)), bar, bar, t, p)
+    return Columns(ids, max(0, min(name, wanted)), bar, bar, t, p)
+
+
+def _name(device: Device) -> str:
+    """The card's name; that it is NVIDIA's goes without saying."""
+    return clean(device.name).removeprefix("NVIDIA ")
 
 
 def _header(c: Columns) -> Line:
@@ -98,7 +103,7 @@ def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) 
     parts: list[Part] = [
         (TICKED if on else UNTICKED, "accent" if on else "dim"),
         (" " + fit(short(device), c.id) + "  ", "strong" if on else ""),
-        (fit(clean(device.name), c.name) + "  ", ""),
+        (fit(_name(device), c.name) + "  ", ""),
     ]
     parts += bar(sample.utilization, c.util)
     parts.append((f"{percent(sample.utilization):>5}  ", ""))

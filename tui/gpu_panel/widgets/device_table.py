@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.message import Message
 
+from gpu_engine.clean import clean
 from gpu_panel import keys
 from gpu_panel.widgets import device_lines
 from gpu_panel.widgets.device_lines import Look
@@ -68,7 +69,7 @@ the panel asks once more before it launches there."""
     def _stale(self, age: float | None) -> str:
         shot = self.look.snapshot
         if shot is not None and shot.problem:
-            return ""  # said on every device's line
+            return clean(shot.problem, 60)
         return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else ""
 
     # --- ticking -------------------------------------------------------------------------------

@@ -107,9 +107,10 @@ def columns(lines: Sequence[RunLine], width: int) -> Columns:
                 min(22, max((len(clean(line.name)) for line in lines), default=4)),
                 max((len(_mode(line)) for line in lines), default=4))
     for narrower in (c, replace(c, curve=8), replace(c, steps=14, curve=8),
-                     replace(c, steps=14, curve=6, rate=0), replace(c, steps=14, curve=0, rate=0),
-                     replace(c, steps=14, curve=0, rate=0, name=min(c.name, 8)),
-                     replace(c, steps=10, curve=0, rate=0, name=min(c.name, 6))):
+                     replace(c, steps=14, curve=6, rate=0), replace(c, steps=5, curve=6, rate=0),
+                     replace(c, steps=5, curve=0, rate=0),
+                     replace(c, steps=5, curve=0, rate=0, name=min(c.name, 10)),
+                     replace(c, steps=0, curve=0, rate=0, name=min(c.name, 8))):
         if narrower.used() <= width:
             break
     return narrower
@@ -124,15 +125,16 @@ def run_line(line: RunLine, c: Columns) -> Line:
         (fit(clean(line.id), c.id) + "  ", "strong"),
         (fit(clean(line.name), c.name) + "  ", ""),
         (fit(_mode(line), c.mode) + "  ", "dim"),
-        (fit(_steps(line, c.steps > 20), c.steps) + "  ", ""),
-        (fit(loss, 11) + "  ", ""),
     ]
+    if c.steps:
+        parts.append((fit(_steps(line, c.steps), c.steps) + "  ", ""))
+    parts.append((fit(loss, 11) + "  ", ""))
     if c.curve:
         parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
     if not line.live:
         ended = units.ago(time.time() - line.ended) if line.ended else ""
-        why = f" · {clean(line.reason)}" if line.reason and line.state in ("failed", "lost") else ""
-        return (*parts, (f"{ended}{why}", "dim"))
+        why = clean(line.reason) + " · " if line.reason and line.state in ("failed", "lost") else ""
+        return (*parts, (why, "bad"), (ended, "dim"))
     if c.rate:
         rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
         parts.append((f"{rate:>{c.rate}}  ", ""))
@@ -145,11 +147,14 @@ def _mode(line: RunLine) -> str:
     return name + (f"×{line.world}" if line.world > 1 else "")
 
 
-def _steps(line: RunLine, wide: bool) -> str:
+def _steps(line: RunLine, width: int) -> str:
+    """"step 1,240 of 5,862", "1,240/5,862" or "21 %"."""
     if line.step is None:
         return ""
+    if width < 10:
+        return units.share(line.step / line.total) if line.total else ""
     total = f"{line.total:,}" if line.total else ""
-    if not wide:
+    if width < 20:
         return f"{line.step:,}" + (f"/{total}" if total else "")
     return f"step {line.step:,}" + (f" of {total}" if total else "")
 

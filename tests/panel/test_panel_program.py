@@ -1,0 +1,180 @@
+"""The panel as a program: what it imports, how it starts, fails and ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from gpu_engine.errors import Problem, SpecError
+from gpu_panel import keys
+from gpu_panel.__main__ import main
+from gpu_panel.screens.dialogs import Message
+
+from ..conftest import gpus, slots
+from .panel_kit import StillSampler, panel, screen_text, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+FIRST_FRAME = """
+import asyncio, sys
+from gpu_panel.app import PanelApp
+async def main():
+    async with PanelApp().run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        screen = pilot.app.screen
+        while screen.review is None:
+            await pilot.pause(0.02)
+asyncio.run(main())
+bad = [m for m in ("torch", "numpy", "pandas", "tomlkit") if m in sys.modules]
+sys.exit(f"imported: {bad}" if bad else 0)
+"""
+
+
+def test_opening_it_imports_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", FIRST_FRAME], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_version_and_help():
+    runner = CliRunner()
+    assert "gpu-panel" in runner.invoke(main, ["--version"]).output
+    assert "PRESET" in runner.invoke(main, ["--help"]).output
+
+
+def test_without_a_terminal_it_says_so_in_one_line():
+    done = subprocess.run([sys.executable, "-m", "gpu_panel"], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "needs a terminal" in done.stderr
+
+
+class Terminal:
+    """The real program on a terminal of its own."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update({"TERM": "xterm-256color", **(env or {})})
+            os.execv(sys.executable, [sys.executable, "-m", "gpu_panel", *args])
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        self.said = b""
+
+    def until(self, what: bytes, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while what not in self.said:
+            assert time.monotonic() < end, self.said[-500:]
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.said += os.read(self.fd, 1 << 16)
+
+    def end(self) -> int:
+        """Read to the end; the exit status."""
+        while True:
+            try:
+                more = os.read(self.fd, 1 << 16)
+            except OSError:
+                break
+            if not more:
+                break
+            self.said += more
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_gives_the_terminal_back(how):
+    terminal = Terminal()
+    terminal.until(b"32 global")
+    os.kill(terminal.pid, how)
+    assert terminal.end() == 128 + how
+    assert b"\x1b[?1049l" in terminal.said
+    assert re.search(rb"\x1b\[\?1003l", terminal.said)
+
+
+def test_ctrl_q_quits():
+    terminal = Terminal()
+    terminal.until(b"Devices")
+    os.write(terminal.fd, b"\x11")
+    assert terminal.end() == 0
+    assert b"\x1b[?1049l" in terminal.said
+
+
+def test_no_color_is_honoured():
+    terminal = Terminal(env={"NO_COLOR": "1", "COLORTERM": "truecolor"})
+    terminal.until(b"32 global")
+    os.write(terminal.fd, b"\x11")
+    terminal.end()
+    for red, green, blue in re.findall(rb"[34]8;2;(\d+);(\d+);(\d+)", terminal.said):
+        assert red == green == blue
+
+
+# --- trouble -----------------------------------------------------------------------------------
+
+class Hanging(StillSampler):
+    """A sampler whose driver never answers, not even to be let go."""
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
+async def test_a_sampler_that_hangs_does_not_keep_the_panel_open():
+    machine = gpus(1)
+    began = time.monotonic()
+    async with panel(machine, sampler=Hanging(machine)) as (pilot, _):
+        await pilot.press("ctrl+q")
+    assert time.monotonic() - began < 10
+
+
+async def test_a_driver_that_says_nothing_is_said():
+    machine = gpus(1)
+    sampler = StillSampler(machine, age=12.0, problem="the driver has not answered for 12 s")
+    async with panel(machine, sampler=sampler) as (pilot, _):
+        await until(pilot, lambda: "12 s" in screen_text(pilot.app))
+
+
+async def test_a_mistake_of_the_persons_has_no_traceback(home):
+    async with panel(slots(1)) as (pilot, screen):
+        async def fail() -> None:
+            raise SpecError([Problem("batch.size", 3, "[bold]no[/]\x1b]52;c;AA\x07")])
+
+        screen.action_fail = fail
+        await pilot.app.run_action("fail", screen)
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, Message)
+        assert "[bold]no[/]" in screen_text(pilot.app)
+        assert not (home / "panel.log").exists()
+
+
+async def test_a_fault_of_ours_goes_to_the_log(home):
+    async with panel(slots(1)) as (pilot, screen):
+        def fail() -> None:
+            raise RuntimeError("wires crossed")
+
+        screen.action_fail = fail
+        await pilot.app.run_action("fail", screen)
+        await pilot.pause()
+        assert "wires crossed" in screen_text(pilot.app)
+        assert "Traceback" in (home / "panel.log").read_text()
+
+
+async def test_the_palette_knows_the_keys():
+    async with panel(slots(1)) as (pilot, screen):
+        said = [c.help for c in pilot.app.get_system_commands(screen)]
+        assert all(k.tooltip in said for k in keys.of("launch") if k.palette)
+
+
+def test_every_key_has_its_own_id():
+    assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
