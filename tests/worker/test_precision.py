@@ -1,0 +1,79 @@
+"""Mixed precision, clipping and accumulation, as far as the CPU goes; the rest in tests/gpu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.precision import Autocast, Precision
+
+from . import ranks
+
+
+def test_fp16_on_the_cpu_is_refused() -> None:
+    with pytest.raises(UserError, match="fp16"):
+        Precision("fp16", "cpu")
+
+
+def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:
+    model, precision = nn.Linear(4, 4), Precision("bf16", "cpu")
+    with precision.autocast():
+        assert model(torch.randn(2, 4)).dtype == torch.bfloat16
+    # The wrapper enters it by itself, as a DataParallel replica must.
+    assert Autocast(model, precision)(torch.randn(2, 4)).dtype == torch.bfloat16
+    assert model.weight.dtype == torch.float32
+
+
+def test_bf16_trains(tmp_path: Path) -> None:
+    run = ranks.write_plan(tmp_path / "run", "gpu_engine.tasks.digits:Digits", world=2, size=64,
+                           train={"epochs": 10, "lr": 3e-3}, amp={"dtype": "bf16"})
+    ranks.train(run)
+    assert ranks.read(run, 0, "eval")[-1]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_clipping_limits_the_norm(check: bool) -> None:
+    weight = nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    precision = Precision("off", "cpu", leave_out_nonfinite=check)
+    precision.backward((weight * 100).sum())
+    assert precision.step(optimizer, [weight], 2.0)
+    assert weight.norm().item() == pytest.approx(2.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    precision = Precision("off", "cpu", leave_out_nonfinite=True)
+    precision.backward(weight.square().sum())
+    assert precision.step(optimizer, [weight], clip)
+    before = weight.detach().clone()
+    moments = {k: v.clone() for k, v in optimizer.state[weight].items()}
+    optimizer.zero_grad()
+    # A loss that is not finite although its gradients are.
+    precision.backward(weight.sum() + torch.tensor(float("inf")))
+    assert not precision.step(optimizer, [weight], clip)
+    assert torch.equal(weight, before)
+    assert all(torch.equal(v, moments[k]) for k, v in optimizer.state[weight].items())
+
+
+def test_inner_accumulation_steps_do_not_sync(tmp_path: Path) -> None:
+    """DDP itself says whether the pass about to run will average gradients."""
+    task = tmp_path / "watching.py"
+    task.write_text(
+        "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parent)) + ")\n"
+        "from dataclasses import dataclass\nfrom pathlib import Path\nfrom toy import Toy\n\n"
+        "@dataclass\nclass Watching(Toy):\n"
+        "    def loss(self, model, batch):\n"
+        "        with Path(self.record, 'syncs.txt').open('a') as file:\n"
+        "            file.write(f'{int(model.require_backward_grad_sync)}')\n"
+        "        return super().loss(model, batch)\n")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Watching", world=1, mode="ddp", size=24,
+                           accumulate=4, params={"record": str(tmp_path)}, train={"steps": 3})
+    ranks.train(run)
+    assert (tmp_path / "syncs.txt").read_text() == "0001" * 3
