@@ -34,7 +34,8 @@ class Written:
             else [[label.format(i) for i in range(ranks)]]
         self.run.path.joinpath("plan.json").write_text(json.dumps({
             "version": 1, "name": name, "mode": mode, "world_size": processes,
-            "replicas": ranks, "nodes": 1, "batch": {"global_size": 256},
+            "replicas": ranks, "nodes": 1, "device_type": "cpu" if cpu else "cuda",
+            "batch": {"global_size": 256},
             "spec": {"amp": {"dtype": "bf16"}},
             "ranks": [{"rank": r, "devices": [{"label": x} for x in of]}
                       for r, of in enumerate(devices)]}))

@@ -83,8 +83,10 @@ class RunScreen(Screen[None]):
         self._pane = "loss"
         self._painted = -1
         self._told: tuple[object, ...] = ()
+        self._said: dict[str, Content] = {}
         self._failure_shown = False
         self._asked_to_stop = False
+        self._was_live = True
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -120,21 +122,29 @@ class RunScreen(Screen[None]):
         if not self.is_current and self._painted >= 0:
             return
         store, now = self.store, self._clock()
-        self.query_one("#head", Static).update(run_words.headline(store, now, self.size.width))
-        self.query_one("#facts", Static).update(run_words.facts(store, now))
+        self._say("#head", run_words.headline(store, now, self.size.width))
+        self._say("#facts", run_words.facts(store, now))
         self._paint_banner(now)
         live = store.state is None or store.state.live
         table = self.query_one(RankTable)
         table.show(store.ranks, store.plan, live=live)
         if not self.has_class("-tabs"):
-            rows = sum(len(row.lines) for row in table._rows)
-            table.styles.height = min(rows + 3, max(self.size.height // 3, 6))
+            table.styles.height = min(table.lines + 3, max(self.size.height // 3, 6))
         else:
             table.styles.height = "1fr"
         self._paint_logs()
+        if live != self._was_live:
+            self._was_live = live
+            self.refresh_bindings()
         if store.version != self._painted:
             self._painted = store.version
             self._paint_curves()
+
+    def _say(self, where: str, content: Content) -> None:
+        """Put it into a line of fixed height, if it is new there."""
+        if not content.is_same(self._said.get(where, Content())):
+            self._said[where] = content
+            self.query_one(where, Static).update(content, layout=False)
 
     def _paint_banner(self, now: float) -> None:
         lines, tone = run_words.banner(self.store, now)
@@ -201,6 +211,10 @@ class RunScreen(Screen[None]):
         self._focus_pane()
 
     # --- keys -----------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is over can't be stopped: the footer greys the key."""
+        return None if action == "stop" and not self._was_live else True
 
     def action_back(self) -> None:
         if len(self.app.screen_stack) > 1:
@@ -281,8 +295,6 @@ class RunScreen(Screen[None]):
 
         state = self.store.state
         if state is None or not state.live:
-            self.notify(f"this run is {state.state if state else 'not read yet'}",
-                        severity="warning")
             return
         now = self._asked_to_stop or state.state == "stopping"
         if now:

@@ -91,6 +91,7 @@ class LogView(ScrollView, can_focus=True):
         if not isinstance(self.lines, LogFile):
             self._grown()
         elif not self._busy:
+            self._to_end()
             self._busy = True
             self._read(self.lines)
 
@@ -126,8 +127,28 @@ class LogView(ScrollView, can_focus=True):
         self._measure()
         if self.following:
             self.cursor = max(len(lines) - 1, 0)
-            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+            self.call_after_refresh(self._to_end)
         self.refresh()
+
+    def _to_end(self) -> None:
+        """Move the bar to the end; what is drawn there goes by `top`."""
+        if not self.following:
+            return
+        if self.scroll_y != self.max_scroll_y:
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+        elif self.show_vertical_scrollbar:  # it does not learn what happened before it was shown
+            self.vertical_scrollbar.position = self.scroll_y
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._to_end)
+
+    @property
+    def top(self) -> int:
+        """The first line on the screen. At the end it goes by the file, not by the bar, which a
+        change of size moves only after the next layout."""
+        if self.following:
+            return max(len(self.lines or ()) - self.scrollable_content_region.height, 0)
+        return round(self.scroll_y)
 
     def _measure(self) -> None:
         size = Size(max(self._longest, 1), max(len(self.lines or ()), 1))
@@ -148,8 +169,10 @@ class LogView(ScrollView, can_focus=True):
         """Put the cursor on a line and bring it into view."""
         total = len(self.lines or ())
         self.cursor = min(max(line, 0), max(total - 1, 0))
-        self.following = False
-        top, room = round(self.scroll_y), max(self.scrollable_content_region.height, 1)
+        top, room = self.top, max(self.scrollable_content_region.height, 1)
+        if self.following:
+            self.following = False
+            self.scroll_to(y=top, animate=False, force=True)
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False, force=True)
         elif self.cursor >= top + room:
@@ -184,7 +207,7 @@ class LogView(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         if offset is not None:
-            self.move_to(round(self.scroll_y) + offset.y)
+            self.move_to(self.top + offset.y)
 
     def current(self) -> str:
         """The line under the cursor, as it is shown."""
@@ -254,7 +277,7 @@ class LogView(ScrollView, can_focus=True):
             words = self._nothing() if y == 0 else ""
             style = ground + self.get_component_rich_style("log--empty", partial=True)
             return Strip([Segment(words, style)]).adjust_cell_length(width, ground)
-        number = round(self.scroll_y) + y
+        number = self.top + y
         if number >= len(lines):
             return Strip.blank(width, ground)
         here = number == self.cursor and (self.has_focus or not self.following)

@@ -34,6 +34,8 @@ COLUMNS = (
     Column("data wait", 7), Column("allocated", 4), Column("reserved", 8), Column("peak", 3),
     Column("host", 6), Column("beat", 5, least=5),
 )
+_OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
+                     if c.title in ("allocated", "reserved", "peak"))
 GAP = 2
 MARK = "▸ "
 
@@ -58,17 +60,24 @@ class RankTable(Rows):
         self._ranks: Mapping[int, RankView] = {}
         self._where: dict[int, list[str]] = {}
         self._live = True
+        self._hidden: frozenset[int] = frozenset()
         self.chosen: int | None = None
         """The rank whose log is shown: marked."""
 
     def show(self, ranks: Mapping[int, RankView], plan: dict[str, Any], *, live: bool) -> None:
         self._ranks, self._live = ranks, live
         self._where = where_of(plan)
+        self._hidden = _OF_GPUS if plan.get("device_type") == "cpu" else frozenset()
         missing = len(rank_words.missing(ranks))
         heard = len(ranks) - missing
         self.border_title = f"ranks ─ {heard} of {len(ranks)} heard" if missing and live \
             else f"ranks ─ {len(ranks)}"
         self.repaint()
+
+    @property
+    def lines(self) -> int:
+        """Lines that all ranks need, the heading left out."""
+        return sum(len(row.lines) for row in self._rows)
 
     def choose(self, rank: int) -> None:
         """Mark the rank whose log is shown, and bring the cursor to it."""
@@ -91,7 +100,8 @@ class RankTable(Rows):
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         now = self._clock()
         cells = {rank: self._cells(view, now) for rank, view in self._ranks.items()}
-        shown, widths = layout([row for rows in cells.values() for row in rows], width)
+        shown, widths = layout([row for rows in cells.values() for row in rows], width,
+                               self._hidden)
         header = tuple(self._join([(c.title, "") for c in COLUMNS], shown, widths, mark="  "))
         rows = [Row(str(rank), tuple(
                     tuple(self._join(row, shown, widths,
@@ -137,11 +147,12 @@ class RankTable(Rows):
         return parts
 
 
-def layout(rows: Sequence[Sequence[Part]], width: int) -> tuple[list[int], list[int]]:
+def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = frozenset(),
+           ) -> tuple[list[int], list[int]]:
     """Which columns fit into `width` cells, and how wide each is: the least needed go first."""
     widths = [max(len(c.title), c.least, *(len(row[i][0]) for row in rows)) if rows
               else max(len(c.title), c.least) for i, c in enumerate(COLUMNS)]
-    shown = list(range(len(COLUMNS)))
+    shown = [i for i in range(len(COLUMNS)) if i not in hidden]
     # A column in which nothing is known says nothing, unless there is room to spare anyway.
     order = sorted(shown, key=lambda i: (_unknown(rows, i), COLUMNS[i].rank), reverse=True)
     for last in order:
