@@ -6,17 +6,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from gpu_engine import runs
+from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all
-from gpu_engine.spec import RunSpec, apply_set, from_dict, read_toml, to_toml
+from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_set, from_dict, read_toml, to_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,18 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         raise SpecError(problems)
     return Prepared(spec, inventory,
                     plan(spec, inventory, python=sys.executable, base=base, environ=os.environ))
+
+
+def prepare_check(spec: RunSpec) -> Prepared:
+    """`prepare` for the tiny job that only tries the connection between the ranks. Whatever the
+    spec would train does not matter. Raises as `prepare`."""
+    task = TaskSpec(use=BUILTIN[0])
+    size = BatchSpec(size=1, meaning="per_gpu")
+    place = msgspec.structs.replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
+    prepared = prepare(msgspec.structs.replace(spec, name=f"check {spec.name}"[:80], task=task,
+                                               batch=size, parallel=place))
+    processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
+    return replace(prepared, plan=replace(prepared.plan, processes=processes))
 
 
 def launch(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -121,4 +134,5 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     return msgspec.structs.replace(spec, devices=devices)
 
 
-__all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "resume", "start"]
+__all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "prepare_check", "resume",
+           "start"]

@@ -51,7 +51,9 @@ def torchrun_options(plan: LaunchPlan, *, node_rank: int | None = None) -> tuple
         return ("--standalone", f"--nproc-per-node={plan.local_world_size}")
     return (f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.local_world_size}",
             f"--node-rank={plan.node_rank if node_rank is None else node_rank}",
-            f"--master-addr={plan.master_addr}", f"--master-port={plan.master_port}")
+            f"--master-addr={plan.master_addr}", f"--master-port={plan.master_port}",
+            # Its agents wait ten minutes in silence for a node that does not come.
+            f"--rdzv-conf=timeout={max(int(plan.spec.parallel.timeout), 1)}")
 
 
 def placeholders(plan: LaunchPlan) -> dict[str, object]:

@@ -219,3 +219,24 @@ def test_the_plan_of_two_nodes_has_a_torchrun_line_each(home):
     lines = prepare(spec).plan.lines
     assert [f"--node-rank={i}" in line for i, line in enumerate(lines)] == [True, True]
     assert all("-m torch.distributed.run --nnodes=2" in line for line in lines)
+
+
+# --- check -------------------------------------------------------------------------------------
+
+def test_check_names_every_rank_and_measures_between_them(home):
+    out = call("check", "ddp", "--devices", "cpu:0,cpu:1", "--json")
+    assert out.returncode == 0, out.stderr
+    told = json.loads(out.stdout)
+    assert told["ok"]
+    assert [r["device"] for r in told["ranks"]] == [["CPU 0"], ["CPU 1"]]
+    assert len({r["bytes"] for r in told["reductions"]}) >= 3
+    assert all(r["bytes_per_s"] > 0 for r in told["reductions"])
+    assert runs.all_runs() == []  # it leaves nothing behind
+
+
+def test_check_says_that_a_machine_did_not_come(home):
+    out = call("check", "multinode", "--devices", "cpu:0", "--set", "parallel.timeout=3",
+               "--set", f"parallel.master_port={free_port()}")
+    assert out.returncode == 1
+    assert "only 1 of 2 machines came to meet" in out.stderr
+    assert "Traceback" not in out.stderr

@@ -19,6 +19,8 @@ _WAKE = re.compile(
     r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
     r"|timeout.*(gloo|nccl|store)|(gloo|nccl|store|socket).*(timeout|timed out)|nccl error"
     r"|rendezvous|peer|watchdog caught collective", re.IGNORECASE)
+_MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
+"""What torchrun's static rendezvous says when a node does not come (TCPStore.cpp)."""
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 
 
@@ -64,6 +66,11 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None) ->
         return Cause(message or str(kind or "failed without a message"), first.rank,
                      str(kind) if kind else None, str(trace) if trace else None)
     trace = traceback_in(first.log_tail)
+    missing = _MISSING.search(first.log_tail)
+    if missing:
+        seconds, came, asked = missing.groups()
+        return Cause(f"only {came} of {asked} machines came to meet within {seconds} s; start the "
+                     "run on the others, and check master_addr, master_port and firewalls there")
     if trace and first.status > 0:
         last = trace.strip().splitlines()[-1]
         kind, _, message = last.partition(": ")

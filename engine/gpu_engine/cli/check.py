@@ -1,0 +1,67 @@
+"""gpu-engine check: do the ranks reach each other, and how fast? In seconds, without training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+
+
+@click.command(cls=WithCommand)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, seconds, per second.")
+@spec_options
+def command(asked: Asked, as_json: bool) -> None:
+    """Start the ranks of PRESET with a tiny job: each reduces a tensor over all, the sum is
+    verified, and every rank's device and the bandwidth for a few sizes are printed. Several
+    machines: start it on each, as with run."""
+    from gpu_engine import runs, units
+    from gpu_engine.clean import clean
+    from gpu_engine.cli import watch
+    from gpu_engine.follow import Follower
+    from gpu_engine.launch import prepare_check, start
+
+    prepared = prepare_check(asked.spec)
+    run = start(prepared)
+    try:
+        state = watch.watch(Follower(run), quiet=True)
+        found = [line for rank in run.ranks() for line in _lines(run, rank)]
+        devices = [x for x in found if x["check"] == "device"]
+        speeds = [x for x in found if x["check"] == "reduce"]
+        if as_json:
+            click.echo(runs.dumps({"ok": state.state == "completed", "state": state.to_dict(),
+                                   "ranks": devices, "reductions": speeds}))
+        else:
+            for x in devices:
+                click.echo(clean(f"rank {x['rank']}  {', '.join(x['device'])}  on {x['host']}"))
+            for x in speeds:
+                click.echo(f"reduce {units.size(x['bytes']):>9} over {x['ranks']} ranks: "
+                           f"{x['seconds'] * 1e3:.3f} ms, {units.size(x['bytes_per_s'])}/s")
+            took = f" in {units.clock(state.ended - state.started)}" if state.ended else ""
+            click.echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks met, "
+                       f"the sum is right{took}" if state.state == "completed"
+                       else f"{state.state}{took}", err=state.state != "completed")
+            watch.explain(state)
+    finally:
+        if not run.state().live:
+            run.remove()
+    sys.exit(runs.EXIT_CODES[state.state])
+
+
+def _lines(run: Any, rank: int) -> list[dict[str, Any]]:
+    """What the job printed, line by line JSON among whatever else stands in the log."""
+    out = []
+    try:
+        text = run.log(rank).read_text(errors="replace")
+    except OSError:
+        return out
+    for line in text.splitlines():
+        if line.startswith('{"check":'):
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                continue
+    return out
