@@ -8,15 +8,26 @@ import pytest
 from textual.widgets import Button, Input, Select
 
 from gpu_engine import presets
+from gpu_panel.draft import Draft
+from gpu_panel.review import review
 from gpu_panel.screens.dialogs import Message
 from gpu_panel.widgets.choice import Choice
 from gpu_panel.widgets.command_preview import CommandPreview
 from gpu_panel.widgets.device_table import DeviceTable
-from gpu_panel.widgets.form_fields import OWN_CLASS, OWN_COMMAND
+from gpu_panel.widgets.form_fields import FIELDS, OWN_CLASS, OWN_COMMAND
 from gpu_panel.widgets.launch_form import LaunchForm
 
 from ..conftest import gpus, slots
-from .panel_kit import StillSampler, panel, problems_below, settled, shown, type_into, until
+from .panel_kit import (
+    StillSampler,
+    panel,
+    problems_below,
+    screen_text,
+    settled,
+    shown,
+    type_into,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -289,3 +300,28 @@ async def test_narrow_shows_one_pane_at_a_time():
         await pilot.press("4")
         await pilot.pause()
         assert screen.query_one("#runs").display
+
+
+ODD = ["", "0", "-1", "1e400", "nan", "99999999999999999999", "[1,2]", "{a=1}", "'x", "\\",
+       "a\x00b:C", "x\ny", "[bold]", "é", "1_000", "2026-01-01", "./x.py:Foo", ":X", "..:X",
+       "/dev/null:X", "{batch.nope}", "python '", "a" * 3000, "[[", "sys:X", "١٢"]
+
+
+@pytest.mark.parametrize("key", [k for k in FIELDS if k not in ("train.length", "train.unit")]
+                         + ["train.epochs", "train.steps"])
+def test_nothing_that_can_be_typed_breaks_the_review(key):
+    machine = slots(2)
+    for text in ODD:
+        draft = Draft(presets.load("default"))
+        draft.tick([d.id for d in machine.devices])
+        draft.put(key, text)
+        found = review(draft.copy(), machine, draft.base)
+        assert found.plan is not None or all(str(p) for p in found.problems)
+        assert isinstance(draft.text(key) + draft.title, str)
+
+
+async def test_a_preset_s_path_is_no_markup(home, tmp_path):
+    path = tmp_path / "[bold]x[] .toml"
+    path.write_text('[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n')
+    async with panel(slots(1), str(path)) as (pilot, _):
+        assert "[bold]x[] .toml" in screen_text(pilot.app)

@@ -52,7 +52,8 @@ class Draft:
     @property
     def title(self) -> str:
         """"preset ddp (changed)"."""
-        name = f"preset {self.preset.name}" if self.preset else "no preset"
+        # Of a path the last part: the whole of it stands in the line.
+        name = "preset " + self.preset.name.rpartition("/")[2] if self.preset else "no preset"
         return f"{name} (changed)" if self.changed else name
 
     @property

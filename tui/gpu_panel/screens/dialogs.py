@@ -30,7 +30,7 @@ class Message(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes=f"dialog -{self._severity}") as box:
-            box.border_title = self._title
+            box.border_title = harmless(self._title)
             box.border_subtitle = "esc close"
             with VerticalScroll(classes="dialog-text", can_focus=False):
                 yield Static(harmless(self._text))
@@ -56,7 +56,7 @@ class Confirm(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -warning") as box:
-            box.border_title = self._title
+            box.border_title = harmless(self._title)
             box.border_subtitle = "y yes · n no"
             with VerticalScroll(classes="dialog-text", can_focus=False):
                 yield Static(harmless(self._text))
@@ -83,7 +83,7 @@ class AskName(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = self._title
+            box.border_title = harmless(self._title)
             box.border_subtitle = "enter save · esc cancel"
             yield Static(harmless(self._note), classes="dialog-note")
             yield Input(self._value, compact=True, id="name", max_length=64)

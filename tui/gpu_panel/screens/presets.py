@@ -43,9 +43,10 @@ class PresetsScreen(ModalScreen[str | None]):
             box = self.query_one("#presets", OptionList)
             if not found:
                 box.border_subtitle = "there are none · esc cancel"
+            room = box.scrollable_content_region.width - 6
             for preset, about in found:
                 if isinstance(preset, Preset):
-                    box.add_option(Option(_shown(preset, about), id=preset.name))
+                    box.add_option(Option(_shown(preset, clean(about, room)), id=preset.name))
                 else:
                     path, why = preset
                     box.add_option(Option(_broken(path, why), disabled=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from textual.widgets import Static
 
 from gpu_engine.clean import clean
 from gpu_engine.errors import Problem
-from gpu_engine.plan import LaunchPlan
+from gpu_engine.plan import RUN_DIR, LaunchPlan
 
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
@@ -78,8 +79,6 @@ def processes_text(plan: LaunchPlan) -> Content:
         title = f"Process {number + 1} of {len(plan.processes)}: {process.role}"
         parts.append(Content.styled(f"{title}, rank{'s' if len(process.ranks) > 1 else ''} {ranks}",
                                     "bold $text-primary"))
-        import shlex
-
         parts.append(Content(clean(shlex.join(process.argv))))
         for key, value in process.env.items():
             parts.append(Content.assemble(("  " + key, "$text-muted"), "=", clean(value)))
@@ -88,4 +87,9 @@ def processes_text(plan: LaunchPlan) -> Content:
                                           ", ".join(map(str, process.cores))))
         parts.append(Content.assemble(("  output goes to ", "$text-muted"), clean(process.log)))
         parts.append(Content(""))
+    parts.append(Content.styled(f"{RUN_DIR} is the run's folder, which gets its name at launch.",
+                                "$text-muted"))
+    if any(p.env.get("MASTER_PORT") == "0" for p in plan.processes):
+        parts.append(Content.styled("MASTER_PORT 0 is any free port, taken at launch.",
+                                    "$text-muted"))
     return Content("\n").join(parts)

@@ -42,7 +42,7 @@ the panel asks once more before it launches there."""
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.look = Look()
-        self.border_title = "Devices"
+        self.entitle("Devices")
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         return device_lines.build(self.look, width)
@@ -50,13 +50,14 @@ the panel asks once more before it launches there."""
     def show(self, look: Look, age: float | None = None) -> None:
         """Draw `look`; `age`: seconds since a device was last read."""
         self.look = look
-        self.border_title = self._title()
-        self.border_subtitle = self._stale(age)
+        self.entitle(self._title(), self._stale(age))
         self.repaint()
 
     def tick(self, ids: Sequence[str]) -> None:
-        """Draw these as ticked."""
-        self.show(replace(self.look, ticked=tuple(ids)))
+        """Draw these as ticked, at once."""
+        self.look = replace(self.look, ticked=tuple(ids))
+        self.entitle(self._title(), self._titles[1])
+        self.repaint()
 
     def _title(self) -> str:
         look = self.look

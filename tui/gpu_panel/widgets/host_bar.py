@@ -38,7 +38,7 @@ class HostBar(Widget):
             if len(left) > 3:
                 left.pop()
             else:
-                right.pop(0)
+                right.pop(-2)  # disk first, the time last
         gap = max(1, room - _long(left, " · ") - _long(right, "  "))
         return Content.assemble(" ", (left[0], "bold $text-primary"),
                                 (" · " + " · ".join(left[1:]), ""), " " * gap,

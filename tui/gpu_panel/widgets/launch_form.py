@@ -150,7 +150,7 @@ from field to field; left and right choose between the dots."""
                 self._input(key).placeholder = field.placeholder or _default(key, mode)
         steps = self._choice(UNIT).value == "steps"
         self._input(LENGTH).placeholder = "" if steps else "1"
-        self.border_title = f"Launch ─ {clean(draft.title)}"
+        self.border_title = Content(f"Launch ─ {clean(draft.title)}")
 
     def _has(self, field: Field, mode: str, draft: Draft) -> bool:
         if field.key == "task.use":

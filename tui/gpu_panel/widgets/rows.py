@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -76,6 +77,7 @@ class Rows(ScrollView, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._flat: list[tuple[Line, int]] = []
         self._styles: dict[str, Style] = {}
+        self._titles = ("", "")
 
     # --- for subclasses ------------------------------------------------------------------------
 
@@ -111,6 +113,13 @@ class Rows(ScrollView, can_focus=True):
         for i, (old, new) in enumerate(zip(old_flat, self._flat, strict=True)):
             if old != new:
                 self._refresh_line(i)
+
+    def entitle(self, title: str, subtitle: str = "") -> None:
+        """The words in the border, without markup; setting the same ones again would repaint
+        everything."""
+        if (title, subtitle) != self._titles:
+            self._titles = (title, subtitle)
+            self.border_title, self.border_subtitle = Content(title), Content(subtitle)
 
     # --- the cursor ----------------------------------------------------------------------------
 

@@ -40,14 +40,14 @@ finished run with its checkpoints."""
         super().__init__(id=id)
         self.lines: tuple[RunLine, ...] | None = None
         self._older = 0
-        self.border_title = "Runs"
+        self.entitle("Runs")
 
     def show(self, lines: Sequence[RunLine], older: int) -> None:
         self.lines, self._older = tuple(lines), older
         live = sum(line.live for line in lines)
         earlier = len(lines) - live + older
         said = ([f"{live} running"] if live else []) + ([f"{earlier} earlier"] if earlier else [])
-        self.border_title = "Runs" + (f" ─ {' · '.join(said)}" if said else "")
+        self.entitle("Runs" + (f" ─ {' · '.join(said)}" if said else ""))
         self.repaint()
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
