@@ -159,3 +159,13 @@ async def test_text_is_shown_too() -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         await read(pilot, TextLines("traceback", "Traceback\nValueError: [x]\n"))
         assert seen(pilot)[:2] == ["Traceback", "ValueError: [x]"]
+
+
+async def test_asking_again_while_it_reads_is_nothing(log: LogFile) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = pilot.app.query_one(LogView)
+        view.show(log)
+        for _ in range(50):  # a painter does not wait for the reader
+            view.refresh_lines()
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("line 4999")
