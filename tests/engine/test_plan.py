@@ -205,7 +205,8 @@ def test_multinode_goes_through_torchrun_with_static_rendezvous():
     for part in ("-m torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1",
                  "--master-addr=10.0.0.1", "--master-port=29500", RUN_DIR):
         assert part in line
-    assert "rdzv" not in line
+    assert "rdzv-backend" not in line  # the default, static: no pickle on the port
+    assert "--rdzv-conf=timeout=300" in line
     assert [r.rank for r in p.ranks] == [2, 3]
     assert process.role == "launcher"
     assert len(p.lines) == 2
