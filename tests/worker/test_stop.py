@@ -14,7 +14,8 @@ from gpu_engine.worker import checkpoint
 from . import ranks
 from .conftest import recorded
 
-SLOW = {"pause": 0.01}
+# One long epoch: between two epochs ranks speak to each other anyway.
+SLOW = {"pause": 0.01, "examples": 120_000}
 LONG = {"steps": 5000, "checkpoint_every": 0}
 
 
@@ -60,7 +61,7 @@ def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
         first.wait()
     ranks_gone = [lambda w=w, t=t: not procs.alive(w, t) for w, t in ticks.items()]
     for gone in ranks_gone:
-        wait(gone)
+        wait(gone, 3.0)  # DataLoader's own watchdog looks every five seconds
 
 
 def test_rank_dies_with_its_parent(make, tmp_path) -> None:
