@@ -161,9 +161,9 @@ class RunScreen(Screen[None]):
         chosen = self._sources.rank
         loss, memory = self.query_one("#loss", CurveView), self.query_one("#memory", CurveView)
         loss.show(run_curves.loss_lines(self.store), self.store.loss.all, chosen)
-        loss.border_title = run_curves.loss_title(self.store)
+        loss.entitle(run_curves.loss_title(self.store))
         memory.show(run_curves.memory_lines(self.store, chosen), None, chosen)
-        memory.border_title = run_curves.memory_title(self.store)
+        memory.entitle(run_curves.memory_title(self.store))
 
     def _paint_logs(self) -> None:
         store, view = self.store, self.query_one(LogView)
@@ -179,7 +179,7 @@ class RunScreen(Screen[None]):
     def _show_source(self) -> None:
         view, table = self.query_one(LogView), self.query_one(RankTable)
         view.show(self._sources.current)
-        view.border_title = f"log ─ {self._sources.title}"
+        view.border_title = Content(f"log ─ {self._sources.title}")
         if self._sources.rank is not None and self._sources.rank != table.chosen:
             table.choose(self._sources.rank)
             self._paint_curves()

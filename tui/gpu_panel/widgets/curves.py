@@ -13,6 +13,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -93,6 +94,7 @@ class CurveView(Widget, can_focus=True):
         self._chosen: int | None = None
         self._frame: list[Strip] | None = None
         self._drawn: object = None
+        self._title = ""
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
@@ -116,6 +118,12 @@ class CurveView(Widget, can_focus=True):
         self._drawn = state
         self._lines, self._all, self._chosen = lines, over_all, chosen
         self.redraw()
+
+    def entitle(self, title: str) -> None:
+        """The words in the border; setting the same ones again would repaint everything."""
+        if title != self._title:
+            self._title = title
+            self.border_title = Content(title)
 
     def redraw(self) -> None:
         self._frame = None

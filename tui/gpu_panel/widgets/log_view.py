@@ -69,6 +69,7 @@ class LogView(ScrollView, can_focus=True):
         self._longest = 0
         self._stop = threading.Event()
         self._busy = False
+        self._told = ""
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -161,7 +162,9 @@ class LogView(ScrollView, can_focus=True):
             words.append(f"reading {self.lines.share:.0%}")
         words.append("following" if self.following else f"line {self.cursor + 1:,}")
         words.append(f"{len(self.lines or ()):,} lines")
-        self.border_subtitle = " · ".join(words)
+        if (told := " · ".join(words)) != self._told:  # setting it repaints everything
+            self._told = told
+            self.border_subtitle = told
 
     # --- moving ---------------------------------------------------------------------------------
 

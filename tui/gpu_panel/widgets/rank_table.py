@@ -70,8 +70,8 @@ class RankTable(Rows):
         self._hidden = _OF_GPUS if plan.get("device_type") == "cpu" else frozenset()
         missing = len(rank_words.missing(ranks))
         heard = len(ranks) - missing
-        self.border_title = f"ranks ─ {heard} of {len(ranks)} heard" if missing and live \
-            else f"ranks ─ {len(ranks)}"
+        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if missing and live
+                     else f"ranks ─ {len(ranks)}")
         self.repaint()
 
     @property
