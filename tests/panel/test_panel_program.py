@@ -178,3 +178,17 @@ async def test_the_palette_knows_the_keys():
 
 def test_every_key_has_its_own_id():
     assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
+
+
+def test_sleeping_and_waking_draws_the_whole_screen_again():
+    terminal = Terminal()
+    terminal.until(b"32 global")
+    os.write(terminal.fd, b"\x1a")
+    os.waitpid(terminal.pid, os.WUNTRACED)
+    terminal.until(b"\x1b[?1049l")
+    terminal.said = b""
+    os.kill(terminal.pid, signal.SIGCONT)
+    terminal.until(b"What will run")
+    terminal.until(b"CPU core 0")
+    os.write(terminal.fd, b"\x11")
+    assert terminal.end() == 0

@@ -52,6 +52,9 @@ class PanelApp(App[None]):
             except (RuntimeError, ValueError):  # not in the main thread, as under some tests
                 break
 
+        # Back from ctrl+z: the terminal was cleared, and Textual draws only what changes.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+
     def on_unmount(self) -> None:
         self.devices.close()
 

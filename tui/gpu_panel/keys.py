@@ -72,6 +72,8 @@ KEYS: tuple[Key, ...] = (
         "Out of a field, so that the letter keys work", palette=False),
     Key("help", "app", "question_mark,f1", "help", "keys", "Every key, and what the pane does",
         shown=True),
+    Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
+        palette=False),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Put the panel to sleep; the shell's fg brings it back", palette=False, priority=True),
     Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", shown=True,

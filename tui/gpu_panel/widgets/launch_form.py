@@ -241,16 +241,20 @@ from field to field; left and right choose between the dots."""
         self.post_message(self.Edited(f"train.{unit}", text))
 
     def on_descendant_focus(self) -> None:
+        self._tell()
+
+    def on_descendant_blur(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        """What the focused field means; asked anew each time, as focus and blur of two widgets
+        come in any order."""
         focused = self.screen.focused
-        key = _key_of(focused.id) if focused is not None else None
-        field = FIELDS.get(key) if key else None
+        field = FIELDS.get(_key_of(focused.id) or "") if focused is not None else None
         text = field.help if field else self.query_one(TaskParams).help_of(focused)
         if focused is not None and focused.id == "task-choice":
             text = "What is trained: a task that ships, a class of your own, or your own script"
         self.query_one("#field-help", Static).update(Content(text))
-
-    def on_descendant_blur(self) -> None:
-        self.query_one("#field-help", Static).update("")
 
     # --- helpers -------------------------------------------------------------------------------
 

@@ -126,20 +126,26 @@ def run_line(line: RunLine, c: Columns) -> Line:
         (fit(clean(line.name), c.name) + "  ", ""),
         (fit(_mode(line), c.mode) + "  ", "dim"),
     ]
+    if not line.live and line.step is None and line.loss is None:
+        return (*parts, *_end(line))  # nothing was trained: the reason has the room
     if c.steps:
         parts.append((fit(_steps(line, c.steps), c.steps) + "  ", ""))
     parts.append((fit(loss, 11) + "  ", ""))
     if c.curve:
         parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
     if not line.live:
-        ended = units.ago(time.time() - line.ended) if line.ended else ""
-        why = clean(line.reason) + " · " if line.reason and line.state in ("failed", "lost") else ""
-        return (*parts, (why, "bad"), (ended, "dim"))
+        return (*parts, *_end(line))
     if c.rate:
         rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
         parts.append((f"{rate:>{c.rate}}  ", ""))
     left = f"{units.clock(line.seconds_left)} left" if line.seconds_left is not None else ""
     return (*parts, (left, ""))
+
+
+def _end(line: RunLine) -> Line:
+    """How it ended: the reason where it is bad, and how long ago."""
+    why = clean(line.reason) + " · " if line.reason and line.state in ("failed", "lost") else ""
+    return ((why, "bad"), (units.ago(time.time() - line.ended) if line.ended else "", "dim"))
 
 
 def _mode(line: RunLine) -> str:
