@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_engine.events import Tail, number
+from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.runs import Run, State
 
 
@@ -66,7 +66,7 @@ class RankView:
         t = number(event.get("t"))
         if t is not None and math.isfinite(t):
             self.beat = t if self.beat is None else max(self.beat, t)
-        take = getattr(self, f"_{event['kind']}", None)
+        take = getattr(self, f"_{event['kind']}", None) if event["kind"] in KINDS else None
         if take is not None:
             take(event)
 
@@ -171,7 +171,7 @@ def progress(ranks: Iterable[RankView]) -> Progress:
     losses = [v.loss for v in views if v.loss is not None]
     rates = [v.samples_per_s for v in views if v.samples_per_s is not None]
     pace = [v.steps_per_s for v in views if v.step_times and v.steps_per_s]
-    left = (total - step) / min(pace) if pace and total and step is not None else None
+    left = max(total - step, 0) / min(pace) if pace and total and step is not None else None
     return Progress(step, total, sum(losses) / len(losses) if losses else None,
                     sum(rates) if rates else None, left)
 
@@ -203,10 +203,12 @@ class Follower:
         while True:
             before = len(fresh)
             for rank, tail in self._tails.items():
-                for event in tail.read(1 << 18):
+                for event in tail.read(1 << 15):
                     self.ranks[rank].fold(event)
                     fresh.append((rank, event))
-            if len(fresh) == before or time.monotonic() > end:
+                if time.monotonic() > end and fresh:
+                    return fresh
+            if len(fresh) == before:
                 return fresh
 
     def progress(self) -> Progress:

@@ -77,6 +77,8 @@ class DeviceUse:
     torch: str
     """"cuda:0", "cpu"."""
     cores: tuple[int, ...] = ()
+    memory: int | None = None
+    """Bytes on the device; of the machine for a CPU slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +394,8 @@ def _ranks(spec: RunSpec, devices: Sequence[Device]) -> tuple[RankPlan, ...]:
 
     def use(device: Device) -> DeviceUse:
         name = "cpu" if device.kind == "cpu" else f"cuda:{0 if alone else seen.index(device.id)}"
-        return DeviceUse(device.id, device.label, device.uuid, name, device.cores)
+        return DeviceUse(device.id, device.label, device.uuid, name, device.cores,
+                         device.memory_total)
 
     if spec.parallel.mode in ("single", "dp"):
         return (RankPlan(0, 0, 0, tuple(use(d) for d in devices)),)
