@@ -219,11 +219,26 @@ class Rows(ScrollView, can_focus=True):
 
     def _strip(self, line: Line, width: int, base: Style, mark: Style | None = None) -> Strip:
         segments = []
+        if line and cell_len("".join(text for text, _ in line)) > width:
+            line = _cut(line, width)
         for text, name in line:
             style = base + self._style(name) if name else base
             segments.append(Segment(text, style + mark if mark else style))
         strip = Strip(segments, sum(cell_len(text) for text, _ in line))
         return strip.adjust_cell_length(width, base + mark if mark else base)
+
+
+def _cut(line: Line, width: int) -> Line:
+    """The line in `width` cells, with an ellipsis at its end."""
+    kept: list[Part] = []
+    for text, name in line:
+        size = cell_len(text)
+        if size > width:
+            kept.append((fit(text, width), name))
+            break
+        kept.append((text, name))
+        width -= size
+    return tuple(kept)
 
 
 def fit(text: str, width: int) -> str:
