@@ -230,3 +230,27 @@ def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
     done.set()
     reader.join()
     assert seen == []
+
+
+def test_the_rename_is_the_last_act_of_something_whole_and_synced(tmp_path, monkeypatch) -> None:
+    """What a power cut may leave depends on this order, which no test can cut power for."""
+    acts: list[tuple[str, str]] = []
+    rename, fsync = Path.rename, os.fsync
+
+    def renamed(self: Path, target: Path) -> Path:
+        acts.append(("rename", self.name))
+        checkpoint.verify(self)
+        return rename(self, target)
+
+    def synced(fd: int) -> None:
+        acts.append(("sync", Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+        fsync(fd)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(os, "fsync", synced)
+    path = save(tmp_path, 7)
+    temp = next(name for act, name in acts if act == "rename")
+    assert temp.startswith(".writing-step-00000007")
+    assert acts == [("sync", "state.pt"), ("sync", "rank-00000.pt"), ("sync", "manifest.json"),
+                    ("sync", temp), ("rename", temp), ("sync", tmp_path.name)]
+    assert path.name == "step-00000007"
