@@ -243,7 +243,7 @@ def test_the_rename_is_the_last_act_of_something_whole_and_synced(tmp_path, monk
         return rename(self, target)
 
     def synced(fd: int) -> None:
-        acts.append(("sync", Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+        acts.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
         fsync(fd)
 
     monkeypatch.setattr(Path, "rename", renamed)
