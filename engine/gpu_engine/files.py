@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import secrets
@@ -32,6 +34,28 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
 def write_json(path: Path, value: Any) -> None:
     """`write_atomic` of strict JSON. Raises ValueError for a value that is not finite."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def overwrite(path: Path, text: str) -> None:
+    """Put `text` in the place of what is in `path`, within the blocks that it has already: what
+    can be done on a full disk. A reader may see half of it. Raises OSError where it can't be."""
+    data = text.encode()
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        if len(data) > os.fstat(fd).st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a `write_atomic` in `folder` left behind that was killed half-way."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def read_json(path: Path) -> Any | None:

@@ -11,6 +11,7 @@ free while the state says running means that it died without a word: *lost*.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,84 +22,42 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from gpu_engine import procs
+from gpu_engine import procs, remains
 from gpu_engine.errors import UserError
-from gpu_engine.files import read_json, write_atomic, write_json
+from gpu_engine.files import overwrite, read_json, write_atomic, write_json
+from gpu_engine.state import (
+    EXIT_CODES,
+    FINAL,
+    LIVE,
+    AttemptRecord,
+    Cause,
+    RankProcess,
+    State,
+    StateName,
+)
 
-StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
-                    "lost"]
-LIVE = frozenset({"queued", "starting", "running", "stopping"})
-FINAL = frozenset({"completed", "stopped", "failed", "lost"})
-EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class RankProcess:
-    """A process of the run as the supervisor started it."""
-
-    rank: int
-    pid: int
-    ticks: int | None
-    exit: int | None = None
-    """Exit status; minus the signal's number where one ended it; None while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why a run failed: the rank that failed first, and its own words."""
-
-    message: str
-    rank: int | None = None
-    type: str | None = None
-    traceback: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """state.json, with *lost* put in where the supervisor is gone."""
-
-    state: StateName
-    id: str
-    name: str
-    created: float
-    """Unix seconds, as are started and ended."""
-    started: float | None = None
-    ended: float | None = None
-    attempt: int = 1
-    pid: int | None = None
-    """The supervisor's."""
-    ticks: int | None = None
-    boot: str | None = None
-    processes: tuple[RankProcess, ...] = ()
-    exit_code: int | None = None
-    reason: str | None = None
-    """One line for people."""
-    cause: Cause | None = None
-
-    @property
-    def live(self) -> bool:
-        return self.state in LIVE
-
-    def to_dict(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> State | None:
-        """Read back; None where it is not a state."""
-        try:
-            known = {k: data[k] for k in cls.__slots__ if k in data}
-            known["processes"] = tuple(RankProcess(**p) for p in known.get("processes", ()))
-            if known.get("cause"):
-                known["cause"] = Cause(**known["cause"])
-            state = cls(**known)
-        except (TypeError, KeyError, AttributeError):
-            return None
-        return state if state.state in LIVE | FINAL else None
-
+__all__ = [
+    "EXIT_CODES",
+    "FINAL",
+    "LIVE",
+    "AttemptRecord",
+    "Cause",
+    "RankProcess",
+    "Run",
+    "State",
+    "StateName",
+    "all_runs",
+    "create",
+    "dumps",
+    "find",
+    "home",
+    "leases_folder",
+    "private_folder",
+    "reopen",
+    "runs_folder",
+]
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -152,10 +111,17 @@ class Run:
             again = State.from_dict(read_json(self.path / "state.json"))
             if again is not None and not again.live:
                 return again
-            rebooted = recorded.boot not in (None, procs.boot_id())
-            why = "the machine was restarted" if rebooted else "its supervisor died without a word"
-            return replace(recorded, state="lost", exit_code=1, reason=recorded.reason or why)
+            return replace(recorded, state="lost", exit_code=1, reason=self._why_lost(recorded))
         return recorded
+
+    def _why_lost(self, recorded: State) -> str:
+        if recorded.boot not in (None, procs.boot_id()):
+            why = "the machine was restarted"
+        elif recorded.state == "queued":
+            return "what launched it ended before its supervisor could start"
+        else:
+            why = "its supervisor died without a word"
+        return "; ".join([why, *remains.words(self)])
 
     def supervised(self) -> bool:
         """Whether a supervisor holds the lock."""
@@ -172,7 +138,14 @@ class Run:
         return False
 
     def write_state(self, state: State) -> None:
-        write_json(self.path / "state.json", state.to_dict())
+        """Raises OSError. A full disk does not keep the end of a run from being written."""
+        path = self.path / "state.json"
+        try:
+            write_json(path, state.to_dict())
+        except OSError as err:
+            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            overwrite(path, json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
         """Ask the supervisor to stop the run: ranks finish their step and save; `now`: SIGKILL.
@@ -187,6 +160,15 @@ class Run:
         if not procs.alive(state.pid, state.ticks):
             raise UserError(f"run {self.id}: its supervisor is gone")
         os.kill(state.pid, signal.SIGQUIT if now else signal.SIGTERM)
+
+    def dump_stacks(self, rank: int) -> bool:
+        """Have `rank` write the stack of each of its threads into its log; it goes on as before.
+
+        False where it would not: it has ended, or has not come as far as to listen.
+        """
+        from gpu_engine import stacks
+
+        return stacks.ask(self, rank)
 
     def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
         end = time.monotonic() + seconds
@@ -281,7 +263,8 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
         write_atomic(run.path / "spec.toml", spec_toml)
         write_json(run.path / "plan.json", {"id": run.id, "cwd": run.cwd()} | plan)
         run.write_state(State("queued", run.id, before.name, before.created,
-                              attempt=before.attempt + 1, boot=procs.boot_id()))
+                              attempt=before.attempt + 1, boot=procs.boot_id(),
+                              attempts=before.attempts))
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd

@@ -1,0 +1,128 @@
+"""state.json: what state a run is in, as the supervisor wrote it.
+
+Reading is tolerant: fields that are not known are left out, so an older program reads what a
+newer one wrote; what makes no sense is no state at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeVar
+
+StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
+                    "lost"]
+LIVE = frozenset({"queued", "starting", "running", "stopping"})
+FINAL = frozenset({"completed", "stopped", "failed", "lost"})
+EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A process of the run as the supervisor started it."""
+
+    rank: int
+    pid: int
+    ticks: int | None
+    exit: int | None = None
+    """Exit status; minus the signal's number where one ended it; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a run failed: the rank that failed first, and its own words."""
+
+    message: str
+    rank: int | None = None
+    type: str | None = None
+    traceback: str | None = None
+
+    @property
+    def line(self) -> str:
+        """One line, with the rank where there is one."""
+        first = self.message.splitlines()[0] if self.message else self.type or "failed"
+        return first if self.rank is None else f"rank {self.rank}: {first}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One start of all ranks, and how it ended."""
+
+    number: int
+    started: float
+    """Unix seconds, as is ended."""
+    ended: float | None = None
+    outcome: str | None = None
+    """completed | stopped | failed; None while it runs, or where nobody was left to say."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """state.json, with *lost* put in where the supervisor is gone."""
+
+    state: StateName
+    id: str
+    name: str
+    created: float
+    """Unix seconds, as are started and ended."""
+    started: float | None = None
+    ended: float | None = None
+    attempt: int = 1
+    pid: int | None = None
+    """The supervisor's."""
+    ticks: int | None = None
+    boot: str | None = None
+    processes: tuple[RankProcess, ...] = ()
+    exit_code: int | None = None
+    reason: str | None = None
+    """One line for people."""
+    cause: Cause | None = None
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Every attempt so far, the present one last."""
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> State | None:
+        """Read back; None where it is not a state."""
+        try:
+            known = _known(cls, data)
+            known["processes"] = tuple(RankProcess(**_known(RankProcess, p))
+                                       for p in known.get("processes", ()))
+            known["attempts"] = tuple(AttemptRecord(**_known(AttemptRecord, a))
+                                      for a in known.get("attempts", ()))
+            if known.get("cause"):
+                known["cause"] = Cause(**_known(Cause, known["cause"]))
+            state = cls(**known)
+            return state if state._sound() else None
+        except (TypeError, AttributeError):
+            return None
+
+    def _sound(self) -> bool:
+        """Whether what others count with is what it should be."""
+        times = [self.created, *(t for t in (self.started, self.ended) if t is not None)]
+        whole = [self.attempt, *(n for n in (self.pid, self.ticks) if n is not None)]
+        texts = [self.id, self.name, *(t for t in (self.reason, self.boot) if t is not None)]
+        whole += [n for p in self.processes for n in (p.rank, p.pid)]
+        return (self.state in LIVE | FINAL and all(_number(t) for t in times)
+                and all(isinstance(n, int) and not isinstance(n, bool) for n in whole)
+                and all(isinstance(t, str) for t in texts))
+
+
+_T = TypeVar("_T")
+
+
+def _known(cls: type[_T], data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise TypeError
+    return {f.name: data[f.name] for f in fields(cls) if f.name in data}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
