@@ -31,9 +31,12 @@ def log(**values: float) -> None:
     """
     import sys
 
-    recorder = sys.modules.get("gpu_engine.worker.recorder")
-    if recorder is not None and recorder.current is not None:
-        recorder.current.metric(values)
+    # Under the second name in a script that the panel observes (worker/observe.py).
+    for name in ("gpu_engine.worker.recorder", "_gpu_panel.worker.recorder"):
+        recorder = sys.modules.get(name)
+        if recorder is not None and recorder.current is not None:
+            recorder.current.metric(values)
+            return
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """The event schema: what a rank appends to its file, and how a reader tails it.
 
-Standard library only: a rank imports this in any environment that has torch.
+Standard library only, and no newer than Python 3.9: a rank imports this in any environment
+that has torch.
 
 One JSON object a line: `t` (unix seconds), `kind`, then the kind's fields. Strict JSON, so a
 value that is not finite goes as the string "NaN", "Infinity" or "-Infinity". One writer a
@@ -11,15 +12,15 @@ half-written last line, which it keeps until the rest is there.
 |---|---|
 | start | rank, local_rank, node, pid, started (process start, clock ticks since boot), device (list of labels), world_size, attempt |
 | schedule | total_steps, steps_per_epoch, epochs, examples, dropped (examples an epoch leaves out), first_step, batch (global) |
-| step | step (last covered), n, epoch, loss (mean of the n), losses (each) or loss_min and loss_max, lr, samples_per_s (this rank's own), data_wait (share of time, 0 to 1), skipped (steps so far that a GradScaler or on_nonfinite left out) |
+| step | step (last covered), n, epoch, loss (mean of the n), losses (each) or loss_min and loss_max, lr, samples_per_s (this rank's own), data_wait (share of time, 0 to 1), skipped (steps so far that a GradScaler or on_nonfinite left out); of a person's own script: no epoch, samples_per_s, data_wait; grad_norm where asked for; others (optimizers beside the first: index → name, step, n, loss, losses or loss_min and loss_max); n 0: nothing new but in others |
 | memory | gpu_allocated, gpu_reserved, gpu_peak (lists of bytes, one entry a device), gpu_process, rss |
 | metric | step, and each name → value |
 | eval | step, and each name → value |
 | checkpoint | step, path (relative to the run folder), seconds, bytes |
-| phase | phase (init, data, forward, backward, optimizer, eval, checkpoint, done), since (unix seconds), step: the heartbeat |
+| phase | phase (init, data, forward, backward, optimizer, eval, checkpoint, done; running: of a person's own script, all that is neither backward nor optimizer), since (unix seconds), step: the heartbeat |
 | warning | message |
 | error | type, message, traceback, phase, step; for out of memory also allocated, reserved, requested |
-| end | outcome (completed, stopped, failed), steps, seconds |
+| end | outcome (completed, stopped, failed; null: the exit status will tell, and the supervisor writes it), steps, seconds |
 """  # noqa: E501
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def number(value: Any) -> float | None:
     """A number as an event carries it, back as a float ("NaN" as nan); None if it is none."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return float(value)
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
@@ -137,6 +138,6 @@ def strict(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
         return {str(k): strict(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [strict(v) for v in value]
     return value

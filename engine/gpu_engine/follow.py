@@ -88,8 +88,11 @@ class RankView:
         step = _int(event.get("step"))
         if step is None:
             return
-        self.step, self.epoch = step, _int(event.get("epoch"))
         self.skipped = _int(event.get("skipped"))
+        self._beside(event)
+        if event.get("n") == 0:  # of other optimizers alone
+            return
+        self.step, self.epoch = step, _int(event.get("epoch"))
         losses = event.get("losses")
         last = losses[-1] if isinstance(losses, list) and losses else event.get("loss")
         self.loss, self.lr = number(last), number(event.get("lr"))
@@ -97,6 +100,19 @@ class RankView:
         self.data_wait = number(event.get("data_wait"))
         self.step_times.append((number(event["t"]) or 0.0, step))
         del self.step_times[:-100]
+
+    def _beside(self, event: dict[str, Any]) -> None:
+        """A script's further optimizers, and its gradients' norm: named values like any."""
+        norm = number(event.get("grad_norm"))
+        if norm is not None:
+            self.metrics["grad_norm"] = norm
+        others = event.get("others")
+        for index, other in (others.items() if isinstance(others, dict) else ()):
+            losses = other.get("losses") if isinstance(other, dict) else None
+            last = losses[-1] if isinstance(losses, list) and losses else \
+                other.get("loss") if isinstance(other, dict) else None
+            if (value := number(last)) is not None:
+                self.metrics[f"loss[{index}]"] = value
 
     def _memory(self, event: dict[str, Any]) -> None:
         for name in ("gpu_allocated", "gpu_reserved", "gpu_peak"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine import command as cmd
@@ -10,6 +12,9 @@ from gpu_engine.devices import Device
 
 if TYPE_CHECKING:
     from gpu_engine.plan import LaunchPlan, Process
+
+HOOK = str(Path(__file__).parent / "hook")
+"""The folder whose sitecustomize lets a person's own command be seen; see worker/observe.py."""
 
 
 def visible(devices: Sequence[Device]) -> dict[str, str]:
@@ -41,7 +46,7 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     if plan.mode in ("single", "dp") or once:
         return (_once(plan, devices, argv, environ),)
     if launcher == "torchrun" or (launcher == "auto" and plan.mode == "multinode"):
-        return (_torchrun(plan, devices, argv),)
+        return (_torchrun(plan, devices, argv, environ),)
     return tuple(_rank(plan, i, devices, argv, environ) for i in range(plan.local_world_size))
 
 
@@ -75,6 +80,7 @@ def _once(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
 
     cores = tuple(sorted({c for d in devices for c in d.cores}))
     env = visible(devices) | _threads(len(cores) or None, environ)
+    env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     first = plan.ranks[0].rank
     return Process(argv, env, tuple(r.rank for r in plan.ranks), "rank", cores,
                    f"ranks/{first:05d}.log")
@@ -93,10 +99,12 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, 
         "GROUP_RANK": str(plan.node_rank), "GROUP_WORLD_SIZE": str(plan.nodes),
         "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port),
     }
+    env |= _observed(plan, [rank.rank], environ)
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log")
 
 
-def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...]) -> Process:
+def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
+              environ: Mapping[str, str]) -> Process:
     from gpu_engine.plan import RUN_DIR, Process
 
     options = torchrun_options(plan)
@@ -106,8 +114,22 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...]
     whole = cmd.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
     env = visible(devices) | {"PYTHONUNBUFFERED": "1"}
+    env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),
                    f"node{plan.node_rank}.log")
+
+
+def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]
+              ) -> dict[str, str]:
+    """What lets a person's own command be seen: the hook, first on the path of every Python below
+    it, and which ranks and devices are its own. Our own worker tells by itself."""
+    if plan.spec.task.command is None:
+        return {}
+    inherited = environ.get("PYTHONPATH")
+    before = [p for p in inherited.split(os.pathsep) if p != HOOK] if inherited else []
+    labels = [d.label for r in plan.ranks if r.rank in ranks for d in r.devices]
+    return {"PYTHONPATH": os.pathsep.join([HOOK, *before]), "GPU_PANEL_RANK": str(ranks[0]),
+            "GPU_PANEL_DEVICES": ";".join(labels)}
 
 
 def _threads(count: int | None, environ: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gpu_engine import command as cmd
 from gpu_engine import procs
 from gpu_engine.devices import Device, lease
 from gpu_engine.errors import UserError
@@ -18,7 +19,9 @@ from gpu_engine.plan import RUN_DIR
 from gpu_engine.preflight import free_port
 from gpu_engine.runs import Cause, RankProcess, Run, State, StateName, leases_folder
 from gpu_engine.supervisor import children as ch
+from gpu_engine.supervisor import scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
+from gpu_engine.supervisor.scripts import Seen
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)
 _WAKE_GRACE = 5.0
@@ -27,8 +30,9 @@ _LINGER = 30.0
 """Seconds that ranks get to end once one of them has completed."""
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-            "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID")
-"""Left by a launcher around us: a rank would take them for its own."""
+            "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
+            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
+"""Left by a launcher or a run around us: a rank would take them for its own."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +43,14 @@ class Attempt:
 
     number: int
     children: list[ch.Child] = field(default_factory=list)
-    events: dict[int, _Seen] = field(default_factory=dict)
+    events: dict[int, Seen] = field(default_factory=dict)
     asked: float | None = None
     """Monotonic seconds when the ranks were asked to stop."""
     deadline: float | None = None
     """Monotonic seconds after which what is left is killed."""
+
+    below: dict[int, scripts.Below] = field(default_factory=dict)
+    """Launchers by pid whose ranks, and not they, were asked to stop."""
 
     @property
     def killed(self) -> bool:
@@ -54,25 +61,6 @@ class Attempt:
         return [c for c in self.children if c.running]
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What the supervisor needs of a rank's events."""
-
-    tail: Tail
-    pid: int | None = None
-    error: dict[str, Any] | None = None
-    outcome: str | None = None
-
-    def read(self) -> None:
-        for event in self.tail.read():
-            if event["kind"] == "start":
-                self.pid, self.error, self.outcome = event.get("pid"), None, None
-            elif event["kind"] == "error" and self.error is None:
-                self.error = event
-            elif event["kind"] == "end":
-                self.outcome = event.get("outcome")
-
-
 class Supervisor:
     """Supervises one run. Everything happens in the calling thread."""
 
@@ -81,6 +69,8 @@ class Supervisor:
         self.plan = run.plan()
         self.spec = self.plan.get("spec", {})
         self.is_task = "use" in self.spec.get("task", {})
+        command = self.spec.get("task", {}).get("command")
+        self.launches = bool(command) and cmd.launches_itself(command)
         self.grace = float(self.spec.get("run", {}).get("grace", 60.0))
         self.stop_asked = False
         pid = os.getpid()
@@ -151,15 +141,18 @@ class Supervisor:
         self._say("running", processes=self._processes(attempt))
         while attempt.running:
             self._hear(attempt, self._wait(attempt))
+            self._look(attempt)
         left = ch.kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)
-        for seen in attempt.events.values():
-            seen.read()
+        self._read(attempt)
         self.state = replace(self.state, processes=self._processes(attempt))
         now = _oom_kills()
         counted = None if now is None or oom_before is None else now - oom_before
-        return self._judge(attempt, counted)
+        judged = self._judge(attempt, counted)
+        if not self.is_task:
+            scripts.write_ends(self.run, attempt.events, attempt.children, self.stop_asked)
+        return judged
 
     def _start(self, attempt: Attempt) -> Cause | None:
         """Start all processes; a Cause where one could not be."""
@@ -170,6 +163,8 @@ class Supervisor:
             env |= process["env"]
             env |= {"GPU_PANEL_RUN": str(self.run.path), "PYTHONUNBUFFERED": "1",
                     "GPU_PANEL_ATTEMPT": str(attempt.number)}
+            if self._direct(process["role"]):
+                env["GPU_PANEL_DIRECT"] = str(os.getpid())
             if env.get("MASTER_PORT") == "0":
                 env["MASTER_PORT"] = port  # fresh each attempt: the last one's may linger
             argv = [a.replace(RUN_DIR, str(self.run.path)) for a in process["argv"]]
@@ -188,12 +183,32 @@ class Supervisor:
                      ",".join(map(str, ranks)), child.pid)
             attempt.children.append(child)
             for rank in ranks:
-                attempt.events[rank] = _Seen(Tail(self.run.events(rank)))
+                attempt.events[rank] = Seen(Tail(self.run.events(rank)), attempt.number)
         return None
+
+    def _direct(self, role: str) -> bool:
+        """Whether a process that we start is itself a rank of a person's own script."""
+        return not self.is_task and not self.launches and role == "rank"
+
+    def _read(self, attempt: Attempt) -> None:
+        """Read what is new of the ranks' events; scripts may have ranks that no plan knows of."""
+        if not self.is_task:
+            for rank in set(self.run.ranks()) - set(attempt.events):
+                attempt.events[rank] = Seen(Tail(self.run.events(rank)), attempt.number)
+        for seen in attempt.events.values():
+            seen.read()
+
+    def _look(self, attempt: Attempt) -> None:
+        """What has to be looked at now and then while a script runs."""
+        if attempt.below:
+            scripts.end_launchers(attempt.running, attempt.below)
+        for child in attempt.children:
+            if self._direct(child.role):
+                scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
 
     def _wait(self, attempt: Attempt) -> int | None:
         """The next signal for us, or None after a while."""
-        timeout = 1.0
+        timeout = 0.1 if attempt.below else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
         got = signal.sigtimedwait(_HEARD, timeout)
@@ -216,8 +231,7 @@ class Supervisor:
         for child in ended:
             log.info("rank %s (pid %d) ended with %s", ",".join(map(str, child.ranks)), child.pid,
                      child.status)
-        for seen in attempt.events.values():
-            seen.read()
+        self._read(attempt)
         self.state = replace(self.state, processes=self._processes(attempt))
         if attempt.running and attempt.asked is None:
             bad = any(c.status != 0 or self._too_early(attempt, c) for c in ended)
@@ -245,20 +259,20 @@ class Supervisor:
         self._limit(attempt, self.grace)
         self._say("stopping")
         for child in attempt.running:
-            if child.role == "rank" or not self._ask_below(attempt, child):
+            launcher = child.role == "launcher" or self.launches
+            if not launcher or not self._ask_below(attempt, child):
                 child.signal(signal.SIGTERM)
 
     def _ask_below(self, attempt: Attempt, launcher: ch.Child) -> bool:
         """SIGTERM to the ranks that say they live below `launcher`; False: none does."""
         below = set(ch.descendants(launcher.pid))
-        found = False
-        for rank in launcher.ranks:
-            seen = attempt.events[rank]
-            seen.read()
-            if seen.pid in below:
-                os.kill(seen.pid, signal.SIGTERM)
-                found = True
-        return found
+        self._read(attempt)
+        asked = [s.pid for s in attempt.events.values() if s.pid in below]
+        for pid in asked:
+            os.kill(pid, signal.SIGTERM)
+        if asked and launcher.role == "rank":
+            attempt.below[launcher.pid] = scripts.Below(asked)
+        return bool(asked)
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
         if seconds is None:
@@ -280,8 +294,10 @@ class Supervisor:
                     _tail(self._log_of(child, rank)))
             for child in attempt.children if not child.killed for rank in child.ranks
             if child.status != 0 or self._too_early(attempt, child)
-            or attempt.events[rank].error is not None
+            or (self.is_task and attempt.events[rank].error is not None)
         ]
+        if not self.is_task:
+            failures += scripts.errors_below(attempt.events, attempt.children)
         if self.stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake]
             if not erred:
@@ -298,8 +314,9 @@ class Supervisor:
 
     def _log_of(self, child: ch.Child, rank: int) -> Path:
         own = self.run.log(rank)
-        return own if own.exists() or child.role == "rank" else \
-            self.run.path / f"node{self.plan.get('node_rank', 0)}.log"
+        if child.role == "rank":  # one process, one log, however many ranks
+            return self.run.log(child.ranks[0])
+        return own if own.exists() else self.run.path / f"node{self.plan.get('node_rank', 0)}.log"
 
     # --- state ---------------------------------------------------------------------------------
 

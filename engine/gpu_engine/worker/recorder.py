@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_engine import events
+from .. import events
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class Recorder:
         """The first step whose loss was not a finite number, and that loss."""
         self.watch: Callable[[], None] | None = None
         """Called at each tick, in the recorder's thread."""
-        self._out = _Patient(path)
+        self._out = _Patient(path, self._complain)
         self._lock = threading.RLock()
         self._queue: deque[tuple] = deque()
         self._losses: _PinnedLosses | None = None
@@ -176,14 +176,7 @@ class Recorder:
         took = max(end - self._rate_from, 1e-9)
         self._rate_from = end
         losses = [x for s in steps if (x := s[2]) is not None]
-        fields: dict[str, Any] = {"step": step, "n": len(steps), "epoch": epoch}
-        if losses:
-            fields["loss"] = _short(sum(losses) / len(losses))
-            if len(steps) <= _EACH_LOSS_UP_TO:
-                fields["losses"] = [_short(x) for x in losses]
-            else:
-                finite = [x for x in losses if math.isfinite(x)] or losses
-                fields["loss_min"], fields["loss_max"] = _short(min(finite)), _short(max(finite))
+        fields = {"step": step, "n": len(steps), "epoch": epoch} | losses_of(losses)
         rate = sum(s[4] for s in steps) / took
         fields |= {"lr": lr, "samples_per_s": round(rate, 1),
                    "data_wait": round(min(sum(s[5] for s in steps) / took, 1.0), 4),
@@ -207,6 +200,19 @@ class Recorder:
                               ("gpu_peak", "allocated_bytes.all.peak")):
                 fields[name] = [s.get(key, 0) for s in stats]
         return fields
+
+
+def losses_of(losses: list[float]) -> dict[str, Any]:
+    """The fields of a step event that say what these losses were."""
+    if not losses:
+        return {}
+    fields: dict[str, Any] = {"loss": _short(sum(losses) / len(losses))}
+    if len(losses) <= _EACH_LOSS_UP_TO:
+        fields["losses"] = [_short(x) for x in losses]
+    else:
+        finite = [x for x in losses if math.isfinite(x)] or losses
+        fields["loss_min"], fields["loss_max"] = _short(min(finite)), _short(max(finite))
+    return fields
 
 
 class _PinnedLosses:
@@ -253,8 +259,9 @@ class _Patient:
     """An events file that survives a full disk: it pauses, counts what it leaves out, and says
     so when there is room again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
         self._out = events.EventWriter(path)
+        self._complain = complain
         self._paused_at: float | None = None
         self._retry_at = 0.0
         self._lost = 0
@@ -276,7 +283,7 @@ class _Patient:
         except OSError as err:
             if self._paused_at is None:
                 self._paused_at = now
-                sys.stderr.write(f"recorder: events can't be written: {err}\n")
+                self._complain(f"events can't be written: {err}")
             self._retry_at = now + _RETRY
             self._lost += len(lines)
 

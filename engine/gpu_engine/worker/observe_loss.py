@@ -1,0 +1,197 @@
+"""What `backward()` differentiates, as a number, without waiting for the GPU.
+
+On the CPU a loss is read at once. On a GPU it is copied into pinned host memory behind the
+kernels that make it, and looked at later by reading that memory alone: no CUDA call is made
+from another thread, as the capture of a CUDA graph forbids those, and no event is recorded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+
+_SLOTS = 4096
+_EMPTY = 0x7FF4_DEAD_BEEF_0001
+"""The bits of a slot that nothing has arrived in: a NaN that no conversion to double gives."""
+
+
+class Later:
+    """A sum of losses of which some are still on their way."""
+
+    __slots__ = ("_known", "_parts", "_ring")
+
+    def __init__(self, ring: _Ring, parts: list[Any], known: bool = True) -> None:
+        self._ring, self._parts, self._known = ring, parts, known
+
+    @property
+    def arrived(self) -> bool:
+        return all(self._ring.arrived(n) for part in self._parts if isinstance(part, tuple)
+                   for n in part)
+
+    def take(self) -> float | None:
+        """Once, and only what has arrived: it makes room for others."""
+        total = 0.0
+        for part in self._parts:
+            if isinstance(part, tuple):
+                value, *divisor = map(self._ring.take, part)
+                total += value / divisor[0] if divisor else value
+            else:
+                total += part
+        return total if self._known else None
+
+
+def arrived(value: Any) -> bool:
+    return not isinstance(value, Later) or value.arrived
+
+
+def taken(value: Any) -> Any:
+    return value.take() if isinstance(value, Later) else value
+
+
+class _Ring:
+    """Numbers on their way from a GPU, in pinned memory."""
+
+    def __init__(self, slots: int = _SLOTS, *, pin: bool = True) -> None:
+        with torch.inference_mode(False):
+            # Explicit about everything: the script may have set other defaults.
+            bits = torch.full((slots,), _EMPTY, dtype=torch.int64, device="cpu")
+            self._values = (bits.pin_memory() if pin else bits).view(torch.float64)
+        # The other thread looks at the memory itself: it calls nothing of torch.
+        self._bits = (ctypes.c_int64 * slots).from_address(self._values.data_ptr())
+        self._slots = slots
+        self._put = self._taken = 0
+
+    def put(self, value: torch.Tensor) -> int | None:
+        """Start copying; the number to ask for it by. None: no room, rather lose it than wait."""
+        if self._put - self._taken >= self._slots:
+            return None
+        slot = self._put % self._slots
+        self._values[slot].copy_(value, non_blocking=True)
+        self._put += 1
+        return slot
+
+    def arrived(self, slot: int) -> bool:
+        return self._bits[slot] != _EMPTY
+
+    def take(self, slot: int) -> float:
+        value = struct.unpack("d", struct.pack("q", self._bits[slot]))[0]
+        self._bits[slot] = _EMPTY
+        self._taken += 1
+        return value
+
+
+class Losses:
+    """Adds up what is differentiated between two steps."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._unknown = False
+        self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
+        self._scale: Any = None
+        self._ring: _Ring | None = None
+
+    def __len__(self) -> int:
+        return len(self._parts) + self._unknown
+
+    def add(self, tensors: Any, gradients: Any) -> None:
+        """`backward(tensors, gradients)` is about to run."""
+        if isinstance(tensors, torch.Tensor):
+            tensors, gradients = (tensors,), (gradients,)
+        elif gradients is None or isinstance(gradients, torch.Tensor):
+            gradients = (gradients,) * len(tensors)
+        for tensor, gradient in zip(tensors, gradients):  # noqa: B905 - Python 3.9
+            part = self._part(tensor, gradient)
+            if part is None:
+                self._unknown = True
+            elif isinstance(part, float) and len(self._parts) > 64 \
+                    and isinstance(self._parts[-1], float):
+                self._parts[-1] += part
+            else:
+                self._parts.append(part)
+        self._scale = None
+
+    def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
+        """A GradScaler has made `outputs` of `inputs`; `scale`: its factor, a tensor."""
+        pairs = [(outputs, inputs)] if isinstance(outputs, torch.Tensor) else \
+            list(zip(outputs, inputs)) if isinstance(outputs, (list, tuple)) else []  # noqa: B905
+        for out, of in pairs:
+            if isinstance(out, torch.Tensor) and out is not of:
+                # Detached: the graph behind it must not live on for our sake.
+                self._scaled.append((weakref.ref(out), of.detach()))
+        self._scale = scale
+
+    def take(self) -> float | Later | None:
+        """The sum since the last `take`; None: nothing, or something that has no number. Who takes
+        a Later must take its value too."""
+        parts, self._parts = self._parts, []
+        unknown, self._unknown = self._unknown, False
+        self._scaled.clear()
+        if any(isinstance(p, tuple) for p in parts):
+            return Later(self._ring, parts, not unknown)
+        return None if unknown or not parts else sum(parts)
+
+    def read(self, value: torch.Tensor) -> float | Later | None:
+        """A tensor of one element as a number, now or later."""
+        part = self._number(value)
+        return Later(self._ring, [part]) if isinstance(part, tuple) else part
+
+    def _part(self, tensor: Any, gradient: Any) -> Any:
+        """A float, a tuple of slots (value, or value and divisor), or None: unknown."""
+        if not isinstance(tensor, torch.Tensor):
+            return None  # a GradientEdge
+        scale, self_scale = None, self._scale
+        for ref, of in self._scaled:
+            if ref() is tensor:
+                tensor, self_scale = of, None
+                break
+        if self_scale is not None:
+            scale = self_scale  # scaled, then changed, so that it's another tensor
+        if gradient is not None:
+            # A vector of losses (one an example, one a GPU) with its weights is a loss; a
+            # matrix is an activation, as between two stages of a pipeline.
+            if tensor.dim() > 1:
+                return None
+            with torch.no_grad():
+                tensor = (tensor.detach() * gradient.detach()).sum()
+        if tensor.numel() != 1:
+            return None
+        value = self._number(tensor)
+        if scale is None or value is None:
+            return value
+        divisor = self._number(scale)
+        if divisor is None:
+            return None
+        if isinstance(value, tuple):
+            return (*value, *divisor) if isinstance(divisor, tuple) else None
+        return value / divisor if isinstance(divisor, float) else None
+
+    def _number(self, tensor: torch.Tensor) -> Any:
+        if type(tensor) is not torch.Tensor:
+            tensor = _plain(tensor)
+            if tensor is None:
+                return None
+        if tensor.is_cpu:
+            return float(tensor.item())
+        if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
+            return None
+        if self._ring is None:
+            self._ring = _Ring()
+        slot = self._ring.put(tensor.detach().reshape(()))
+        return None if slot is None else (slot,)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A subclass's tensor as a plain one where that asks nothing of it; a DTensor whose parts
+    lie on several ranks would have to talk to them."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+            return tensor.detach().as_subclass(torch.Tensor)
+        local = getattr(tensor, "_local_tensor", None)
+        if local is not None and all(p.is_replicate() for p in tensor.placements):
+            return local
+    return None

@@ -1,0 +1,359 @@
+"""What one observed process is doing: its steps, their losses, its faults, forks and end.
+
+Told by the wrappers and hooks of `observe`, in whatever thread the script calls them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import observe_loss, observe_rank, recorder
+
+ALONE = 100  # calls of backward() without any step
+SUCCESSION = 50  # steps of another optimizer without one of the first
+_FAULTS = 5  # of our own, after which we keep out of it
+_HOOKS = str(Path(__file__).with_name("observe.py"))
+
+
+class _Here(threading.local):
+    """What this thread is inside of."""
+
+    steps = 0
+    """Optimizer steps, one within another."""
+    closed = False
+    """Whether a loss was already counted in this step."""
+
+
+class Observer:
+    """All that is known in this process. Every method may be called from the script's calls."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.losses = observe_loss.Losses()
+        self.rec: observe_rank.Watcher | None = None
+        self.tried = False
+        """Whether this process has tried to become a rank."""
+        self.off = False
+        self.stepped = 0
+        """Steps of all optimizers."""
+        self._began = time.monotonic()
+        self._here = _Here()
+        self._optimizers: list[_Optimizer] = []
+        self._alone = 0
+        self._faults = 0
+        self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
+        self._error: BaseException | None = None
+
+    # --- becoming a rank -----------------------------------------------------------------------
+
+    def early(self) -> None:
+        """Show signs of life of a process that was started as a rank, before it trains."""
+        who = observe_rank.identity()
+        self.rec = observe_rank.Watcher(self._path(who["rank"]), self.run)
+        self.rank = who["rank"]
+        recorder.current = self.rec
+        self.rec.phase = "running"
+        self.rec.begin()
+
+    def become(self, tensor: Any = None) -> None:
+        """Claim the rank that this process is."""
+        self.tried = True
+        who = observe_rank.identity()
+        early, self.rec = self.rec, None
+        if early is not None and self.rank != who["rank"]:
+            early.pause()
+            early.let_go()
+            early = None
+        rec = early or observe_rank.Watcher(self._path(who["rank"]), self.run)
+        if not rec.claim():
+            rec.pause()
+            rec.let_go()
+            recorder.current = None
+            self.off = True
+            self._warn(who["rank"], f"process {os.getpid()} also trains as rank {who['rank']}, "
+                                    "which another process holds: it is not shown")
+            return
+        cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
+        device = observe_rank.labels(who, cuda)
+        rec.device = cuda if len(device) == 1 else None
+        if early is None:
+            rec.write("start", **observe_rank.start_fields(who, device))
+        self.rec, self.rank = rec, who["rank"]
+        recorder.current = rec
+        if not rec.started:
+            rec.begin()
+        self._hooks_of_a_rank()
+
+    def _path(self, rank: int) -> Path:
+        return self.run / "ranks" / f"{rank:05d}.jsonl"
+
+    def _warn(self, rank: int, text: str) -> None:
+        """A whole line in one write, as it is another process's file."""
+        from .. import events
+
+        fd = os.open(self._path(rank), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, events.encode("warning", {"message": text}))
+        finally:
+            os.close(fd)
+
+    def _hooks_of_a_rank(self) -> None:
+        before = sys.excepthook
+
+        @functools.wraps(before)
+        def excepthook(kind: Any, err: Any, trace: Any) -> None:
+            with contextlib.suppress(Exception):
+                _without_us(err)
+                self.failed(err)
+            before(kind, err, err.__traceback__ if err is not None else trace)
+
+        sys.excepthook = excepthook
+        with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
+            if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+                faulthandler.register(signal.SIGUSR2, all_threads=True)
+
+    # --- what the script does ------------------------------------------------------------------
+
+    def backward(self, tensors: Any, gradients: Any) -> None:
+        """`backward()` is about to run."""
+        if not self.tried:
+            self.become(tensors)
+        rec = self.rec
+        if rec is None:
+            return
+        if not rec.started:
+            rec.begin()  # after a fork
+        here = self._here
+        rec.phase = "backward"
+        if here.steps:
+            if here.closed:
+                return
+            here.closed = True
+        elif not self.stepped:
+            self._without_steps()
+        self.losses.add(tensors, gradients)
+
+    def backward_done(self) -> None:
+        if self.rec is not None:
+            self.rec.phase = "optimizer" if self._here.steps else "running"
+
+    def step_begins(self, optimizer: Any) -> None:
+        if not self.tried:
+            self.become()
+        if self.rec is None:
+            return
+        here = self._here
+        if here.steps and _wrappers_on_stack() <= 1:
+            here.steps = 0  # the one before was left by an exception
+        here.steps += 1
+        if here.steps == 1:
+            here.closed = False
+            self.rec.phase = "optimizer"
+
+    def step_ends(self, optimizer: Any) -> None:
+        here = self._here
+        rec = self.rec
+        if rec is None or not here.steps:
+            return
+        here.steps -= 1
+        if here.steps:
+            return
+        self.stepped += 1
+        rec.phase = "running"
+        loss = self.losses.take()
+        if _found_inf(optimizer):
+            rec.skipped += 1
+            rec.forget(loss)
+            return
+        mine = self._which(optimizer, loss)
+        if mine is None:
+            return
+        mine.steps += 1
+        if mine.index == 0:
+            rec.step_now = mine.steps
+        norm = self._norm_of(optimizer) if self._norm and mine.index == 0 else None
+        rec.took(mine.index, mine.name, mine.steps, loss, _lr(optimizer), norm)
+
+    def skipped(self) -> None:
+        """A GradScaler has left a step out."""
+        if self.rec is not None:
+            self.rec.skipped += 1
+            self.rec.forget(self.losses.take())
+
+    def _without_steps(self) -> None:
+        """Nothing but calls of backward() so far: after many, each is a step."""
+        self._alone += 1
+        if self._alone < ALONE:
+            return
+        if self._alone == ALONE:
+            self.rec.forget(self.losses.take())
+            self.rec.write("warning", message=f"{ALONE} calls of backward() and no step of a "
+                           "torch optimizer was seen: each call is shown as a step")
+            return
+        self.rec.step_now = self._alone - 1
+        self.rec.took(0, "backward", self._alone - 1, self.losses.take(), None, None)
+
+    def _which(self, optimizer: Any, loss: Any) -> _Optimizer | None:
+        """The optimizer's place among those that step on losses of their own."""
+        known = self._optimizers
+        for one in known:
+            if one.ref() is optimizer:
+                break
+        else:
+            one = next((o for o in known if o.ref() is None), None)
+            if one is None:
+                if known and loss is None:
+                    return None  # it shares another's loss, as Muon beside Adam
+                one = _Optimizer(len(known))
+                known.append(one)
+            one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
+        first = known[0]
+        if one is first:
+            for other in known:
+                other.since = 0
+        elif loss is None:
+            return None
+        else:
+            one.since += 1
+            if one.since > SUCCESSION:
+                first.ref, one.ref = one.ref, first.ref
+                first.name, one.name = one.name, first.name
+                one.since = 0
+                return first
+        return one
+
+    def _norm_of(self, optimizer: Any) -> Any:
+        grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
+                 if p.grad is not None]
+        if not grads:
+            return None
+        with torch.no_grad():
+            norms = torch._foreach_norm(grads)
+            return self.losses.read(torch.linalg.vector_norm(
+                torch.stack([n.float().to(norms[0].device, non_blocking=True) for n in norms])))
+
+    # --- faults, forks, the end ----------------------------------------------------------------
+
+    def fault(self, err: BaseException) -> None:
+        """One of our own: noted, and after a few of them we keep out of it. Never raises."""
+        with contextlib.suppress(Exception):
+            self._faults += 1
+            self.off = self._faults >= _FAULTS
+            text = f"observing: {type(err).__name__}: {err}"
+            if self.off:
+                text += "; no more is observed of this process"
+            if self.rec is not None:
+                self.rec.write("warning", message=text)
+            else:
+                observe_rank.note(text, self.run)
+
+    def failed(self, err: BaseException) -> None:
+        if self.rec is not None and err is not None and err is not self._error:
+            self._error = err
+            self.rec.write("error", **observe_rank.error_fields(err), phase=self.rec.phase,
+                           step=self.rec.step_now)
+
+    def before_fork(self) -> None:
+        if self.rec is not None:
+            self.rec.pause()
+
+    def after_fork(self) -> None:
+        """In the parent. Python from 3.12 on warns of a fork beside threads, and counts them
+        after this: then the thread waits for the next backward(), unless there are others."""
+        if self.rec is not None and not self.rec.started and (
+                sys.version_info < (3, 12) or len(os.listdir("/proc/self/task")) > 1):  # noqa: PTH208
+            self.rec.begin()
+
+    def in_child(self) -> None:
+        """A fork of a rank is no rank, until it trains itself."""
+        rec, self.rec = self.rec, None
+        recorder.current = None
+        self.tried = self.off = False
+        self.losses = observe_loss.Losses()
+        self._optimizers, self._alone, self.stepped = [], 0, 0
+        self._here = _Here()
+        if rec is not None:
+            rec.let_go()
+
+    def finish(self) -> None:
+        """The interpreter ends. How, only the exit status will tell."""
+        rec = self.rec
+        if rec is None:
+            return
+        self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+        self.rec = None
+        rec.close()
+        if self.tried:
+            rec.phase = "done"
+            rec.write("end", outcome="failed" if self._error is not None else None,
+                      steps=rec.step_now, seconds=round(time.monotonic() - self._began, 3))
+        rec.let_go()
+
+
+class _Optimizer:
+    """An optimizer as it is known here."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.steps = 0
+        self.since = 0
+        """Steps since the first optimizer's last one."""
+        self.ref: Callable[[], Any] = lambda: None
+        self.name = ""
+
+
+def _lr(optimizer: Any) -> float | None:
+    lr = optimizer.param_groups[0].get("lr")
+    if isinstance(lr, torch.Tensor):
+        return float(lr.item()) if lr.is_cpu else None  # reading it would wait for the GPU
+    return None if lr is None else float(lr)
+
+
+def _found_inf(optimizer: Any) -> bool:
+    """Whether a fused optimizer was told by a GradScaler to leave the step out."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item())
+
+
+def _wrappers_on_stack() -> int:
+    """How many calls of an optimizer's hooked `step` this thread is really inside of."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename in (__file__, _HOOKS):
+        frame = frame.f_back
+    code, count = frame.f_code, 0
+    while frame is not None:
+        count += frame.f_code is code
+        frame = frame.f_back
+    return count
+
+
+def _without_us(err: BaseException | None) -> None:
+    """Take our own frames out of a traceback that is about to be printed."""
+    seen: set[int] = set()
+    while err is not None and id(err) not in seen:
+        seen.add(id(err))
+        while err.__traceback__ is not None and _ours(err.__traceback__):
+            err.__traceback__ = err.__traceback__.tb_next
+        trace = err.__traceback__
+        while trace is not None:
+            while trace.tb_next is not None and _ours(trace.tb_next):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
+        err = err.__cause__ or err.__context__
+
+
+def _ours(trace: Any) -> bool:
+    return trace.tb_frame.f_code.co_filename in (__file__, _HOOKS)

@@ -1,0 +1,79 @@
+"""Running a script under the panel's command line and without it, and what was seen of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine import runs
+from gpu_engine.events import Tail
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A script's run: by itself, and observed."""
+
+    run: runs.Run
+    state: dict
+    bare: subprocess.CompletedProcess[bytes] | None
+
+    def events(self, rank: int = 0) -> list[dict]:
+        return Tail(self.run.events(rank)).read(1 << 24)
+
+    def of(self, kind: str, rank: int = 0) -> list[dict]:
+        return [e for e in self.events(rank) if e["kind"] == kind]
+
+    def log(self, rank: int = 0) -> str:
+        return self.run.log(rank).read_text(errors="replace")
+
+    def printed(self, name: str = "loss") -> list[float]:
+        """The losses that the script printed, as exactly as events carry them."""
+        return [float(f"{float(line.removeprefix(name)):.9g}") for line in self.log().splitlines()
+                if line.startswith(name + " ")]
+
+    def losses(self, rank: int = 0) -> list[float]:
+        return [x for e in self.of("step", rank) for x in e.get("losses", ())]
+
+    def others(self, index: int = 1) -> list[dict]:
+        found = [e.get("others", {}).get(str(index)) for e in self.of("step")]
+        return [o for o in found if o]
+
+    def same_as_without(self) -> None:
+        """The same output to the last byte, and the same exit status."""
+        assert self.bare is not None
+        assert self.run.log(0).read_bytes() == self.bare.stdout
+        assert self.state["processes"][0]["exit"] == self.bare.returncode
+
+
+def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run, dict]:
+    done = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--json", *args], timeout=150,
+                          capture_output=True, text=True, env=os.environ | (env or {}))
+    assert done.stdout, done.stderr
+    state = json.loads(done.stdout)
+    return runs.find(state["id"]), state
+
+
+def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
+            python: tuple[str, ...] = (PYTHON,), options: tuple[str, ...] = ("--devices", "cpu:0"),
+            ) -> Ran:
+    """Run a script (of tests/scripts, with its arguments) under the panel; `bare`: beside that
+    also by itself, at the same time."""
+    command = [*python, str(SCRIPTS / script[0]), *script[1:]]
+    alone = None
+    if bare:
+        alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 stdin=subprocess.DEVNULL, env=os.environ | (env or {})
+                                 | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})
+    try:
+        run, state = engine_run(*options, "--", *command, env=env)
+    finally:
+        out = alone.communicate(timeout=150)[0] if alone else b""
+    return Ran(run, state, subprocess.CompletedProcess(command, alone.returncode, out)
+               if alone else None)

@@ -1,0 +1,68 @@
+"""Every kind of training loop, as a script that knows nothing of the panel: what is recorded of
+it is what it printed, and it runs to the last bit as it does without."""
+
+from __future__ import annotations
+
+import pytest
+
+from .kit import observe
+
+
+@pytest.mark.parametrize(("script", "steps"), [
+    (("plain.py",), 12), (("accumulate.py",), 8), (("autograd.py",), 9), (("lbfgs.py",), 6),
+    (("with_accelerate.py",), 8), (("with_lightning.py",), 6),
+    (("with_lightning.py", "fabric"), 12), (("with_transformers.py", "{tmp}"), 6),
+    (("scaler.py",), 11), (("gan.py",), 10)],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_each_step_and_its_loss_are_seen(home, tmp_path, script, steps):
+    name = "rank 0 loss" if script[0] == "with_accelerate.py" else "loss"
+    seen = observe(*(a.format(tmp=tmp_path) for a in script))
+    assert seen.state["state"] == "completed", seen.log()
+    seen.same_as_without()
+    assert len(seen.printed(name)) == steps
+    assert seen.losses() == seen.printed(name)
+    assert seen.of("step")[-1]["step"] == steps
+    assert not seen.of("warning")
+    kinds = [e["kind"] for e in seen.events()]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert {"phase", "memory"} <= set(kinds)
+    assert seen.events()[-1]["outcome"] == "completed"
+    assert not (seen.run.path / "observe-errors.log").exists()
+
+
+def test_the_learning_rate_and_the_gradients_norm_are_seen(home):
+    seen = observe("accumulate.py", bare=False, env={"GPU_PANEL_GRAD_NORM": "1"})
+    assert seen.of("step")[-1]["lr"] == 0.01 * 0.5 ** 2  # of the last step, not the next
+    assert all(0 < e["grad_norm"] <= 1.00001 for e in seen.of("step"))  # clipped to 1
+    assert seen.losses() == seen.printed()
+
+
+def test_steps_that_a_scaler_leaves_out_are_counted(home):
+    seen = observe("scaler.py", bare=False)
+    assert seen.of("step")[-1]["skipped"] == 1
+    assert seen.losses() == seen.printed()
+
+
+def test_each_of_two_optimizers_has_its_own_loss(home):
+    seen = observe("gan.py", bare=False)
+    others = seen.others()
+    assert [x for o in others for x in o["losses"]] == seen.printed("second")
+    assert (others[-1]["name"], others[-1]["step"]) == ("SGD", 5)
+    assert not seen.others(2)  # it had no loss of its own
+
+
+def test_a_compiled_step_is_compiled_as_ever_and_seen(home):
+    """Its optimizer steps inside the compiled code, where no hook is called: backward counts, but
+    only after a hundred calls; until then nothing is claimed."""
+    seen = observe("compiled.py")
+    assert seen.state["state"] == "completed", seen.log()
+    seen.same_as_without()
+
+
+def test_without_an_optimizer_each_backward_is_a_step_in_the_end(home):
+    seen = observe("by_hand.py")
+    seen.same_as_without()
+    assert "100 calls of backward() and no step" in seen.of("warning")[0]["message"]
+    assert seen.of("step")[-1]["step"] == 114
+    assert seen.losses() == seen.printed()[100:114]

@@ -1,0 +1,24 @@
+"""A step inside torch.compile, up to the optimizer; how often it was compiled is printed."""
+# ruff: noqa: T201
+
+import show
+import torch
+import torch._dynamo.utils
+
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.compile(backend="aot_eager")
+def step(x):
+    loss = (model(x) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+for _ in range(6):
+    show.loss(step(torch.randn(16, 8)))
+print(dict(torch._dynamo.utils.counters["stats"]), len(torch._dynamo.utils.counters["graph_break"]))
+show.weights(model)

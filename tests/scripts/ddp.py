@@ -1,0 +1,42 @@
+"""DDP by torchrun's variables; with `spawn` as argument it starts its own two ranks."""
+
+import os
+import sys
+
+import show
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(rank, world, port=None):
+    torch.set_num_threads(1)
+    where = {} if port is None else {
+        "init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": world}
+    dist.init_process_group("gloo", **where)
+    model = DistributedDataParallel(show.toy())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for step in range(6):
+        loss = (model(torch.randn(16, 8)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        show.loss(loss, f"rank {rank} loss")
+        if sys.argv[-1] == "fail" and rank == 1 and step == 3:
+            raise ValueError("rank one has had enough")
+    if rank == 0:
+        show.weights(model)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "spawn" in sys.argv:
+        import socket
+
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        torch.multiprocessing.spawn(train, (2, port), nprocs=2)
+    else:
+        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

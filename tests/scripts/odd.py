@@ -1,0 +1,89 @@
+"""Ends, prints and forks in ways of its own; the first argument says how."""
+# ruff: noqa: T201, PTH208
+
+import os
+import signal
+import sys
+
+how = sys.argv[1]
+print("path", sys.path[1:], flush=True)
+if how == "sitecustomize":
+    import sitecustomize
+
+    print(sitecustomize.MARK, sitecustomize.__file__, flush=True)
+if how == "no torch":
+    import threading
+
+    print(sorted(sys.modules), threading.active_count(), len(os.listdir("/proc/self/task")),
+          [str(f) for f in sys.meta_path if "_WaitForTorch" not in str(f)], sys.excepthook)
+    sys.exit(7)
+
+if how == "chdir":
+    os.chdir("/")
+import show  # noqa: E402
+import torch  # noqa: E402
+
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step():
+    loss = (model(torch.randn(16, 8)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    show.loss(loss)
+
+
+def workers():
+    """A DataLoader's, forked."""
+    for x in torch.utils.data.DataLoader(torch.randn(32, 8), batch_size=8, num_workers=2):
+        loss = (model(x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        show.loss(loss)
+
+
+for i in range(5):
+    step()
+    if how == "binary":
+        sys.stdout.buffer.write(bytes(range(256)))
+        sys.stdout.flush()
+    if i == 2 and how == "fork":
+        pid = os.fork()
+        if pid == 0:
+            for _ in range(3):
+                torch.randn(3).sum()
+            sys.exit(5)
+        print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    if i == 2 and how == "threads":
+        import threading
+
+        print(threading.enumerate(), threading.active_count(), sorted(sys.modules) == sorted(
+            m for m in sys.modules if "gpu_engine" not in m), flush=True)
+if how == "workers":
+    workers()
+elif how == "raise":
+    try:
+        torch.zeros(3).sum().backward()  # of no graph
+    finally:
+        print("cleaned up", flush=True)
+elif how == "exit":
+    sys.exit(3)
+elif how == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif how == "hook":
+    sys.excepthook = lambda *about: print("mine:", about[0].__name__, flush=True)
+    raise KeyError("theirs")
+elif how == "log":
+    import gpu_engine
+
+    gpu_engine.log(accuracy=0.93, tensor=torch.tensor(2.5))
+elif how == "helper":
+    import subprocess
+
+    env = os.environ | {"RANK": "0"}
+    subprocess.run([sys.executable, __file__, "chdir"], env=env, check=True)
+    step()
+show.weights(model)
