@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import Button, Input, Select
 
 from gpu_engine import presets
+from gpu_engine.devices import Sample
 from gpu_panel.draft import Draft
 from gpu_panel.review import review
 from gpu_panel.screens.dialogs import Message
@@ -81,6 +82,17 @@ async def test_all_none_and_freest():
         await pilot.press("f")
         await settled(pilot, screen)
         assert screen.draft.ids == ["0"]
+
+
+async def test_what_is_not_free_is_left_to_the_person():
+    machine = gpus(2)
+    busy = tuple(Sample(d, 0.9, 70 << 30, 80 << 30, processes=()) for d in machine.devices)
+    async with panel(machine, sampler=StillSampler(machine, busy)) as (pilot, screen):
+        assert screen.draft.ids == []
+        assert "asks for the 2 freest" in shown(screen.query_one(DeviceTable))
+        await pilot.press("space")
+        await settled(pilot, screen)
+        assert screen.review.problems == ()
 
 
 async def test_a_click_ticks():

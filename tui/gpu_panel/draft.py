@@ -186,6 +186,13 @@ class Draft:
         pick = self._asked.get("pick")
         return pick if isinstance(pick, int) and not self._asked.get("ids") else None
 
+    @property
+    def missing(self) -> int:
+        """How many of the freest that the preset asks for could not be ticked."""
+        if self._ticked_by_hand or self.picks is None:
+            return 0
+        return max(0, self.picks - len(self.ids))
+
     def resolve(self, inventory: Inventory, looks: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
         """Turn what the preset asks for into ticks here: UUIDs into rows, a number into the

@@ -18,7 +18,6 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from gpu_engine.devices import HostSample, Inventory
-from gpu_engine.errors import Problem
 from gpu_panel import keys
 from gpu_panel.background import in_thread
 from gpu_panel.device_source import LOOKS, DeviceSource
@@ -145,6 +144,12 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         """What does not fit about the devices, said with them."""
         words = [(f"The preset asks for {name}, which is not here", "warn")
                  for name in self.draft.absent]
+        inventory = self.devices.inventory
+        if not self._unresolved and self.draft.missing and inventory is not None:
+            there = min(self.draft.picks or 0, len(inventory.devices))
+            if len(self.draft.ids) < there:
+                words.append((f"The preset asks for the {self.draft.picks} freest; what is not "
+                              "free is left to you to tick", "warn"))
         if self.review is not None:
             words += [(f"✗ {p.message}", "bad") for p in self.review.problems
                       if p.key.startswith("devices.")]
@@ -288,7 +293,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         else:
             preview.show_problems(found.problems)
         self.form.show_problems(found.problems)
-        self.form.show_verdict(_first(found.problems))
+        self.form.show_verdict(found.problems[0].message if found.problems else None)
         bar = self.query_one(PaneBar)
         devices = any(p.key.startswith("devices.") for p in found.problems)
         bar.mark("devices", "✗" if devices else "")
@@ -338,8 +343,3 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         from gpu_panel.screens.processes import ProcessesScreen
 
         self.app.push_screen(ProcessesScreen(plan))
-
-
-def _first(problems: Sequence[Problem]) -> str | None:
-    """The first problem in short, for the Launch button."""
-    return f"{problems[0].message}" if problems else None
