@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_engine import runs
+from gpu_engine import logind, runs
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.errors import SpecError, UserError
@@ -41,8 +41,11 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     problems = check_all(spec, inventory, cwd)
     if problems:
         raise SpecError(problems)
-    return Prepared(spec, inventory,
-                    plan(spec, inventory, python=sys.executable, base=base, environ=os.environ))
+    resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
+    warning = logind.here().warning
+    if warning:
+        resolved = replace(resolved, warnings=(*resolved.warnings, warning))
+    return Prepared(spec, inventory, resolved)
 
 
 def prepare_check(spec: RunSpec) -> Prepared:
@@ -91,15 +94,22 @@ def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
 
 
 def _supervise(run: runs.Run, lock: int) -> None:
-    """Start the supervisor, which inherits the lock: there's no moment in which nobody has it."""
+    """Start the supervisor, which inherits the lock: there's no moment in which nobody has it.
+
+    Raises UserError where it can't be started.
+    """
+    argv = [sys.executable, "-m", "gpu_engine.supervisor", str(run.path), str(lock)]
+    if logind.here().scope:
+        argv = logind.wrapped(argv, run.id)
     try:
         with (run.path / "supervisor.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", "gpu_engine.supervisor", str(run.path), str(lock)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 start_new_session=True,  # no terminal, no hang-up: it outlives us
                 pass_fds=(lock,),
             )
+    except OSError as err:
+        raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:
         os.close(lock)
 

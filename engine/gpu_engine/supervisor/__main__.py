@@ -9,13 +9,18 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
+    from gpu_engine.supervisor.guard import guarded
+
+    lock = int(argv[2])
+    os.set_inheritable(lock, False)  # ours alone: a rank that kept it would look like us
+    if not guarded(lock):
+        return 0
     from gpu_engine.runs import EXIT_CODES, Run
     from gpu_engine.supervisor.supervise import Supervisor
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
-    run, lock = Run(Path(argv[1])), int(argv[2])
-    os.set_inheritable(lock, False)  # ours alone: a rank that kept it would look like us
+    run = Run(Path(argv[1]))
     os.umask(0o077)
     try:
         return EXIT_CODES[Supervisor(run).supervise().state]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -53,6 +54,20 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def allow_many_files() -> None:
+    """Raise our own limit of open files as far as it goes; children get back the one they had."""
+    global _files
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        _files = (soft, hard)
+    except (OSError, ValueError):
+        pass
+
+
+_files: tuple[int, int] | None = None
+
+
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start one process in a session of its own, output to `log`, dying with this one.
@@ -66,6 +81,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
         if os.getppid() != parent:  # it died in between: the signal will never come
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
+        if _files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, _files)
         if cores:
             try:
                 os.sched_setaffinity(0, cores)
@@ -130,7 +147,10 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
     """
     end = time.monotonic() + seconds
     while True:
-        left = descendants(os.getpid())
+        try:
+            left = descendants(os.getpid())
+        except OSError:  # no file can be opened any more; what we know by pid goes anyway
+            left = [c.pid for c in children if c.running]
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)  # ours and not reaped: the pid can't be another's

@@ -1,0 +1,102 @@
+"""The logs of ranks: bounded, noted in, read from the end.
+
+Ranks write straight into their files, so that nobody stands between a rank and its last words.
+Their descriptors append, so a file can be cut under them: the newest `limit` bytes are kept in
+NNNNN.log.1 and the file begins anew. What arrives between the last copy and the cut, within
+some microseconds, is lost; only a log that grows by megabytes a second comes to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from gpu_engine import units
+
+_CHASE = 3
+"""How often to copy what came meanwhile before cutting."""
+
+log = logging.getLogger(__name__)
+
+
+def bound(path: Path, limit: int) -> bool:
+    """Cut the log if it is larger than `limit` bytes; whether it was."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        if size <= limit:
+            return False
+        try:
+            left_out = _keep(fd, size, limit, path)
+        except OSError as err:  # a full disk: being bounded is worth more than the old text
+            log.warning("%s: not kept: %s", path.name, err)
+            left_out = size
+            old(path).unlink(missing_ok=True)
+        os.ftruncate(fd, 0)
+        where = f"the output before this is in {old(path).name}" if left_out < size else \
+            "the output before this could not be kept"
+        if 0 < left_out < size:
+            where += f", but for {units.size(left_out)} before that"
+        with contextlib.suppress(OSError):
+            os.write(fd, f"--- {where} (run.log_mb) ---\n".encode())
+        return True
+    finally:
+        os.close(fd)
+
+
+def old(path: Path) -> Path:
+    """Where the log's older part is."""
+    return path.with_name(path.name + ".1")
+
+
+def _keep(fd: int, size: int, limit: int, path: Path) -> int:
+    """Copy the newest `limit` bytes; how many older ones were left out. Raises OSError."""
+    begin = max(0, size - limit)
+    if begin:
+        begin = _line_after(fd, begin)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        at = begin
+        for _ in range(_CHASE):
+            end = os.fstat(fd).st_size
+            if at == end:
+                break
+            while at < end and (done := os.sendfile(out, fd, at, min(end - at, 1 << 24))):
+                at += done
+        temporary.replace(old(path))
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(out)
+    return begin
+
+
+def _line_after(fd: int, at: int) -> int:
+    """Where the next line begins, if that is near."""
+    found = os.pread(fd, 65536, at).find(b"\n")
+    return at + found + 1 if found >= 0 else at
+
+
+def note(path: Path, text: str) -> None:
+    """Append a line of our own; a full disk keeps it out."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text + "\n")
+
+
+def tail(path: Path, size: int = 16384) -> str:
+    """The end of a log, as text."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
