@@ -65,10 +65,30 @@ def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
                 "it has " + (", ".join(names) or "none")
             out.append(Problem(f"task.params.{name}", value,
                                f"{info.name} has no such parameter; {there}"))
+        field = info.field(name)
+        if field is not None and (wanted := _unlike(value, field.type)):
+            out.append(Problem(f"task.params.{name}", value, f"expected {wanted}"))
     out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
                     + (f": {f.help}" if f.help else ""))
             for f in info.fields if f.required and f.name not in spec.task.params]
     return out
+
+
+_PLAIN = {"int": ((int,), "a whole number"), "float": ((int, float), "a number"),
+          "bool": ((bool,), "true or false"), "str": ((str,), "a text")}
+
+
+def _unlike(value: object, annotation: str) -> str | None:
+    """What a parameter with this annotation takes, where `value` is not like it; None: it fits,
+    or only the task itself can say."""
+    kinds = [_PLAIN.get(part.strip()) for part in annotation.split("|")
+             if part.strip() != "None"]
+    if not kinds or None in kinds:
+        return None
+    if any(isinstance(value, types) and (bool in types or not isinstance(value, bool))
+           for types, _ in kinds):
+        return None
+    return " or ".join(words for _, words in kinds)
 
 
 def _command(spec: RunSpec) -> list[Problem]:

@@ -105,3 +105,9 @@ def test_params_are_held_against_the_source(file):
     assert "did you mean depth" in found({"folder": "x", "dept": 3})["task.params.dept"]
     assert "Where the data is" in found({})["task.params.folder"]
     assert found({"folder": "x", "depth": 3}) == {}
+    for wrong in ("3", 1.5, True, [3]):
+        assert found({"folder": "x", "depth": wrong}) == {
+            "task.params.depth": "expected a whole number"}
+    assert found({"folder": "x", "lr": "fast"}) == {"task.params.lr": "expected a number"}
+    assert found({"folder": "x", "lr": 1}) == {}
+    assert found({"folder": "x", "names": 7}) == {}  # a list: the task's own to judge
