@@ -25,7 +25,7 @@ if __name__ == "__main__" and not __package__:
         sys.modules["gpu_engine"] = _package
         _spec.loader.exec_module(_package)
 
-from gpu_engine.worker.start import main
+from gpu_engine.worker.start import leave, main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    leave(main(sys.argv[1:], os.environ))

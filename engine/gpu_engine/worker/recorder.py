@@ -120,10 +120,14 @@ class Recorder:
             try:
                 self._tick()
             except Exception as err:  # noqa: BLE001 - a fault in telemetry never ends training
-                text = f"recorder: {type(err).__name__}: {err}\n"
+                text = f"{type(err).__name__}: {err}"
                 if text != self._complaint:  # ten times a second would fill the log
-                    sys.stderr.write(text)
+                    self._complain(text)
                 self._complaint = text
+
+    def _complain(self, text: str) -> None:
+        """Say what is wrong with the record itself."""
+        sys.stderr.write(f"recorder: {text}\n")
 
     def _tick(self) -> None:
         if self.watch is not None:
