@@ -132,6 +132,8 @@ def install(*, direct: bool) -> None:
     optim.register_optimizer_step_pre_hook(_before_step)
     optim.register_optimizer_step_post_hook(_after_step)
     with contextlib.suppress(Exception):
-        _hide_from_dynamo(through, [_before_step, _after_step, _seen])
+        # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
+        caller = torch.optim.Optimizer.profile_hook_step(install)
+        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen])
     if direct:
         _seen(observer.early)

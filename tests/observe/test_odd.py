@@ -1,0 +1,183 @@
+"""Programs that end, print, fork or fail in ways of their own: the panel sees what it can and
+changes nothing; a fault of its own never reaches them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpu_engine import runs
+from gpu_engine.plan_processes import HOOK
+
+from .kit import PYTHON, SCRIPTS, engine_run, observe
+
+FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
+
+
+@pytest.mark.parametrize(("how", "state", "outcome"), [
+    ("binary", "completed", "completed"), ("chdir", "completed", "completed"),
+    ("fork", "completed", "completed"), ("threads", "completed", "completed"),
+    ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
+    ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
+def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
+    seen = observe("odd.py", how)
+    seen.same_as_without()
+    assert seen.state["state"] == state
+    assert seen.events()[-1] | {"t": 0} == {
+        "t": 0, "kind": "end", "outcome": outcome, "steps": seen.events()[-1]["steps"],
+        "seconds": seen.events()[-1]["seconds"]}
+    if how not in ("kill", "no torch"):  # what was seen in its last tenth of a second dies with it
+        assert seen.losses() == seen.printed()
+        assert seen.losses()[:5] == pytest.approx(FIVE)
+    assert len(seen.of("start")) == 1
+    assert not seen.of("warning")
+    errors = {"raise": "RuntimeError", "hook": "KeyError"}
+    assert [e["type"] for e in seen.of("error")] == [errors[how]] * (how in errors)
+    if how in errors:
+        assert "odd.py" in seen.of("error")[0]["traceback"]
+        assert "gpu_engine" not in seen.of("error")[0]["traceback"]
+        assert seen.state["cause"]["type"] == errors[how]
+    if how == "exit":
+        assert seen.state["reason"] == "rank 0: exited with 3"
+
+
+def test_loader_workers_and_forks_are_no_ranks(home):
+    seen = observe("odd.py", "workers", bare=False)
+    assert seen.state["state"] == "completed"
+    assert seen.run.ranks() == [0]
+    assert len(seen.of("start")) == 1
+    assert seen.losses() == seen.printed()
+    assert len(seen.losses()) == 9
+
+
+def test_values_that_a_script_logs_are_added(home):
+    seen = observe("odd.py", "log", bare=False)
+    assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
+        == [{"step": 5, "accuracy": 0.93, "tensor": 2.5}]
+
+
+def test_a_second_process_of_the_same_rank_does_not_write_into_its_record(home):
+    seen = observe("odd.py", "helper", bare=False)
+    assert len(seen.losses()) == 6
+    assert [e["message"].partition(" also")[2] for e in seen.of("warning")] \
+        == [" trains as rank 0, which another process holds: it is not shown"]
+    assert len(seen.of("start")) == 1
+
+
+def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("MARK = 'my own'\nprint('early', __name__)\n")
+    seen = observe("odd.py", "sitecustomize", env={"PYTHONPATH": str(tmp_path)})
+    seen.same_as_without()
+    assert seen.log().startswith("early sitecustomize\n")
+    assert f"my own {tmp_path}" in seen.log()
+    assert len(seen.losses()) == 5
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('mine')", "raise ImportError('x', name='y')",
+                                  "import torch", "import sys; del sys.modules['sitecustomize']"])
+def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
+    (tmp_path / "sitecustomize.py").write_text(body)
+    (tmp_path / "run").mkdir()
+
+    def outcome(*path):
+        return subprocess.run([PYTHON, "-c", "import sys; print('on', 'torch' in sys.modules)"],
+                              capture_output=True, text=True, timeout=60, env=os.environ | {
+                                  "PYTHONPATH": os.pathsep.join(path), "GPU_PANEL_RANK": "0",
+                                  "GPU_PANEL_RUN": str(tmp_path / "run")})
+
+    alone, observed = outcome(str(tmp_path)), outcome(HOOK, str(tmp_path))
+    assert (alone.stdout, alone.stderr, alone.returncode) \
+        == (observed.stdout, observed.stderr, observed.returncode)
+
+
+@pytest.mark.parametrize("switch", ["-I", "-S", "-E"])
+def test_a_python_that_takes_no_hook_just_runs_and_that_is_said(home, switch):
+    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, switch, "-c", "print('quiet')")
+    assert state["state"] == "completed"
+    assert run.log(0).read_text() == "quiet\n"
+    assert "nothing of this process is seen" in run.events(0).read_text()
+
+
+def faulty(tmp_path, *, env=(), code=""):
+    """A run folder made by hand and a script's process under the hook; what it printed, and what
+    our own list of faults says."""
+    run = tmp_path / "run"
+    (run / "ranks").mkdir(parents=True)
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.path.append({str(SCRIPTS)!r})\n{code}\n"
+                      + (SCRIPTS / "plain.py").read_text())
+    alone = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
+                                            "GPU_PANEL_RANK": "0", **dict(env)})
+    assert (done.stdout, done.stderr, done.returncode) \
+        == (alone.stdout, alone.stderr, alone.returncode)
+    errors = run / "observe-errors.log"
+    return runs.Run(run), errors.read_text() if errors.exists() else ""
+
+
+def test_a_folder_that_is_gone_is_no_problem_of_the_scripts(tmp_path):
+    _, errors = faulty(tmp_path, code="""
+import os, shutil
+shutil.rmtree(os.environ.get('GPU_PANEL_RUN', '/nowhere') + '/ranks', True)
+""")
+    assert "FileNotFoundError" in errors
+
+
+def test_faults_in_every_part_of_ours_are_noted_and_then_we_keep_out(tmp_path):
+    run, _ = faulty(tmp_path, code="""
+import torch
+if "_gpu_panel" in sys.modules:
+    here = sys.modules["_gpu_panel.worker.observe_loss"]
+    def bad(*args):
+        raise RuntimeError("a fault of ours")
+    here.Losses.add = here.Losses.take = bad
+""")
+    text = run.events(0).read_text()
+    assert text.count("a fault of ours") == 5
+    assert "no more is observed" in text
+    assert '"end"' in text
+
+
+def test_a_package_of_ours_that_is_broken_is_noted(tmp_path):
+    _, errors = faulty(tmp_path, code="sys.modules['_gpu_panel.worker'] = None")
+    assert "after torch: ModuleNotFoundError" in errors
+
+
+def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):
+    run, _ = faulty(tmp_path, code="""
+if "GPU_PANEL_RUN" in __import__("os").environ:
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    import torch
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+""")
+    assert '"step"' not in run.events(0).read_text()
+
+
+@pytest.mark.parametrize("name", ["GPU_PANEL_RUN", "GPU_PANEL_RANK"])
+def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
+    out = subprocess.run([PYTHON, "-c", "import torch, sys\nprint([m for m in sys.modules if "
+                          "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
+                         env={k: v for k, v in os.environ.items() if k != name}
+                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=60)
+    assert out.stdout == "[] torch.autograd\n"
+
+
+def test_the_hook_reads_on_every_python_that_somebody_may_start():
+    """Old syntax, so that a helper script of another Python is not told of an error in ours."""
+    import ast
+
+    from gpu_engine.plan_processes import HOOK
+
+    with open(f"{HOOK}/sitecustomize.py") as file:  # noqa: PTH123
+        text = file.read()
+    ast.parse(text, feature_version=(3, 4))
+    worker = os.path.dirname(HOOK) + "/worker"  # noqa: PTH120
+    for name in ("observe", "observe_script", "observe_rank", "observe_loss", "recorder", "memory"):
+        with open(f"{worker}/{name}.py") as file:  # noqa: PTH123
+            ast.parse(file.read(), feature_version=(3, 9))
+    assert sys.version_info >= (3, 11)
