@@ -98,6 +98,11 @@ class Tail:
         self._offset = 0
         self._rest = b""
 
+    @property
+    def offset(self) -> int:
+        """How many bytes of the file have been read."""
+        return self._offset
+
     def read(self, limit: int = 1 << 20) -> list[dict[str, Any]]:
         """The events whose lines are complete since the last call, from at most `limit` bytes."""
         try:

@@ -124,6 +124,10 @@ class TrainSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """Whole-run restarts from the last checkpoint after a failure."""
     on_nonfinite: Literal["stop", "skip", "continue"] = "stop"
     """What to do when the loss of a step is not a finite number."""
+    hang_timeout: NotNegative = 0.0
+    """Seconds that a rank may stand still after its first step before the run is ended as failed,
+    with every thread's stack in the logs; longer than an evaluation or a checkpoint takes. 0: wait
+    for ever."""
 
 
 class HowSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +137,8 @@ class HowSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """Interpreter for the ranks (needs torch alone); None: the one gpu-panel runs in."""
     grace: NotNegative = 60.0
     """Seconds between asking ranks to stop and ending them."""
+    log_mb: Count = 64
+    """MiB of output kept a rank in the log, and as much again of what came before."""
 
 
 class RunSpec(Struct, frozen=True, forbid_unknown_fields=True):

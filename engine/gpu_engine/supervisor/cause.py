@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_engine.runs import Cause
+from gpu_engine.supervisor import oom
 
 _WAKE = re.compile(
     r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
@@ -37,6 +38,8 @@ class Failure:
     """Its `error` event."""
     log_tail: str = ""
     """The end of its log, for a process that writes no events."""
+    launcher: bool = False
+    """Whether the process is not the rank itself but what launched it."""
 
     @property
     def when(self) -> float:
@@ -53,9 +56,10 @@ class Failure:
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
 
 
-def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None) -> Cause | None:
+def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
+                batch: Mapping[str, Any] | None = None) -> Cause | None:
     """The failure to lead with. `oom_kills`: how many the kernel counted meanwhile, where
-    readable."""
+    readable. `batch`: the plan's, for what to do about memory."""
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
@@ -63,6 +67,8 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None) ->
     if first.error is not None:
         kind, message = first.error.get("type"), str(first.error.get("message") or "").strip()
         trace = first.error.get("traceback")
+        if oom.is_gpu(first.error):
+            message = f"out of GPU memory: {oom.words(first.error, batch or {})}\n{message}"
         return Cause(message or str(kind or "failed without a message"), first.rank,
                      str(kind) if kind else None, str(trace) if trace else None)
     trace = traceback_in(first.log_tail)
@@ -75,7 +81,10 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None) ->
         last = trace.strip().splitlines()[-1]
         kind, _, message = last.partition(": ")
         return Cause(message or last, first.rank, kind, trace)
-    return Cause(in_words(first.status, oom_kills), first.rank, None, first.log_tail or None)
+    words = in_words(first.status, oom_kills)
+    if first.launcher:
+        return Cause(f"what launched the ranks {words}", None, None, first.log_tail or None)
+    return Cause(words, first.rank, None, first.log_tail or None)
 
 
 def in_words(status: int, oom_kills: int | None = None) -> str:

@@ -9,6 +9,7 @@ some microseconds, is lost; only a log that grows by megabytes a second comes to
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 from pathlib import Path
@@ -18,7 +19,38 @@ from gpu_engine import units
 _CHASE = 3
 """How often to copy what came meanwhile before cutting."""
 
+_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
 log = logging.getLogger(__name__)
+
+
+def bound_all(run: Path, limit: int) -> bool:
+    """Bound every log of a run; whether there was anything to do, so that more may come soon."""
+    found = [*run.glob("node*.log")]
+    with contextlib.suppress(OSError), os.scandir(run / "ranks") as entries:
+        found += [Path(e.path) for e in entries if e.name.endswith(".log")]
+    cut = [path for path in found if bound(path, limit)]
+    cut += [path for path in (run / "torchrun").rglob("*.log") if punch(path, limit)]
+    return bool(cut)
+
+
+def punch(path: Path, limit: int) -> bool:
+    """Give back the disk of a log's older part without moving its end: torchrun's files don't
+    append, so cutting one would leave its writer where it was. Whether there was any."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        stat = os.fstat(fd)
+        if stat.st_blocks * 512 <= 2 * limit:
+            return False
+        old_part = (stat.st_size - limit) // 4096 * 4096
+        mode = _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE
+        return _libc.fallocate(fd, mode, ctypes.c_int64(0), ctypes.c_int64(old_part)) == 0
+    finally:
+        os.close(fd)
 
 
 def bound(path: Path, limit: int) -> bool:

@@ -11,14 +11,14 @@ import logging
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from gpu_engine import procs
-from gpu_engine.events import EventWriter, Tail, encode
+from gpu_engine.events import EventWriter, encode
 from gpu_engine.runs import Run
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.seen import Seen
 
 UNSEEN = 30.0
 """Seconds that a Python may take to start before we say that nothing of it is seen."""
@@ -27,34 +27,6 @@ _WAIT = 3.0
 """Seconds that a launcher gets to notice by itself that its ranks have ended."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the supervisor needs of a rank's events in one attempt."""
-
-    tail: Tail
-    attempt: int
-    pid: int | None = None
-    error: dict[str, Any] | None = None
-    outcome: str | None = None
-    begun: bool = False
-    ended: bool = False
-    warned: bool = False
-    began: float = field(default_factory=time.monotonic)
-
-    def read(self) -> None:
-        for event in self.tail.read():
-            if event["kind"] == "start":
-                self.begun = event.get("attempt", 1) == self.attempt
-                self.pid, self.error, self.outcome = event.get("pid"), None, None
-                self.ended = False
-            elif not self.begun:
-                continue  # of an earlier attempt
-            elif event["kind"] == "error" and self.error is None:
-                self.error = event
-            elif event["kind"] == "end":
-                self.outcome, self.ended = event.get("outcome"), True
 
 
 @dataclass(slots=True)

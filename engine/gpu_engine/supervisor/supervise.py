@@ -6,59 +6,30 @@ import logging
 import os
 import signal
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal
 
 from gpu_engine import command as cmd
-from gpu_engine import procs
+from gpu_engine import files, procs
 from gpu_engine.devices import Device, lease
 from gpu_engine.errors import UserError
 from gpu_engine.events import Tail
-from gpu_engine.plan import RUN_DIR
-from gpu_engine.preflight import free_port
-from gpu_engine.runs import Cause, RankProcess, Run, State, StateName, leases_folder
+from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName, leases_folder
 from gpu_engine.supervisor import children as ch
-from gpu_engine.supervisor import scripts
-from gpu_engine.supervisor.cause import Failure, first_cause
-from gpu_engine.supervisor.scripts import Seen
+from gpu_engine.supervisor import hanging, logs, oom, scripts
+from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
+from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.starting import start
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to fail by themselves once another has."""
-_LINGER = 30.0
-"""Seconds that ranks get to end once one of them has completed."""
-_FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-            "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-            "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
-            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
-"""Left by a launcher or a run around us: a rank would take them for its own."""
+_BUSY = 0.1
+"""Seconds between two looks while something is going on."""
+
+_MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One start of all processes, and how it ended."""
-
-    number: int
-    children: list[ch.Child] = field(default_factory=list)
-    events: dict[int, Seen] = field(default_factory=dict)
-    asked: float | None = None
-    """Monotonic seconds when the ranks were asked to stop."""
-    deadline: float | None = None
-    """Monotonic seconds after which what is left is killed."""
-
-    below: dict[int, scripts.Below] = field(default_factory=dict)
-    """Launchers by pid whose ranks, and not they, were asked to stop."""
-
-    @property
-    def killed(self) -> bool:
-        return any(c.killed for c in self.children)
-
-    @property
-    def running(self) -> list[ch.Child]:
-        return [c for c in self.children if c.running]
 
 
 class Supervisor:
@@ -71,8 +42,13 @@ class Supervisor:
         self.is_task = "use" in self.spec.get("task", {})
         command = self.spec.get("task", {}).get("command")
         self.launches = bool(command) and cmd.launches_itself(command)
-        self.grace = float(self.spec.get("run", {}).get("grace", 60.0))
+        how, train = self.spec.get("run", {}), self.spec.get("train", {})
+        self.grace = float(how.get("grace", 60.0))
+        self.log_limit = int(how.get("log_mb", 64)) << 20
+        self.hang_timeout = float(train.get("hang_timeout", 0.0))
+        self.restarts = int(train.get("restarts", 0))
         self.stop_asked = False
+        self.busy = False
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
@@ -81,6 +57,9 @@ class Supervisor:
     def supervise(self) -> State:
         """Run attempts until one completes, is stopped, or none is left. Returns the end."""
         ch.become_subreaper()
+        ch.allow_many_files()
+        for folder in (self.run.path, self.run.path / "ranks"):
+            files.remove_temporary(folder)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored one would not be pending
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -105,10 +84,9 @@ class Supervisor:
         return lease.acquire(leases_folder(), devices, self.run.id, share=share)
 
     def _attempts(self) -> State:
-        restarts = int(self.spec.get("train", {}).get("restarts", 0))
         first = number = self.state.attempt  # above 1 for a resumed run
         while True:
-            self._say("starting", attempt=number, processes=(), cause=None, reason=None)
+            self._begin(number)
             try:
                 outcome, reason, cause = self._attempt(number)
             except Exception as err:
@@ -116,11 +94,13 @@ class Supervisor:
                 ch.kill_tree(())
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
-            if outcome != "failed" or number - first >= restarts or self.stop_asked:
+            self._record(number, outcome, reason)
+            if outcome != "failed" or number - first >= self.restarts or self.stop_asked:
                 break
             delay = min(2.0 ** (number - first), 30.0)
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
-            self._say("starting", reason=f"attempt {number} failed: {reason}; again soon")
+            self._say("starting", reason=f"attempt {number} failed: {reason}; again in "
+                                         f"{delay:.0f} s")
             if not self._pause(delay):
                 outcome, reason = "stopped", f"stopped while waiting after attempt {number} failed"
                 break
@@ -129,16 +109,29 @@ class Supervisor:
         self._say(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state
 
+    def _begin(self, number: int) -> None:
+        record = AttemptRecord(number, time.time())
+        self._say("starting", attempt=number, processes=(), cause=None, reason=None,
+                  attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+
+    def _record(self, number: int, outcome: str, reason: str | None) -> None:
+        """Put down how an attempt ended; written with the state that follows."""
+        *before, last = self.state.attempts
+        last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
+        self.state = replace(self.state, attempts=(*before, last))
+
     # --- one attempt ---------------------------------------------------------------------------
 
-    def _attempt(self, number: int) -> tuple[StateName, str | None, Cause | None]:
+    def _attempt(self, number: int) -> Verdict:
         attempt = Attempt(number)
-        oom_before = _oom_kills()
-        failed = self._start(attempt)
+        oom_before = oom.kills()
+        failed = start(self.run, self.plan, attempt,
+                       direct=not self.is_task and not self.launches)
         if failed is not None:
             ch.kill_tree(attempt.children)
             return "failed", failed.message, failed
-        self._say("running", processes=self._processes(attempt))
+        self._say("running", processes=attempt.processes())
+        self.watch = hanging.Watch(self.run, self.hang_timeout)
         while attempt.running:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
@@ -146,69 +139,44 @@ class Supervisor:
         if left:
             log.error("could not end: %s", left)
         self._read(attempt)
-        self.state = replace(self.state, processes=self._processes(attempt))
-        now = _oom_kills()
+        self.state = replace(self.state, processes=attempt.processes())
+        now = oom.kills()
         counted = None if now is None or oom_before is None else now - oom_before
-        judged = self._judge(attempt, counted)
+        verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
+                                stop_asked=self.stop_asked, oom_kills=counted)
         if not self.is_task:
             scripts.write_ends(self.run, attempt.events, attempt.children, self.stop_asked)
-        return judged
-
-    def _start(self, attempt: Attempt) -> Cause | None:
-        """Start all processes; a Cause where one could not be."""
-        port = str(free_port())
-        cwd = str(self.plan.get("cwd") or "/")
-        for process in self.plan.get("processes", ()):
-            env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
-            env |= process["env"]
-            env |= {"GPU_PANEL_RUN": str(self.run.path), "PYTHONUNBUFFERED": "1",
-                    "GPU_PANEL_ATTEMPT": str(attempt.number)}
-            if self._direct(process["role"]):
-                env["GPU_PANEL_DIRECT"] = str(os.getpid())
-            if env.get("MASTER_PORT") == "0":
-                env["MASTER_PORT"] = port  # fresh each attempt: the last one's may linger
-            argv = [a.replace(RUN_DIR, str(self.run.path)) for a in process["argv"]]
-            path = self.run.path / (process.get("log") or "ranks/00000.log")
-            ranks = tuple(process["ranks"])
-            try:
-                if attempt.number > 1:
-                    _note(path, f"--- attempt {attempt.number} ---")
-                child = ch.spawn(argv, env=env, cwd=cwd, log=path, cores=process["cores"],
-                                 ranks=ranks, role=process["role"])
-            except OSError as err:
-                what = err.filename or argv[0]
-                return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],
-                             type(err).__name__)
-            log.info("attempt %d: rank %s is pid %d", attempt.number,
-                     ",".join(map(str, ranks)), child.pid)
-            attempt.children.append(child)
-            for rank in ranks:
-                attempt.events[rank] = Seen(Tail(self.run.events(rank)), attempt.number)
-        return None
+        return verdict
 
     def _direct(self, role: str) -> bool:
         """Whether a process that we start is itself a rank of a person's own script."""
         return not self.is_task and not self.launches and role == "rank"
 
-    def _read(self, attempt: Attempt) -> None:
+    def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
         """Read what is new of the ranks' events; scripts may have ranks that no plan knows of."""
         if not self.is_task:
             for rank in set(self.run.ranks()) - set(attempt.events):
-                attempt.events[rank] = Seen(Tail(self.run.events(rank)), attempt.number)
+                attempt.events[rank] = Seen(rank, Tail(self.run.events(rank)), attempt.number)
         for seen in attempt.events.values():
-            seen.read()
+            seen.read(to_the_end=to_the_end)
 
     def _look(self, attempt: Attempt) -> None:
-        """What has to be looked at now and then while a script runs."""
+        """What has to be looked at now and then."""
+        self._read(attempt, to_the_end=False)
         if attempt.below:
             scripts.end_launchers(attempt.running, attempt.below)
         for child in attempt.children:
             if self._direct(child.role):
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
+        if self.hang_timeout and attempt.deadline is None and attempt.running:
+            attempt.hang = self.watch.look(attempt.events)
+            if attempt.hang is not None:
+                self._kill(attempt, attempt.hang.message)
+        self.busy = logs.bound_all(self.run.path, self.log_limit)
 
     def _wait(self, attempt: Attempt) -> int | None:
         """The next signal for us, or None after a while."""
-        timeout = 0.1 if attempt.below else 1.0
+        timeout = _BUSY if attempt.below or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
         got = signal.sigtimedwait(_HEARD, timeout)
@@ -232,18 +200,14 @@ class Supervisor:
             log.info("rank %s (pid %d) ended with %s", ",".join(map(str, child.ranks)), child.pid,
                      child.status)
         self._read(attempt)
-        self.state = replace(self.state, processes=self._processes(attempt))
+        self.state = replace(self.state, processes=attempt.processes())
         if attempt.running and attempt.asked is None:
-            bad = any(c.status != 0 or self._too_early(attempt, c) for c in ended)
-            self._limit(attempt, _WAKE_GRACE if bad else _LINGER if self.is_task else None)
+            bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
+            self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
                 for child in attempt.running:
                     child.signal(signal.SIGTERM)
         self._write()
-
-    def _too_early(self, attempt: Attempt, child: ch.Child) -> bool:
-        """A task's rank that exits 0 without having said that it ended."""
-        return self.is_task and any(attempt.events[r].outcome is None for r in child.ranks)
 
     def _ask(self, attempt: Attempt) -> None:
         """Ask the ranks to finish their step and save.
@@ -287,42 +251,7 @@ class Supervisor:
         ch.kill_tree(attempt.children)
         attempt.deadline = time.monotonic() + 60  # unkillable: look again, don't spin
 
-    def _judge(self, attempt: Attempt, oom_kills: int | None
-               ) -> tuple[Literal["completed", "stopped", "failed"], str | None, Cause | None]:
-        failures = [
-            Failure(rank, child.status, child.ended or time.time(), attempt.events[rank].error,
-                    _tail(self._log_of(child, rank)))
-            for child in attempt.children if not child.killed for rank in child.ranks
-            if child.status != 0 or self._too_early(attempt, child)
-            or (self.is_task and attempt.events[rank].error is not None)
-        ]
-        if not self.is_task:
-            failures += scripts.errors_below(attempt.events, attempt.children)
-        if self.stop_asked:
-            erred = [f for f in failures if f.error is not None and not f.in_wake]
-            if not erred:
-                late = "the ranks did not stop in time and were ended" if attempt.killed else None
-                return "stopped", late, None
-        if not failures and attempt.killed:
-            why = f"some ranks were still running {_LINGER:.0f} s after the first had completed"
-            return "failed", why, Cause(why)
-        if not failures:
-            stopped = any(s.outcome == "stopped" for s in attempt.events.values())
-            return ("stopped" if stopped else "completed"), None, None
-        cause = first_cause(failures, oom_kills=oom_kills)
-        return "failed", f"rank {cause.rank}: {cause.message.splitlines()[0]}", cause
-
-    def _log_of(self, child: ch.Child, rank: int) -> Path:
-        own = self.run.log(rank)
-        if child.role == "rank":  # one process, one log, however many ranks
-            return self.run.log(child.ranks[0])
-        return own if own.exists() else self.run.path / f"node{self.plan.get('node_rank', 0)}.log"
-
     # --- state ---------------------------------------------------------------------------------
-
-    def _processes(self, attempt: Attempt) -> tuple[RankProcess, ...]:
-        return tuple(RankProcess(rank, c.pid, c.ticks, c.status)
-                     for c in attempt.children for rank in c.ranks)
 
     def _say(self, name: StateName, **changes: Any) -> None:
         self.state = replace(self.state, state=name, **changes)
@@ -331,8 +260,8 @@ class Supervisor:
     def _write(self) -> None:
         try:
             self.run.write_state(self.state)
-        except OSError:
-            log.exception("state.json")  # a full disk must not end training
+        except OSError as err:
+            log.error("state.json can't be written: %s", err)  # must not end training
 
     def _pause(self, seconds: float) -> bool:
         """Wait; False when asked to stop meanwhile."""
@@ -350,36 +279,3 @@ def _kind(use: dict[str, Any]) -> Literal["gpu", "mig", "cpu"]:
     if use["id"].startswith("cpu:"):
         return "cpu"
     return "mig" if (use["uuid"] or "").startswith("MIG") else "gpu"
-
-
-def _note(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(text + "\n")
-
-
-def _tail(path: Path, size: int = 16384) -> str:
-    """The end of a log, as text."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _oom_kills() -> int | None:
-    """Out-of-memory kills that the kernel counted: our cgroup's (v2), else the machine's."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
-        text = Path(f"/sys/fs/cgroup{group}/memory.events").read_text()
-    except OSError:
-        try:
-            text = Path("/proc/vmstat").read_text()
-        except OSError:
-            return None
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return None

@@ -1,0 +1,91 @@
+"""One start of all processes of a run on this node, and the verdict on how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu_engine.runs import Cause, RankProcess, Run
+from gpu_engine.supervisor import logs, scripts
+from gpu_engine.supervisor.cause import Failure, first_cause
+from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.seen import Seen
+
+LINGER = 30.0
+"""Seconds that ranks get to end once one of them has completed."""
+
+Verdict = tuple[Literal["completed", "stopped", "failed"], "str | None", "Cause | None"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One start of all processes, as it goes."""
+
+    number: int
+    children: list[Child] = field(default_factory=list)
+    events: dict[int, Seen] = field(default_factory=dict)
+    asked: float | None = None
+    """Monotonic seconds when the ranks were asked to stop."""
+    deadline: float | None = None
+    """Monotonic seconds after which what is left is killed."""
+    below: dict[int, scripts.Below] = field(default_factory=dict)
+    """Launchers by pid whose ranks, and not they, were asked to stop."""
+    hang: Cause | None = None
+    """Why it was ended as hanging."""
+
+    @property
+    def killed(self) -> bool:
+        return any(c.killed for c in self.children)
+
+    @property
+    def running(self) -> list[Child]:
+        return [c for c in self.children if c.running]
+
+    def processes(self) -> tuple[RankProcess, ...]:
+        return tuple(RankProcess(rank, c.pid, c.ticks, c.status)
+                     for c in self.children for rank in c.ranks)
+
+    def too_early(self, child: Child) -> bool:
+        """A task's rank that exits 0 without having said that it ended."""
+        return any(self.events[r].outcome is None for r in child.ranks)
+
+    def judge(self, run: Run, plan: Mapping[str, Any], *, is_task: bool, stop_asked: bool,
+              oom_kills: int | None) -> Verdict:
+        """How it ended, one line for people, and the cause where it failed. Everything of it has
+        ended and was read."""
+        if self.hang is not None and not stop_asked:
+            return "failed", self.hang.line, self.hang
+        failures = [
+            Failure(rank, child.status or 0, child.ended or time.time(), self.events[rank].error,
+                    logs.tail(self._log(run, plan, child, rank)), child.role == "launcher")
+            for child in self.children if not child.killed for rank in child.ranks
+            if child.status != 0 or (is_task and self.too_early(child))
+            or (is_task and self.events[rank].error is not None)
+        ]
+        if not is_task:
+            failures += scripts.errors_below(self.events, self.children)
+        if stop_asked:
+            erred = [f for f in failures if f.error is not None and not f.in_wake]
+            if not erred:
+                late = "the ranks did not stop in time and were ended" if self.killed else None
+                return "stopped", late, None
+        if not failures and self.killed:
+            why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
+            return "failed", why, Cause(why)
+        if not failures:
+            stopped = any(s.outcome == "stopped" for s in self.events.values())
+            return ("stopped" if stopped else "completed"), None, None
+        batch = plan.get("batch")
+        cause = first_cause(failures, oom_kills=oom_kills,
+                            batch=batch if isinstance(batch, dict) else {})
+        return "failed", cause.line, cause
+
+    @staticmethod
+    def _log(run: Run, plan: Mapping[str, Any], child: Child, rank: int) -> Path:
+        own = run.log(rank)
+        if child.role == "rank":  # one process, one log, however many ranks
+            return run.log(child.ranks[0])
+        return own if own.exists() else run.path / f"node{plan.get('node_rank', 0)}.log"

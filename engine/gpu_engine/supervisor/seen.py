@@ -1,0 +1,76 @@
+"""What the supervisor needs of a rank's events in one attempt."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_engine.events import Tail
+from gpu_engine.hang import Sign
+
+_AT_ONCE = 1 << 23
+"""Bytes to read while the ranks run: whoever supervises must also hear signals."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """One rank, read as it goes along: a file of days must not be read when the run ends."""
+
+    rank: int
+    tail: Tail
+    attempt: int
+    pid: int | None = None
+    error: dict[str, Any] | None = None
+    outcome: str | None = None
+    begun: bool = False
+    ended: bool = False
+    warned: bool = False
+    began: float = field(default_factory=time.monotonic)
+    stepped: bool = False
+    """Whether a step was done in this attempt: what comes before may take as long as it likes."""
+    place: tuple[Any, ...] = (None, None, None)
+    """Step, phase and since when, as last told."""
+    moved: float = 0.0
+    """Monotonic seconds when `place` last changed."""
+    heard: float = 0.0
+    """Monotonic seconds of the last event."""
+
+    def read(self, *, to_the_end: bool = True) -> None:
+        """Take in what is new."""
+        limit = self.tail.offset + _AT_ONCE
+        while to_the_end or self.tail.offset < limit:
+            before = self.tail.offset
+            for event in self.tail.read():
+                self._take(event)
+            if self.tail.offset == before:
+                return
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "start":
+            self.begun = event.get("attempt", 1) == self.attempt
+            self.pid, self.error, self.outcome = event.get("pid"), None, None
+            self.ended = self.stepped = False
+        if not self.begun:
+            return  # of an earlier attempt
+        self.heard = time.monotonic()
+        if kind == "error" and self.error is None:
+            self.error = event
+        elif kind == "end":
+            self.outcome, self.ended = event.get("outcome"), True
+        elif kind == "step":
+            self.stepped = True
+            self._at(event.get("step"), *self.place[1:])
+        elif kind == "phase":
+            self._at(event.get("step"), event.get("phase"), event.get("since"))
+
+    def _at(self, *place: Any) -> None:
+        if place != self.place:
+            self.place, self.moved = place, self.heard
+
+    def sign(self, now: float) -> Sign:
+        """How long it has stood still at `now`, monotonic seconds."""
+        step, phase, _ = self.place
+        return Sign(self.rank, step if isinstance(step, int) else None,
+                    phase if isinstance(phase, str) else None, now - self.moved, now - self.heard)

@@ -1,0 +1,59 @@
+"""Starting the processes of an attempt as the plan says."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_engine.events import Tail
+from gpu_engine.plan import RUN_DIR
+from gpu_engine.preflight import free_port
+from gpu_engine.runs import Cause, Run
+from gpu_engine.supervisor import children as ch
+from gpu_engine.supervisor import logs
+from gpu_engine.supervisor.attempt import Attempt
+from gpu_engine.supervisor.seen import Seen
+
+_FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+            "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
+            "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
+            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
+"""Left by a launcher or a run around us: a rank would take them for its own."""
+
+log = logging.getLogger(__name__)
+
+
+def start(run: Run, plan: Mapping[str, Any], attempt: Attempt, *, direct: bool) -> Cause | None:
+    """Start all processes; a Cause where one could not be. `direct`: those that are ranks are
+    scripts of a person's own."""
+    port = str(free_port())
+    cwd = str(plan.get("cwd") or "/")
+    for process in plan.get("processes", ()):
+        env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
+        env |= process["env"]
+        env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
+                "GPU_PANEL_ATTEMPT": str(attempt.number)}
+        if direct and process["role"] == "rank":
+            env["GPU_PANEL_DIRECT"] = str(os.getpid())
+        if env.get("MASTER_PORT") == "0":
+            env["MASTER_PORT"] = port  # fresh each attempt: the last one's may linger
+        argv = [a.replace(RUN_DIR, str(run.path)) for a in process["argv"]]
+        path = run.path / (process.get("log") or "ranks/00000.log")
+        ranks = tuple(process["ranks"])
+        try:
+            if attempt.number > 1:
+                logs.note(path, f"--- attempt {attempt.number} ---")
+            child = ch.spawn(argv, env=env, cwd=cwd, log=path, cores=process["cores"],
+                             ranks=ranks, role=process["role"])
+        except OSError as err:
+            what = err.filename or argv[0]
+            return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],
+                         type(err).__name__)
+        log.info("attempt %d: rank %s is pid %d", attempt.number,
+                 ",".join(map(str, ranks)), child.pid)
+        attempt.children.append(child)
+        for rank in ranks:
+            attempt.events[rank] = Seen(rank, Tail(run.events(rank)), attempt.number)
+    return None
