@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: panel test lint bench clean
+.PHONY: panel test test-gpu lint bench clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -13,6 +13,9 @@ panel: $(READY)
 test: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m pytest
+
+test-gpu: $(READY)
+	$(VENV)/bin/python -m pytest -m gpu
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,134 @@
+"""Training on a real GPU, through the command line as a person would.
+
+    make test-gpu          # or: python -m pytest -m gpu
+
+Skipped where no NVIDIA driver answers; what was seen where is in docs/gpu-verification.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import runs
+from gpu_engine.devices import discover
+from gpu_engine.events import Tail
+
+TASK = f"{Path(__file__).with_name('probe_task.py')}:Probe"
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu():
+    found = discover()
+    if found.source != "nvml":
+        pytest.skip("no NVIDIA driver answers here")
+    return found
+
+
+def train(*sets: str, expect: int = 0) -> runs.Run:
+    base = [f"task.use={TASK}", "batch.size=64", "train.steps=60", "train.lr=0.01",
+            "train.workers=0", "train.checkpoint_every=20"]
+    argv = [sys.executable, "-m", "gpu_engine", "run", "--json"]
+    argv += [word for s in (*base, *sets) for word in ("--set", s)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return runs.find(json.loads(done.stdout)["id"])
+
+
+def events(run: runs.Run, kind: str, rank: int = 0) -> list[dict]:
+    return [e for e in Tail(run.events(rank)).read(1 << 24) if e["kind"] == kind]
+
+
+def losses(run: runs.Run, rank: int = 0) -> list[float]:
+    return [x for e in events(run, "step", rank) for x in e["losses"]]
+
+
+@pytest.mark.parametrize("dtype", ["off", "bf16", "fp16"])
+def test_it_learns_in_every_precision(home, tmp_path, dtype):
+    run = train("devices.ids=0", f"amp.dtype={dtype}", f"task.params.record={tmp_path}")
+    found = losses(run)
+    assert len(found) == 60
+    assert sum(found[-5:]) < 0.7 * sum(found[:5])
+    (told,) = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
+    wanted = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
+    assert told["dtype"] == f"torch.{wanted}"
+    assert told["device"] == "cuda:0"
+
+
+def test_memory_is_what_torch_counts(home, tmp_path):
+    run = train("devices.ids=0", f"task.params.record={tmp_path}", "train.steps=3000")
+    (told,) = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
+    last = [e for e in events(run, "memory") if e.get("gpu_peak")][-1]
+    (allocated,), (reserved,), (peak,) = (last[f"gpu_{n}"] for n in ("allocated", "reserved",
+                                                                    "peak"))
+    assert 0 < allocated <= peak <= reserved
+    assert peak >= told["peak"]
+    assert reserved >= told["reserved"]
+
+
+def test_no_step_synchronises_for_telemetry(home):
+    run = train("devices.ids=0", "task.params.watch_sync=true", "train.checkpoint_every=0")
+    assert "synchronizing CUDA operation" not in run.log(0).read_text()
+
+
+def test_data_parallel_over_one_gpu_is_single(home):
+    single, dp = train("devices.ids=0"), train("devices.ids=0", "parallel.mode=dp")
+    assert losses(dp) == pytest.approx(losses(single), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_autocast_reaches_the_replicas(home, tmp_path, dtype):
+    train("devices.ids=0", "parallel.mode=dp", f"amp.dtype={dtype}",
+          f"task.params.record={tmp_path}")
+    (told,) = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
+    assert told["dtype"] == {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
+
+
+def test_data_parallel_over_all_gpus_agrees_with_single(home, gpu):
+    if len(gpu.devices) < 2:
+        pytest.skip("one GPU here")
+    ids = ",".join(d.id for d in gpu.devices[:2])
+    dp = train(f"devices.ids={ids}", "parallel.mode=dp")
+    assert losses(dp) == pytest.approx(losses(train("devices.ids=0")), rel=1e-3)
+    assert len(events(dp, "memory")[-1]["gpu_allocated"]) == 2
+
+
+def test_two_gloo_ranks_share_a_gpu(home):
+    run = train("devices.ids=0,0", "parallel.mode=ddp", "parallel.backend=gloo")
+    mean = [(a + b) / 2 for a, b in zip(losses(run, 0), losses(run, 1), strict=True)]
+    assert mean == pytest.approx(losses(train("devices.ids=0")), rel=1e-3)
+
+
+def test_one_nccl_rank_trains(home):
+    run = train("devices.ids=0", "parallel.mode=ddp")
+    assert losses(run) == pytest.approx(losses(train("devices.ids=0")), rel=1e-4)
+
+
+def test_nccl_refuses_two_ranks_on_one_gpu(home):
+    argv = [sys.executable, "-m", "gpu_engine", "run", "--set", f"task.use={TASK}", "--set",
+            "devices.ids=0,0", "--mode", "ddp"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "gloo" in done.stderr
+
+
+def test_a_resumed_run_goes_on_to_the_bit(home):
+    whole = train("devices.ids=0")
+    part = train("devices.ids=0", "train.steps=40")
+    done = subprocess.run([sys.executable, "-m", "gpu_engine", "resume", part.id, "--set",
+                           "train.steps=60"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert losses(part) == losses(whole)
+
+
+def test_the_check_passes(home):
+    done = subprocess.run([sys.executable, "-m", "gpu_engine", "check", "ddp", "--devices", "0",
+                           "--json"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"]
