@@ -14,7 +14,7 @@ import click
 from gpu_engine import __version__
 from gpu_engine.errors import UserError
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stop", "resume", "export",
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume", "export",
           "presets", "describe")
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
+
+from gpu_engine import units
+from gpu_engine.clean import clean
+
+if TYPE_CHECKING:
+    from gpu_engine.runs import State
 
 
 @click.command()
@@ -12,8 +21,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
-    from gpu_engine import follow, runs, units
-    from gpu_engine.clean import clean
+    from gpu_engine import follow, hang, runs
     from gpu_engine.cli import watch
 
     found = runs.find(run)
@@ -32,6 +40,10 @@ def command(run: str, as_json: bool) -> None:
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     watch.explain(state)
+    for text in _processes(state):
+        click.echo(text)
+    for sign in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
+        click.echo(str(sign) + f"; gpu-engine stacks {found.id} --rank {sign.rank} says where")
     for line in plan.get("lines", ()):
         click.echo(clean(str(line)))
     for view in follower.ranks.values():
@@ -48,6 +60,29 @@ def command(run: str, as_json: bool) -> None:
             click.echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
             click.echo(f"  warning: {clean(warning)}")
+
+
+def _processes(state: State) -> list[str]:
+    """How each attempt and each process ended, in words."""
+    out = []
+    for a in state.attempts if len(state.attempts) > 1 else ():
+        took = units.clock(a.ended - a.started) if a.ended is not None else "not ended"
+        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}  {a.reason or ''}"
+                         ).rstrip())
+    if state.state not in ("completed", "stopped"):
+        out += [f"rank {p.rank}  pid {p.pid}  {exit_in_words(p.exit)}"
+                for p in state.processes if p.exit is not None]
+    return out
+
+
+def exit_in_words(status: int) -> str:
+    """What a process ended with."""
+    if status >= 0:
+        return f"exited with {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
 
 
 def _dumps(value: object) -> str:

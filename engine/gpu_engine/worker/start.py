@@ -18,6 +18,7 @@ from gpu_engine import procs
 from gpu_engine.errors import UserError
 from gpu_engine.worker import recorder as recording
 from gpu_engine.worker.job import Job, read
+from gpu_engine.worker.output import forgive_full_disk
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.signals import Signals, die_with_parent
 
@@ -37,6 +38,7 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     die_with_parent()
     if "TORCHELASTIC_RUN_ID" in env:
         _own_log(args.run, env)
+    forgive_full_disk()
     try:
         job = read(args.run, env)
     except UserError as err:
