@@ -14,8 +14,8 @@ import click
 from gpu_engine import __version__
 from gpu_engine.errors import UserError
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume", "export",
-          "presets", "describe")
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume",
+          "export", "presets", "describe")
 
 
 class _Lazy(click.Group):

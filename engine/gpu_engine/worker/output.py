@@ -9,6 +9,8 @@ import io
 import sys
 from typing import Any
 
+_before: list[Any] = []  # collected, they would close the descriptors that go on being used
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,6 +35,7 @@ def forgive_full_disk() -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             before = getattr(sys, name)
             before.flush()
+            _before.append(before)
             raw = _Forgiving(before.fileno(), "wb", closefd=False)
             setattr(sys, name, io.TextIOWrapper(
                 raw, encoding=before.encoding, errors=before.errors, write_through=True))
