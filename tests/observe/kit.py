@@ -56,7 +56,7 @@ def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run,
     done = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--json", *args], timeout=150,
                           capture_output=True, text=True, env=os.environ | (env or {}))
     assert done.stdout, done.stderr
-    state = json.loads(done.stdout)
+    state = json.loads(done.stdout[done.stdout.index("{"):])
     return runs.find(state["id"]), state
 
 

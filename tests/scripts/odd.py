@@ -48,7 +48,7 @@ def workers():
 for i in range(5):
     step()
     if how == "binary":
-        sys.stdout.buffer.write(bytes(range(256)))
+        sys.stdout.buffer.write(bytes(range(256)) + b"\n")
         sys.stdout.flush()
     if i == 2 and how == "fork":
         pid = os.fork()
