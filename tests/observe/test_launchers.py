@@ -1,0 +1,141 @@
+"""Scripts with several ranks, started by us and by launchers of their own: each rank is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import procs, runs
+
+from ..conftest import wait_for
+from .kit import PYTHON, SCRIPTS, Ran, engine_run
+
+BIN = Path(sys.executable).parent
+DDP = str(SCRIPTS / "ddp.py")
+TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1")
+ENV = {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def run(*command: str, options=("--devices", "cpu:0")) -> Ran:
+    found, state = engine_run(*options, "--", *command, env=ENV)
+    return Ran(found, state, None)
+
+
+def printed(log: str, rank: int) -> list[float]:
+    name = f"rank {rank} loss "
+    return [float(f"{float(line.split(name)[1]):.9g}") for line in log.splitlines() if name in line]
+
+
+@pytest.mark.parametrize(("command", "options"), [
+    ((PYTHON, DDP), TWO),
+    (("torchrun", "--standalone", "--nproc-per-node=2", DDP), ()),
+    ((PYTHON, DDP, "spawn"), ())], ids=["ddp", "torchrun", "spawn"])
+def test_each_rank_is_seen(home, command, options):
+    seen = run(*command, options=options or ("--devices", "cpu:0"))
+    logs = "".join(seen.log(r) for r in seen.run.ranks() if seen.run.log(r).exists())
+    assert seen.state["state"] == "completed", logs
+    assert seen.run.ranks() == [0, 1]
+    pids = set()
+    for rank in (0, 1):
+        assert seen.losses(rank) == printed(logs, rank)
+        assert len(seen.losses(rank)) == 6
+        start = seen.of("start", rank)[-1]
+        assert (start["rank"], start["world_size"], start["attempt"]) == (rank, 2, 1)
+        assert seen.events(rank)[-1]["kind"] == "end"
+        assert seen.events(rank)[-1]["outcome"] == "completed"
+        assert not seen.of("warning", rank)
+        pids.add(start["pid"])
+    assert len(pids) == 2
+    assert not (seen.run.path / "observe-errors.log").exists()
+
+
+def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home):
+    """On the CPU it starts one process; several it would start through torchrun or mpirun."""
+    seen = run("accelerate", "launch", "--cpu", "--num_processes=1", "--num_machines=1",
+               "--mixed_precision=no", "--dynamo_backend=no",
+               str(SCRIPTS / "with_accelerate.py"))
+    assert seen.state["state"] == "completed", seen.log()
+    assert seen.losses() == printed(seen.log(), 0)
+    assert len(seen.losses()) == 8
+    assert len(seen.of("start")) == 1
+    assert seen.of("start")[0]["pid"] != seen.state["processes"][0]["pid"]
+
+
+@pytest.mark.parametrize("command", [(PYTHON, DDP), ("torchrun", "--nproc-per-node=2", DDP)],
+                         ids=["ddp", "torchrun"])
+def test_the_rank_that_failed_leads_with_its_own_words(home, command):
+    seen = run(*command, "fail", options=TWO if command[0] == PYTHON else ("--devices", "cpu:0"))
+    assert seen.state["state"] == "failed"
+    cause = seen.state["cause"]
+    assert (cause["rank"], cause["type"]) == (1, "ValueError")
+    assert cause["message"] == "rank one has had enough"
+    assert "gpu_engine" not in cause["traceback"]
+
+
+def test_trainings_one_after_the_other_are_starts_of_one_rank(home):
+    seen = run("bash", str(SCRIPTS / "two_trainings.sh"), PYTHON)
+    assert seen.state["state"] == "completed"
+    assert len(seen.of("start")) == 2
+    assert seen.losses() == seen.printed()
+    assert len(seen.losses()) == 12 + 8
+    steps = [e["step"] for e in seen.of("step")]
+    assert steps[-1] == 8
+
+
+LONG = """
+import signal, sys, torch
+sys.path.insert(0, {scripts!r})
+import show
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+asked = []
+signal.signal(signal.SIGTERM, lambda *about: asked.append(1))
+while not asked:
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    import time; time.sleep(0.01)
+print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize("shell", [False, True], ids=["python", "bash"])
+def test_a_script_is_asked_to_stop_and_gets_time_to_save(home, tmp_path, shell):
+    script = tmp_path / "long.py"
+    script.write_text(LONG.format(scripts=str(SCRIPTS)))
+    command = [PYTHON, str(script)]
+    if shell:
+        (tmp_path / "run.sh").write_text(f"{PYTHON} {script}\necho next\nsleep 100\n")
+        command = ["bash", str(tmp_path / "run.sh")]
+    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
+                          *command], capture_output=True, text=True, timeout=60)
+    found = runs.find(out.stdout.strip())
+    seen = Ran(found, {}, None)
+    wait_for(lambda: seen.of("step"), 60)
+    found.stop()
+    state = wait_for(lambda: (s := found.state()) and not s.live and s, 30)
+    assert state.state == "stopped"
+    assert "saved" in seen.log()
+    assert seen.events()[-1]["outcome"] == "stopped"
+    start = seen.of("start")[-1]
+    assert not procs.alive(start["pid"], start["started"])
+
+
+def test_a_rank_prints_its_stacks_when_asked(home, tmp_path):
+    script = tmp_path / "long.py"
+    script.write_text(LONG.format(scripts=str(SCRIPTS)))
+    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
+                          PYTHON, str(script)], capture_output=True, text=True, timeout=60)
+    seen = Ran(runs.find(out.stdout.strip()), {}, None)
+    wait_for(lambda: seen.of("step"), 60)
+    os.kill(seen.of("start")[0]["pid"], signal.SIGUSR2)
+    wait_for(lambda: "most recent call first" in seen.log(), 10)
+    assert seen.run.state().live
+    seen.run.stop(now=True)
+    wait_for(lambda: not seen.run.state().live, 20)
