@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gpu_engine import command as cmd
 from gpu_engine.devices import Device
 from gpu_engine.errors import SpecError
 from gpu_engine.plan_processes import placeholders, torchrun_options, visible
+from gpu_engine.plan_records import LaunchPlan
 from gpu_engine.spec import RunSpec, apply_set, differences, from_dict, to_dict
-
-if TYPE_CHECKING:
-    from gpu_engine.plan import LaunchPlan
 
 
 def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,

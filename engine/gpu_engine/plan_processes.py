@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine import command as cmd
 from gpu_engine.devices import Device
-
-if TYPE_CHECKING:
-    from gpu_engine.plan import LaunchPlan, Process
+from gpu_engine.plan_records import RUN_DIR, WORKER, LaunchPlan, Process
 
 HOOK = str(Path(__file__).parent / "hook")
 """The folder whose sitecustomize lets a person's own command be seen; see worker/observe.py."""
@@ -34,8 +31,6 @@ def visible(devices: Sequence[Device]) -> dict[str, str]:
 def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
     """What this node's supervisor starts."""
-    from gpu_engine.plan import RUN_DIR, WORKER
-
     command = plan.spec.task.command
     if command is None:
         argv: tuple[str, ...] = (python, WORKER, "--run", RUN_DIR)
@@ -76,8 +71,6 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
 
 def _once(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
           environ: Mapping[str, str]) -> Process:
-    from gpu_engine.plan import Process
-
     cores = tuple(sorted({c for d in devices for c in d.cores}))
     env = visible(devices) | _threads(len(cores) or None, environ)
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
@@ -88,8 +81,6 @@ def _once(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
 
 def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, ...],
           environ: Mapping[str, str]) -> Process:
-    from gpu_engine.plan import Process
-
     rank, mine = plan.ranks[i], devices[i]
     shown = visible([mine] if mine.kind == "mig" else devices)
     env = shown | _threads(len(mine.cores) or (1 if plan.local_world_size > 1 else None), environ)
@@ -105,8 +96,6 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, 
 
 def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
               environ: Mapping[str, str]) -> Process:
-    from gpu_engine.plan import RUN_DIR, Process
-
     options = torchrun_options(plan)
     if plan.spec.task.command is not None:
         # A script's output goes to files a rank, which torchrun names in its own way.

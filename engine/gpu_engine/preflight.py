@@ -13,9 +13,10 @@ import socket
 from pathlib import Path
 
 from gpu_engine import catalog, runs
+from gpu_engine.arithmetic import port_of
 from gpu_engine.devices import Inventory
 from gpu_engine.errors import Problem, UserError
-from gpu_engine.plan import check, port_of
+from gpu_engine.plan_check import check
 from gpu_engine.spec import RunSpec
 
 

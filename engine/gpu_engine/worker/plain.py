@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from gpu_engine import presets, procs, runs
+from gpu_engine.arithmetic import batch_of, learning_rate, nearest_batches
 from gpu_engine.errors import UserError
 from gpu_engine.files import write_json
-from gpu_engine.plan import batch_of, learning_rate, nearest_batches
 from gpu_engine.spec import RunSpec, apply_set, from_dict, to_dict, to_toml
 from gpu_engine.worker.identity import Identity, identify
 from gpu_engine.worker.job import Job, from_plan
