@@ -102,7 +102,9 @@ def _supervise(run: runs.Run, lock: int) -> None:
     if logind.here().scope:
         argv = logind.wrapped(argv, run.id)
     try:
-        with (run.path / "supervisor.log").open("ab") as log:
+        fd = os.open(run.path / "supervisor.log",
+                     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open(fd, "ab") as log:  # noqa: PTH123 - a descriptor
             subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 start_new_session=True,  # no terminal, no hang-up: it outlives us

@@ -1,0 +1,380 @@
+"""Processes that die, stop, hang, or won't end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+from gpu_engine import procs, runs
+from gpu_engine.errors import UserError
+
+from ..conftest import wait_for
+from .kit import SOON, Box, case, events, guard_of, last_start, logs, members, steps
+
+TRAIN = "start(); train(every=20)"
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+@case("SIGKILL to one of two ranks", "failed within 5 s, that rank and SIGKILL named")
+def a_rank_is_killed(box: Box) -> None:
+    run = box.go(TRAIN)
+    state = box.running(run)
+    kill(state.processes[1].pid)
+    state = box.ended(run, SOON)
+    assert (state.state, state.cause.rank) == ("failed", 1)
+    assert "killed by SIGKILL" in state.reason
+    shown = box.cli("show", run.id)
+    assert "rank 1 failed first" in shown.stderr
+    assert f"rank 1  pid {state.processes[1].pid}  killed by SIGKILL" in shown.stdout
+
+
+@case("SIGKILL to the supervisor", "lost within 2 s, with last step and checkpoint; no rank lives")
+def the_supervisor_is_killed(box: Box) -> None:
+    run = box.go(TRAIN)
+    state = box.running(run)
+    wait_for(lambda: events(run, 0, "checkpoint"))
+    kill(state.pid)
+    lost = wait_for(lambda: (s := run.state()).state == "lost" and s, 2)
+    wait_for(lambda: not members(run), SOON)
+    assert "died without a word" in lost.reason
+    assert "last step " in run.state().reason
+    assert "last checkpoint step-000000" in run.state().reason
+    assert run.id in box.cli("runs").stdout
+
+
+@case("SIGKILL to the guard behind the supervisor", "the run goes on and completes")
+def the_guard_is_killed(box: Box) -> None:
+    run = box.go("start(); train(60)")
+    state = box.running(run)
+    kill(guard_of(state))
+    assert box.ended(run).state == "completed"
+
+
+@case("SIGKILL to guard and supervisor at once", "lost; the ranks die by their parent-death signal")
+def guard_and_supervisor_are_killed(box: Box) -> None:
+    run = box.go(TRAIN)
+    state = box.running(run)
+    pids = [guard_of(state), state.pid]
+    for pid in pids:
+        kill(pid)
+    wait_for(lambda: not members(run), SOON)
+    assert run.state().state == "lost"
+
+
+@case("SIGKILL to any of a run's processes at a random moment, round after round",
+      "failed or lost, and nothing left, whatever it hit")
+def anything_is_killed_at_random(box: Box) -> None:
+    chance = random.Random(os.environ.get("GPU_PANEL_SEED", time.time_ns()))
+    for _ in range(40 if box.full else 6):
+        run = box.go(TRAIN, train={"restarts": chance.choice([0, 0, 1])})
+        wait_for(lambda run=run: run.state().pid or not run.state().live)
+        time.sleep(chance.random() ** 2 * 1.0)
+        state = run.state()
+        targets = [state.pid, *(p.pid for p in state.processes)]
+        victim = chance.choice(targets)
+        if victim is not None and procs.start_ticks(victim):
+            kill(victim)
+        time.sleep(chance.random() * 0.3)
+        if run.state().live:
+            run_stop(run)
+        assert box.ended(run).state in ("failed", "lost", "stopped"), logs(run)
+
+
+def run_stop(run: runs.Run) -> None:
+    try:
+        run.stop(now=True)
+    except (UserError, ProcessLookupError):
+        pass  # it has just ended
+
+
+@case("SIGKILL to the supervisor of a script that left a daemon behind",
+      "the daemon, in a session of its own, is gone too")
+def a_daemon_below_a_killed_supervisor(box: Box) -> None:
+    run = box.script("""
+import os, subprocess, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    open(os.environ["GPU_PANEL_RUN"] + "/daemon", "w").write(str(os.getpid()))
+    time.sleep(600)
+os.wait()
+time.sleep(600)
+""", ranks=1)
+    daemon = int(wait_for(lambda: (p := run.path / "daemon").exists() and p.read_text()))
+    assert procs.start_ticks(daemon)
+    kill(run.state().pid)
+    wait_for(lambda: procs.start_ticks(daemon) is None, SOON)
+
+
+SLEEPER = """
+import os, time
+path = os.environ["GPU_PANEL_RUN"] + "/here-" + os.environ["RANK"]
+open(path, "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def torchrun_ranks(box: Box) -> tuple[runs.Run, list[int]]:
+    """A script's two ranks below torchrun, asleep."""
+    run = box.script(SLEEPER, parallel={"mode": "ddp", "launcher": "torchrun"})
+    wait_for(lambda: all((run.path / f"here-{r}").exists() and
+                         (run.path / f"here-{r}").read_text() for r in (0, 1)), 60)
+    return run, [int((run.path / f"here-{r}").read_text()) for r in (0, 1)]
+
+
+@case("SIGKILL to torchrun's agent, above a person's own script",
+      "no rank trains on as an orphan; the launcher is named, not a rank")
+def torchruns_agent_is_killed(box: Box) -> None:
+    run, pids = torchrun_ranks(box)
+    kill(run.state().processes[0].pid)
+    state = box.ended(run, SOON)
+    assert not [p for p in pids if procs.start_ticks(p)]
+    assert state.state == "failed"
+    assert "what launched the ranks" in state.reason
+    assert "SIGKILL" in state.reason
+
+
+@case("SIGKILL to the supervisor above torchrun and a person's own script",
+      "neither agent nor ranks live 5 s later")
+def the_supervisor_above_torchrun_is_killed(box: Box) -> None:
+    run, pids = torchrun_ranks(box)
+    kill(run.state().pid)
+    wait_for(lambda: not [p for p in pids if procs.start_ticks(p)], SOON)
+
+
+@case("SIGKILL to the supervisor of a real rank with DataLoader workers",
+      "rank and workers are gone, the checkpoint before it loads, resume completes", always=False)
+def loader_workers_of_a_killed_supervisor(box: Box) -> None:
+    run = box.toy(params={"pause": 0.01}, train={"workers": 2, "steps": 100000,
+                                                 "checkpoint_every": 5})
+    box.stepping(run, 12)
+    kill(run.state().pid)
+    wait_for(lambda: not members(run), SOON)
+    assert "last checkpoint" in run.state().reason
+    at = steps(run) + 5
+    assert box.cli("resume", run.id, "--set", f"train.steps={at}").returncode == 0
+    assert [e["attempt"] for e in events(run, 0, "start")] == [1, 2]
+
+
+@case("SIGSTOP of a rank, then a stop", "the others save, the stopped one is ended after the grace")
+def a_stopped_rank_can_be_ended(box: Box) -> None:
+    run = box.go(TRAIN, run={"grace": 1.0})
+    state = box.running(run)
+    kill(state.processes[0].pid, signal.SIGSTOP)
+    run.stop()
+    state = box.ended(run, SOON)
+    assert state.state == "stopped"
+    assert "did not stop in time" in state.reason
+
+
+@case("SIGSTOP of a rank under train.hang_timeout",
+      "failed; the rank without a sign of life is named, and since when")
+def a_stopped_rank_is_a_hang(box: Box) -> None:
+    run = box.go(TRAIN, train={"hang_timeout": 6.0})
+    state = box.running(run)
+    box.stepping(run, 2, rank=1)
+    kill(state.processes[1].pid, signal.SIGSTOP)
+    state = box.ended(run, 30)
+    assert state.state == "failed"
+    assert (state.cause.rank, state.cause.type) == (1, "Hang")
+    assert "rank 1 has stood in forward" in state.reason
+    assert "without a sign of life" in state.reason
+
+
+HANGING = """
+start()
+def stuck_here():
+    while True: time.sleep(1)
+step(7)
+for n in range(1, 3):
+    beat("data" if rank == 1 else "backward", 7 if rank == 1 else 8, since=5.0)
+    time.sleep(0.1)
+import threading
+def beats():
+    while True:
+        beat("data" if rank == 1 else "backward", 7 if rank == 1 else 8, since=5.0)
+        time.sleep(0.1)
+threading.Thread(target=beats, daemon=True).start()
+stuck_here()
+"""
+
+
+@case("One rank stands in its data, the others wait in backward (train.hang_timeout)",
+      "failed; that rank and phase are named, its stack is in cause and log, the restart counts")
+def a_hang_ends_with_evidence(box: Box) -> None:
+    run = box.go(HANGING, train={"hang_timeout": 1.0})
+    state = box.ended(run, 20)
+    assert state.state == "failed"
+    assert (state.cause.rank, state.cause.type) == (1, "Hang")
+    assert "rank 1 has stood in data" in state.reason
+    assert "rank 0 in backward" in state.reason
+    assert "stuck_here" in state.cause.traceback
+    for rank in (0, 1):
+        assert "stuck_here" in run.log(rank).read_text()
+    assert "stuck_here" in box.cli("show", run.id).stderr
+
+
+@case("Long data reading and long imports under train.hang_timeout",
+      "not taken for a hang: nothing counts before the first step")
+def a_slow_start_is_no_hang(box: Box) -> None:
+    run = box.go("start(); beat('init'); time.sleep(2.5); train(30)", train={"hang_timeout": 1.0})
+    assert box.ended(run).state == "completed"
+
+
+@case("gpu-engine stacks on a training, a starting and a stopped rank",
+      "stacks of the first; the others aren't hurt, and it says so")
+def stacks_are_asked_for(box: Box) -> None:
+    run = box.go("""
+if rank == 1:
+    time.sleep(600)
+start()
+def in_my_loop(): train()
+in_my_loop()
+""", ranks=3)
+    wait_for(lambda: last_start(run, 0) and last_start(run, 2))
+    state = run.state()
+    kill(state.processes[2].pid, signal.SIGSTOP)
+    done = box.cli("stacks", run.id, "--wait", "1")
+    kill(state.processes[2].pid, signal.SIGCONT)
+    assert done.returncode == 1
+    first, second, third = done.stdout.split("--- rank ")[1:]
+    assert "in in_my_loop" in first
+    assert "can't be asked" in second
+    assert "nothing came" in third
+    at = steps(run)
+    box.stepping(run, at + 2)
+    assert all(p.exit is None for p in run.state().processes)
+    run.stop(now=True)
+    assert box.ended(run).state == "stopped"
+    assert box.cli("stacks", run.id).returncode == 2
+
+
+@case("SIGSTOP of the supervisor for a while, under train.hang_timeout",
+      "ranks go on; it catches up, takes nothing for a hang, and the run completes")
+def the_supervisor_is_stopped_for_a_while(box: Box) -> None:
+    run = box.go("start(); train(250)", train={"hang_timeout": 1.0})
+    state = box.running(run)
+    box.stepping(run, 2)
+    kill(state.pid, signal.SIGSTOP)
+    at = steps(run)
+    time.sleep(2.0)
+    assert steps(run) > at + 20
+    kill(state.pid, signal.SIGCONT)
+    state = box.ended(run)
+    assert state.state == "completed", state
+
+
+@case("A rank that exits 0 before training ended", "failed, and said so, not completed")
+def a_rank_leaves_early(box: Box) -> None:
+    run = box.go("start(); step(1)\nif rank == 1: sys.exit(0)\ntrain()")
+    state = box.ended(run)
+    assert (state.state, state.cause.rank) == ("failed", 1)
+    assert "exited with 0 before training ended" in state.reason
+
+
+@case("A rank that ignores SIGTERM, then a stop", "ended after the grace, by SIGKILL")
+def a_deaf_rank(box: Box) -> None:
+    run = box.go("start(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nbeat()\n"
+                 "while True: time.sleep(1)", run={"grace": 0.5})
+    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
+    run.stop()
+    state = box.ended(run, SOON)
+    assert state.state == "stopped"
+    assert [p.exit for p in state.processes] == [-9, -9]
+
+
+@case("A user's task that calls os._exit(0), and one that calls os._exit(7)",
+      "both failed, with the status in words")
+def a_task_calls_os_exit(box: Box) -> None:
+    task = box.tmp / "leaver.py"
+    task.write_text(
+        "import os, time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n"
+        "@dataclass\nclass Leaver(Task):\n    code: int = 0\n"
+        "    def model(self):\n        os._exit(self.code)\n")
+    for code, says in ((0, "exited with 0 before training ended"), (7, "exited with 7")):
+        prepared = box.prepared_toy(use=f"{task}:Leaver", params={"code": code})
+        from gpu_engine.launch import start
+
+        run = start(prepared)
+        state = box.ended(run)
+        assert state.state == "failed"
+        assert says in state.reason
+        assert events(run, 0, "start")
+
+
+@case("A stop right behind a launch, at many moments", "stopped, and nothing of it is left")
+def stopped_while_starting(box: Box) -> None:
+    for round_ in range(20 if box.full else 6):
+        run = box.go(TRAIN)
+        time.sleep(round_ * 0.03)
+        run.stop(now=bool(round_ % 2))
+        state = box.ended(run)
+        assert state.state == "stopped", (round_, state, logs(run))
+
+
+@case("Stop asked many times, then --now", "one stop; the second kind ends it at once")
+def stopped_again_and_again(box: Box) -> None:
+    run = box.go("start(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nbeat()\n"
+                 "while True: time.sleep(1)", run={"grace": 60})
+    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
+    for _ in range(5):
+        run.stop()
+    assert wait_for(lambda: (s := run.state()).state == "stopping" and s)
+    assert box.cli("stop", run.id, "--now").returncode == 0
+    assert run.state().state == "stopped"
+
+
+@case("64 ranks that write events", "all seen, completed; then stopped within seconds")
+def sixty_four_ranks(box: Box) -> None:
+    run = box.go("start(); train(20, pause=0.1)", ranks=64)
+    state = box.ended(run, 120)
+    assert state.state == "completed", state
+    assert len(state.processes) == 64
+    assert all(len(events(run, r, "step")) == 20 for r in range(64))
+    assert "rank 63" in box.cli("show", run.id).stdout
+
+
+@case("A stop signal meant for a pid that another process has by now", "nobody is signalled")
+def a_reused_pid(box: Box) -> None:
+    run = box.go("start(); train(3)")
+    state = box.ended(run)
+    wait_for(lambda: not run.supervised())
+    other = box.popen("-c", "import time; print('up', flush=True); time.sleep(60)", stdout=-1)
+    other.stdout.readline()
+    made_up = runs.State("running", run.id, "x", time.time(), time.time(), pid=other.pid,
+                         ticks=1, boot=procs.boot_id(), attempts=state.attempts,
+                         processes=(runs.RankProcess(0, other.pid, 1),))
+    run.write_state(made_up)
+    assert run.state().state == "lost"
+    assert box.cli("stop", run.id).returncode == 2
+    assert not run.dump_stacks(0)
+    assert other.poll() is None
+
+
+@case("Start and stop, many times over, by one program",
+      "it keeps neither descriptors nor zombies", always=False)
+def many_cycles(box: Box) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(40):
+        run = box.go("start(); train()", ranks=1)
+        box.running(run)
+        run.stop()
+        assert box.ended(run).state == "stopped"
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+    zombies = [p for p in os.listdir("/proc") if p.isdigit() and is_zombie_of_us(p)]  # noqa: PTH208
+    assert len(zombies) <= 2
+
+
+def is_zombie_of_us(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] == "Z" and int(fields[1]) == os.getpid()

@@ -1,0 +1,360 @@
+"""Cases, what they stand on, and what must be true after every one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_engine import procs, runs
+from gpu_engine.devices import Inventory, lease
+from gpu_engine.events import Tail
+from gpu_engine.launch import prepare, start
+from gpu_engine.spec import from_dict
+
+from ..conftest import slots, wait_for
+
+STANDIN = Path(__file__).with_name("standin.py")
+TOY = f"{Path(__file__).parents[1] / 'worker' / 'toy.py'}:Toy"
+SOON = 5.0
+"""Seconds in which nothing of a run may be left, whatever died."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault: what is done, and what must be true afterwards besides the common invariants."""
+
+    name: str
+    does: str
+    then: str
+    body: Callable[[Box], None]
+    always: bool = True
+    """Part of every test run, not of `make faults` alone."""
+    root: bool = False
+    """Needs root: it mounts, limits or owns."""
+
+
+CASES: list[Case] = []
+
+
+def case(does: str, then: str, *, always: bool = True, root: bool = False) -> Callable:
+    """Register a function as a case, under its name."""
+
+    def register(body: Callable[[Box], None]) -> Callable[[Box], None]:
+        name = body.__name__.replace("_", "-")
+        CASES.append(Case(name, does, then, body, always, root))
+        return body
+
+    return register
+
+
+@dataclass
+class Box:
+    """What a case works with: a home of its own, and ways to start runs in it."""
+
+    home: Path
+    tmp: Path
+    patch: pytest.MonkeyPatch
+    full: bool = False
+    """Whether all rounds are wanted."""
+    _bodies: int = 0
+    damaged: set[Path] = field(default_factory=set)
+    """Runs whose newest checkpoint was damaged by the case and never mended."""
+    ours: list[subprocess.Popen] = field(default_factory=list)
+
+    # --- starting ----------------------------------------------------------------------------
+
+    def go(self, body: str, *, ranks: int = 2, wait: bool = False, **sections: Any) -> runs.Run:
+        """Launch stand-in ranks that do `body`."""
+        run = start(self.prepared(body, ranks=ranks, **sections))
+        if wait:
+            self.running(run)
+        return run
+
+    def prepared(self, body: str, *, ranks: int = 2, **sections: Any) -> Any:
+        self._bodies += 1
+        text = self.tmp / f"body-{self._bodies}.py"
+        text.write_text(body)
+        self.patch.setenv("FAULT_BODY", str(text))
+        data = self.data(ranks, **sections)
+        data.setdefault("run", {}).setdefault("python", str(self.interpreter()))
+        return prepare(from_dict(data), inventory=machine(ranks))
+
+    def toy(self, *, ranks: int = 1, params: dict[str, Any] | None = None, **sections: Any
+            ) -> runs.Run:
+        """Launch real ranks on the small task of the worker's tests."""
+        return start(self.prepared_toy(ranks=ranks, params=params, **sections))
+
+    def prepared_toy(self, *, ranks: int = 1, params: dict[str, Any] | None = None,
+                     use: str = TOY, **sections: Any) -> Any:
+        data = self.data(ranks, **sections)
+        data["task"] = {"use": use, "params": params or {}}
+        data["train"] = {"workers": 0, "checkpoint_every": 0} | data["train"]
+        return prepare(from_dict(data), inventory=machine(ranks))
+
+    def script(self, body: str, *, ranks: int = 2, words: tuple[str, ...] = (), **sections: Any
+               ) -> runs.Run:
+        """Launch a person's own script."""
+        self._bodies += 1
+        text = self.tmp / f"script {self._bodies}.py"
+        text.write_text(body)
+        data = self.data(ranks, **sections)
+        data["task"] = {"command": [sys.executable, *words, str(text)]}
+        return start(prepare(from_dict(data), inventory=machine(ranks)))
+
+    def data(self, ranks: int, **sections: Any) -> dict[str, Any]:
+        base = {"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT"},
+                "devices": {"ids": [f"cpu:{i}" for i in range(ranks)]},
+                "parallel": {"mode": "ddp" if ranks > 1 else "single"},
+                "batch": {"meaning": "per_gpu", "size": 8}, "train": {"steps": 100}, "run": {}}
+        for name, section in sections.items():
+            base[name] = base.get(name, {}) | section
+        return base
+
+    def interpreter(self) -> Path:
+        """What stands where a rank's Python would."""
+        path = self.tmp / "python"
+        if not path.exists():
+            path.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
+            path.chmod(0o755)
+        return path
+
+    def cli(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """The command line, to its end."""
+        done = subprocess.run([sys.executable, "-m", "gpu_engine", *words], text=True,
+                              capture_output=True, **{"timeout": 60} | more)
+        assert "Traceback" not in done.stderr.partition("failed first")[0], done.stderr
+        return done
+
+    def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, *words], text=True, **more)
+        self.ours.append(process)
+        return process
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def running(self, run: runs.Run, seconds: float = 30.0) -> runs.State:
+        """Wait until every rank has said `start`."""
+        def all_begun() -> Any:
+            state = run.state()
+            assert state.live, (state, logs(run))
+            started = {r for r in run.ranks() if last_start(run, r)}
+            return state.state == "running" and started >= {p.rank for p in state.processes} \
+                and state
+        return wait_for(all_begun, seconds)
+
+    def stepping(self, run: runs.Run, step: int = 1, rank: int = 0) -> None:
+        wait_for(lambda: steps(run, rank) >= step or not run.state().live, 60)
+        assert run.state().live, logs(run)
+
+    def ended(self, run: runs.Run, seconds: float = 30.0) -> runs.State:
+        return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
+
+    # --- what must be true after every case ---------------------------------------------------
+
+    def check(self) -> int:
+        """The invariants, for every run of this home; how many runs there were."""
+        found = runs.all_runs()
+        for run in found:
+            self._nothing_lives(run)
+        listed = self.cli("runs", "-n", "500").stdout
+        for run in found:
+            assert f"{run.id:<6} {run.state().state}" in listed
+            self._state_is_final(run)
+            self._checkpoint_loads(run)
+            self._no_old_temporary(run)
+            self._is_private(run)
+        held = {h.run for h in lease.holders(runs.leases_folder()).values()}
+        assert not held, f"leases are still held: {held}"
+        return len(found)
+
+    def _nothing_lives(self, run: runs.Run) -> None:
+        wait_for(lambda: not run.supervised(), SOON)
+        known = {(p.pid, p.ticks) for p in run.state().processes}
+        for rank in run.ranks():
+            event = last_start(run, rank)
+            if event:
+                known.add((event.get("pid"), event.get("started")))
+        wait_for(lambda: not any(procs.alive(p, t) for p, t in known) and not members(run), SOON)
+
+    def _state_is_final(self, run: runs.Run) -> None:
+        state = run.state()
+        assert state.state in runs.FINAL, state
+        if state.state != "lost":
+            recorded = json.loads((run.path / "state.json").read_text())
+            assert recorded["state"] == state.state
+            assert runs.State.from_dict(recorded) == state
+            assert state.ended is not None
+        assert state.exit_code == runs.EXIT_CODES[state.state]
+        assert state.state in ("completed", "stopped") or state.reason
+        for record in state.attempts[:-1] if state.state != "lost" else ():
+            assert record.outcome, state.attempts
+        shown = self.cli("show", run.id)
+        assert shown.returncode == 0
+        assert f"  {state.state}  " in shown.stdout
+
+    def _checkpoint_loads(self, run: runs.Run) -> None:
+        sound = [verified(p) for p in checkpoints(run)]
+        if run.path in self.damaged:
+            assert any(sound)
+        else:
+            assert all(sound), run.path
+
+    def _no_old_temporary(self, run: runs.Run) -> None:
+        state = run.state()
+        if not state.attempts:
+            return
+        for path in run.path.rglob(".*"):
+            if path.name.endswith(".tmp") or path.name.startswith((".writing-", ".deleting-")):
+                assert path.stat().st_mtime >= state.attempts[-1].started - 1, path
+
+    def _is_private(self, run: runs.Run) -> None:
+        for path in [run.path, *run.path.rglob("*")]:
+            with contextlib.suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                assert stat.S_ISLNK(mode) or not mode & 0o077 or run.path not in (
+                    path, path.parent, path.parent.parent), (path, oct(mode))
+
+    def close(self) -> None:
+        """End what this case started, whatever it did."""
+        for process in self.ours:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for run in runs.all_runs():
+            state = run.state()
+            if state.live and procs.alive(state.pid, state.ticks):
+                with contextlib.suppress(OSError):
+                    os.kill(state.pid, signal.SIGCONT)
+                    os.kill(state.pid, signal.SIGQUIT)
+                with contextlib.suppress(AssertionError):
+                    wait_for(lambda run=run: not run.supervised(), 10)
+            for pid in members(run):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+def machine(count: int) -> Inventory:
+    """Slots on the cores that there are, as many as wanted."""
+    cores = sorted(os.sched_getaffinity(0))
+    made = slots(count)
+    return replace(made, devices=tuple(
+        replace(d, cores=(cores[i % len(cores)],)) for i, d in enumerate(made.devices)))
+
+
+def members(run: runs.Run) -> list[int]:
+    """Every process whose environment names the run, the supervisor and its guard left out."""
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted in Path(entry.path, "environ").read_bytes().split(b"\0") \
+                        and procs.start_ticks(int(entry.name)) is not None:
+                    found.append(int(entry.name))
+    return found
+
+
+def events(run: runs.Run, rank: int = 0, kind: str | None = None) -> list[dict[str, Any]]:
+    tail = Tail(run.events(rank))
+    found: list[dict[str, Any]] = []
+    while (before := tail.offset, new := tail.read(1 << 24)) and (new or tail.offset != before):
+        found += new
+    return [e for e in found if kind is None or e["kind"] == kind]
+
+
+def steps(run: runs.Run, rank: int = 0) -> int:
+    return max((e["step"] for e in events(run, rank, "step")), default=0)
+
+
+def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:
+    from gpu_engine import stacks
+
+    return stacks.last_start(run.events(rank))
+
+
+def guard_of(state: runs.State) -> int:
+    """The process that waits behind a supervisor."""
+    text = Path(f"/proc/{state.pid}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def checkpoints(run: runs.Run) -> list[Path]:
+    return sorted(run.checkpoints.glob("step-*"))
+
+
+def verified(path: Path) -> bool:
+    """Whether every file is what the manifest says, as the worker's own check does."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        return all(len(data := (path / name).read_bytes()) == about["size"]
+                   and hashlib.sha256(data).hexdigest() == about["sha256"]
+                   for name, about in manifest["files"].items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def logs(run: runs.Run) -> str:
+    return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-2000:]}" for p in
+                     [*sorted((run.path / "ranks").glob("*.log")), run.path / "supervisor.log"]
+                     if p.exists())
+
+
+def du(folder: Path) -> int:
+    """Bytes that a folder takes on the disk."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total
+
+
+@contextlib.contextmanager
+def mounted(where: Path, size: str, *options: str) -> Iterator[Path]:
+    """A small disk."""
+    where.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]),
+                           "gpu-panel-faults", str(where)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"can't mount a small disk here: {done.stderr.strip()}")
+    try:
+        yield where
+    finally:
+        for _ in range(50):
+            if subprocess.run(["umount", str(where)], capture_output=True).returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            subprocess.run(["umount", "-l", str(where)], capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on the disk of `folder`; the file that takes it."""
+    path = folder / "ballast"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        size = 1 << 20
+        while size:
+            try:
+                file.write(b"x" * size)
+            except OSError:
+                size //= 2
+    return path
+
+
+def can_be_root() -> bool:
+    return os.geteuid() == 0 and shutil.which("mount") is not None

@@ -1,0 +1,41 @@
+"""Every case of the fault suite, with the common invariants after each; see docs/faults.md.
+
+A subset always runs; `make faults` runs all of it, with more rounds, and prints the table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from . import cases_disk, cases_files, cases_launch, cases_processes, cases_training  # noqa: F401
+from .kit import CASES, Box, Case, can_be_root
+
+FULL = os.environ.get("GPU_PANEL_FAULTS") == "all"
+
+
+def test_there_are_enough_and_each_says_what_it_is() -> None:
+    assert len(CASES) >= 40
+    assert len({c.name for c in CASES}) == len(CASES)
+    assert all(c.does and c.then for c in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
+    record_property("case", case.name)
+    if not (case.always or FULL):
+        pytest.skip("runs with make faults")
+    if case.root and not can_be_root():
+        pytest.skip("needs root and mount")
+    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    box = Box(tmp_path / "home", tmp_path, monkeypatch, FULL)
+    began = time.monotonic()
+    try:
+        case.body(box)
+        record_property("runs", box.check())
+    finally:
+        box.close()
+        record_property("seconds", time.monotonic() - began)
