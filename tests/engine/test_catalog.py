@@ -111,3 +111,28 @@ def test_params_are_held_against_the_source(file):
     assert found({"folder": "x", "lr": "fast"}) == {"task.params.lr": "expected a number"}
     assert found({"folder": "x", "lr": 1}) == {}
     assert found({"folder": "x", "names": 7}) == {}  # a list: the task's own to judge
+
+
+def test_source_and_import_describe_the_same(home):
+    """The form is drawn from source; what importing the class says must not differ."""
+    from gpu_engine import torchside
+
+    for info in catalog.builtin():
+        told = torchside.ask("describe", info.use)["fields"]
+        assert [(f["name"], f["type"]) for f in told] == [(f.name, f.type) for f in info.fields]
+        for imported, read in zip(told, info.fields, strict=True):
+            assert imported.get("default") == read.default, info.use
+            assert " ".join(imported["help"].split()) == read.help
+
+
+def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
+    from gpu_engine import torchside
+
+    path = tmp_path / "broken.py"
+    path.write_text("import json\n\nvalue = json.loads('nothing')\n")
+    with pytest.raises(UserError) as caught:
+        torchside.ask("describe", f"{path}:X")
+    assert f"{path}, line 3" in str(caught.value)
+    assert "JSONDecodeError" in str(caught.value)
+    with pytest.raises(UserError, match="can't be started"):
+        torchside.ask("describe", "a:B", python="/no/such/python")

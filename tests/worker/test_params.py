@@ -76,7 +76,7 @@ def test_what_is_missing_or_refused() -> None:
 
 def test_describe() -> None:
     fields = {f["name"]: f for f in describe(Sample)}
-    assert fields["width"] == {"name": "width", "type": "a whole number", "default": 64,
+    assert fields["width"] == {"name": "width", "type": "int", "default": 64,
                                "help": "Units."}
     assert fields["kind"]["choices"] == ["a", "b"]
     assert "default" not in describe(Needy)[0]

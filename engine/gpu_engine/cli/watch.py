@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLAIN_EVERY = 2.0
 """Seconds between plain lines."""
+_LOOK_EVERY = 0.25
 
 
 def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
@@ -61,10 +62,10 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
 
 
 def _silent(follower: Follower) -> State:
-    while follower.state.live:
-        time.sleep(0.1)
-        follower.poll()
-    follower.poll()
+    # The state alone, and seldom: the ranks need the cores.
+    while follower.run.state().live:
+        time.sleep(_LOOK_EVERY)
+    follower.poll(budget=2.0)
     return follower.state
 
 
@@ -74,6 +75,8 @@ def _plain(follower: Follower) -> State:
     while True:
         follower.poll()
         live = follower.state.live
+        if not live:
+            follower.poll(budget=2.0)
         now = time.monotonic()
         if now - shown >= _PLAIN_EVERY or not live:
             steps = tuple(view.step for view in follower.ranks.values())
@@ -85,7 +88,7 @@ def _plain(follower: Follower) -> State:
                                + (f"  {units.clock(left)} left" if live else ""), err=True)
         if not live:
             return follower.state
-        time.sleep(0.1)
+        time.sleep(_LOOK_EVERY)
 
 
 def _rank_text(view: RankView) -> str:

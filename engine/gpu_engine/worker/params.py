@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import sysconfig
 import textwrap
 import types
 from pathlib import Path
@@ -74,14 +75,15 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
 
 
 def describe(cls: type[Task]) -> list[dict[str, Any]]:
-    """A task's parameters as a form draws them, in order: name, type, default (absent where it
-    has none), choices (where the type lists them) and help."""
+    """A task's parameters as a form draws them, in order: name, type (the annotation, as
+    `catalog` reads it from source), default (absent where it has none), choices (where the type
+    lists them) and help."""
     help_texts = _docs(cls)
     hints = _hints(cls)
     out = []
     for field in _fields(cls):
         hint = hints.get(field.name, Any)
-        entry: dict[str, Any] = {"name": field.name, "type": _words(hint)}
+        entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
         if field.default is not dataclasses.MISSING:
             plain = isinstance(field.default, int | float | str | bool | list | None)
             entry["default"] = field.default if plain else str(field.default)
@@ -92,6 +94,10 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
         entry["help"] = help_texts.get(field.name, "")
         out.append(entry)
     return out
+
+
+def _annotation(kind: Any) -> str:
+    return kind.strip("'\"") if isinstance(kind, str) else inspect.formatannotation(kind)
 
 
 def convert(value: Any, hint: Any) -> Any:
@@ -227,17 +233,20 @@ def _from_file(where: str, ref: str) -> types.ModuleType:
 
 
 def _where(err: BaseException) -> str:
-    """What went wrong and in which line: the innermost line that's not import machinery."""
+    """What went wrong and in which line: the innermost of the person's own, as a line inside a
+    library says little."""
     if isinstance(err, SyntaxError):
         return f"line {err.lineno}: {err.msg}"
-    place = ""
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    place = own = ""
     tb = err.__traceback__
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename
         if "importlib" not in file and Path(file) != Path(__file__):
             place = f"{file}, line {tb.tb_lineno}: "
+            own = own if file.startswith(libraries) else place
         tb = tb.tb_next
-    return f"{place}{type(err).__name__}: {err}"
+    return f"{own or place}{type(err).__name__}: {err}"
 
 
 def _listed(lead: str, names: list[str]) -> str:

@@ -1,0 +1,70 @@
+"""A run's weights as a safetensors file, read back by the format's own description."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from gpu_engine import runs
+from gpu_engine.errors import UserError
+from gpu_engine.torchside import ask
+
+from .test_headless import call, sets
+
+
+def read(path) -> tuple[dict, bytes]:
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+@pytest.fixture
+def run(home):
+    out = call("run", "--json", *sets(devices__ids="cpu:0", train__steps=6))
+    assert out.returncode == 0, out.stderr
+    return runs.find(json.loads(out.stdout)["id"])
+
+
+def test_weights_come_out_as_they_were_saved(run, tmp_path):
+    out = tmp_path / "w.safetensors"
+    told = json.loads(call("export", run.id, str(out), "--json").stdout)
+    header, data = read(out)
+    assert header.pop("__metadata__") == {"step": "6", "format": "pt"}
+    assert told["tensors"] == len(header) > 5
+    assert max(e["data_offsets"][1] for e in header.values()) == len(data)
+    code = ("import sys, json, torch\n"
+            "s = torch.load(sys.argv[1], weights_only=True)['model']\n"
+            "print(json.dumps({k: [str(v.dtype), list(v.shape), float(v.double().sum())]"
+            " for k, v in s.items()}))")
+    saved = json.loads(subprocess.run(
+        [sys.executable, "-c", code, str(run.checkpoints / "step-00000006" / "state.pt")],
+        capture_output=True, text=True, check=True).stdout)
+    assert set(saved) == set(header)
+    for name, (dtype, shape, total) in saved.items():
+        entry = header[name]
+        assert (dtype, shape) == ({"F32": "torch.float32", "I64": "torch.int64",
+                                   "BOOL": "torch.bool"}[entry["dtype"]], entry["shape"])
+        if entry["dtype"] == "F32":
+            a, b = entry["data_offsets"]
+            assert sum(struct.unpack(f"<{(b - a) // 4}f", data[a:b])) == pytest.approx(
+                total, rel=1e-6, abs=1e-4)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path):
+    state = run.checkpoints / "step-00000006" / "state.pt"
+    body = bytearray(state.read_bytes())
+    body[len(body) // 2] ^= 1
+    state.write_bytes(body)
+    out = call("export", run.id, str(tmp_path / "w.safetensors"))
+    assert out.returncode == 0
+    assert "warning" in out.stderr
+    assert "of step 5" in out.stdout
+
+
+def test_without_a_checkpoint_it_says_so(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        ask("export", str(tmp_path), str(tmp_path / "x"))
