@@ -16,7 +16,7 @@ from gpu_engine import runs
 from gpu_engine.events import Tail
 from gpu_engine.launch import prepare
 from gpu_engine.preflight import free_port
-from gpu_engine.spec import from_dict
+from gpu_engine.spec import apply_set, from_dict
 
 from ..conftest import wait_for
 
@@ -167,6 +167,27 @@ def reference(home):
 def test_two_nodes_meet_through_torchrun_on_loopback(home, reference):
     port = free_port()
     check_two_nodes([node(r, "127.0.0.1", port, home) for r in (0, 1)], home, reference)
+
+
+def test_the_torchrun_lines_of_two_nodes_pasted_into_two_shells(home, reference):
+    """What `plan` prints for several machines needs no supervisor; the runs folder still gets
+    the run, and the losses are those of one process."""
+    data: dict = {}
+    for assignment in sets(parallel__mode="multinode", parallel__nodes=2, devices__ids="cpu:0",
+                           parallel__master_port=free_port())[1::2]:
+        apply_set(data, assignment)
+    lines = prepare(from_dict(data)).plan.lines
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                        "OMP_NUM_THREADS": "1"}
+    shells = [subprocess.Popen(["/bin/sh", "-c", line], env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True) for line in lines]
+    for shell in shells:
+        out, _ = shell.communicate(timeout=200)
+        assert shell.returncode == 0, out
+    run = runs.all_runs()[0]
+    assert run.state().state == "completed"
+    mean = [(a + b) / 2 for a, b in zip(losses(run, 0), losses(run, 1), strict=True)]
+    assert mean == pytest.approx(reference, rel=2e-4)
 
 
 @pytest.fixture
