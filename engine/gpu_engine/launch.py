@@ -17,7 +17,7 @@ from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all
-from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_set, from_dict, read_toml, to_toml
+from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, read_toml, to_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,7 @@ def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     data = read_toml(run.path / "spec.toml")
-    for assignment in sets:
-        apply_set(data, assignment)
+    apply_sets(data, sets)
     prepared = prepare(from_dict(data), cwd=Path(run.cwd()))
     _supervise(run, runs.reopen(run, to_toml(prepared.spec), prepared.plan.to_dict()))
     return prepared

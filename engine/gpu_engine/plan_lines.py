@@ -10,7 +10,7 @@ from gpu_engine.devices import Device
 from gpu_engine.errors import SpecError
 from gpu_engine.plan_processes import placeholders, torchrun_options, visible
 from gpu_engine.plan_records import LaunchPlan
-from gpu_engine.spec import RunSpec, apply_set, differences, from_dict, to_dict
+from gpu_engine.spec import RunSpec, apply_sets, differences, from_dict, to_dict
 
 
 def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
@@ -55,8 +55,7 @@ def _sets(assignments: Sequence[str]) -> list[str]:
 def _gives(base: RunSpec, sets: Sequence[str], wanted: RunSpec) -> bool:
     data = to_dict(base, defaults=False)
     try:
-        for assignment in sets:
-            apply_set(data, assignment)
+        apply_sets(data, sets)
         return from_dict(data) == wanted
     except SpecError:
         return False

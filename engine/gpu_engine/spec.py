@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -212,6 +213,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {err}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply to be a preset") from None
+
+
+def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
+    """Apply several `key=value` to a nested dict, in place, as `--set` does.
+
+    Naming another task drops the parameters that were meant for the one before. Raises
+    SpecError.
+    """
+    given = list(assignments)
+    uses = [a.partition("=")[2] for a in given if a.partition("=")[0].strip() == "task.use"]
+    if uses and uses[-1] != _look(data, "task.use"):
+        task = data.get("task")
+        if isinstance(task, dict):
+            task.pop("params", None)
+    for assignment in given:
+        apply_set(data, assignment)
 
 
 def apply_set(data: dict[str, Any], assignment: str) -> None:

@@ -114,6 +114,14 @@ def test_setting_one_of_a_pair_drops_the_other():
     assert (spec.devices.ids, spec.devices.pick) == (["0"], None)
 
 
+def test_naming_another_task_drops_the_parameters_of_the_one_before():
+    data = {"task": {"use": "a:A", "params": {"width": 3}}}
+    sp.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])
+    assert sp.from_dict(data).task == sp.TaskSpec(use="b:B", params={"depth": 2})
+    sp.apply_sets(data, ["task.use=b:B"])
+    assert sp.from_dict(data).task.params == {"depth": 2}
+
+
 def test_task_params_take_any_toml_value():
     data: dict = {}
     for text in ("task.params.width=128", "task.params.text=src/", "task.params.deep=true",

@@ -19,7 +19,7 @@ from gpu_engine.devices import Device, Inventory, Snapshot
 from gpu_engine.devices.lease import Holder
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.presets import Preset
-from gpu_engine.spec import SECTIONS, RunSpec, apply_set, from_dict, to_dict
+from gpu_engine.spec import SECTIONS, RunSpec, apply_set, apply_sets, from_dict, to_dict
 
 HIDDEN_BY_MODE = {
     "single": ("nodes", "node_rank", "master_addr", "master_port"),
@@ -97,7 +97,7 @@ class Draft:
 
     def assign(self, assignment: str) -> None:
         """One `key=value` of the command line. Raises SpecError."""
-        apply_set(self.data, assignment)
+        apply_sets(self.data, [assignment])
         if assignment.startswith("devices."):
             self._asked = copy.deepcopy(self.data.get("devices", {}))
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gpu_engine import presets
-from gpu_engine.spec import RunSpec, apply_set, from_dict
+from gpu_engine.spec import RunSpec, apply_sets, from_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ def ask(preset: str | None, sets: list[str], command: list[str] | None = None) -
         task["command"] = list(command)
         if base is None:
             data.setdefault("name", _name_of(command))
-    for assignment in sets:
-        apply_set(data, assignment)
+    apply_sets(data, sets)
     return Asked(from_dict(data), (base.name, base.spec) if base else None)
 
 

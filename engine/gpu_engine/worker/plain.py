@@ -25,7 +25,7 @@ from gpu_engine import presets, procs, runs
 from gpu_engine.arithmetic import batch_of, learning_rate, nearest_batches
 from gpu_engine.errors import UserError
 from gpu_engine.files import write_json
-from gpu_engine.spec import RunSpec, apply_set, from_dict, to_dict, to_toml
+from gpu_engine.spec import RunSpec, apply_sets, from_dict, to_dict, to_toml
 from gpu_engine.worker.identity import Identity, identify
 from gpu_engine.worker.job import Job, from_plan
 from gpu_engine.worker.process_group import Group, join
@@ -97,8 +97,7 @@ def _of_node(plan: dict[str, Any]) -> dict[str, Any]:
 def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
     """A preset by name or file (None: the defaults) with `key=value`s. Raises UserError."""
     data = presets.load(preset).data if preset else {}
-    for assignment in sets:
-        apply_set(data, assignment)
+    apply_sets(data, sets)
     return from_dict(data)
 
 
