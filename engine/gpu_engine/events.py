@@ -103,6 +103,14 @@ class Tail:
         """How many bytes of the file have been read."""
         return self._offset
 
+    def skip(self) -> None:
+        """Leave out what is in the file so far."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return
+        self._inode, self._offset, self._rest = stat.st_ino, stat.st_size, b""
+
     def read(self, limit: int = 1 << 20) -> list[dict[str, Any]]:
         """The events whose lines are complete since the last call, from at most `limit` bytes."""
         try:

@@ -217,14 +217,16 @@ class Follower:
         self._look()
         fresh: list[tuple[int, dict[str, Any]]] = []
         while True:
-            before = len(fresh)
+            moved = False
             for rank, tail in self._tails.items():
+                at = tail.offset
                 for event in tail.read(1 << 15):
                     self.ranks[rank].fold(event)
                     fresh.append((rank, event))
+                moved = moved or tail.offset != at  # a long line gives no event at first
                 if time.monotonic() > end and fresh:
                     return fresh
-            if len(fresh) == before:
+            if not moved:
                 return fresh
 
     def progress(self) -> Progress:

@@ -191,7 +191,11 @@ class Run:
         """Delete the folder. Raises UserError while the run lives."""
         if self.state().live:
             raise UserError(f"run {self.id} is running: stop it first")
-        shutil.rmtree(self.path)
+        try:
+            shutil.rmtree(self.path)
+        except OSError as err:
+            raise UserError(f"run {self.id} can't be removed: {err.strerror}: "
+                            f"{self.path}") from None
 
 
 def home() -> Path:
@@ -234,7 +238,9 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
 
     Raises UserError where the folder can't be written.
     """
+    cwd = _cwd()
     folder = private_folder(runs_folder())
+    path = fd = None
     try:
         path = _fresh(folder)
         (path / "ranks").mkdir(mode=0o700)
@@ -242,11 +248,24 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)  # waits out a reader that asks just now
         write_atomic(path / "spec.toml", spec_toml)
-        write_json(path / "plan.json", {"id": run.id, "cwd": os.getcwd()} | plan)  # noqa: PTH109
+        write_json(path / "plan.json", {"id": run.id, "cwd": cwd} | plan)
         run.write_state(State("queued", run.id, name, time.time(), boot=procs.boot_id()))
     except OSError as err:
+        if fd is not None:
+            os.close(fd)
+        if path is not None:  # half a run would be shown as a lost one
+            shutil.rmtree(path, ignore_errors=True)
         raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
     return run, fd
+
+
+def _cwd() -> str:
+    """The folder that the ranks are to run in. Raises UserError where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError as err:
+        raise UserError(f"the working directory is gone: {err.strerror}; change to another, as "
+                        "the ranks run in it") from None
 
 
 def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
@@ -264,10 +283,18 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
         write_json(run.path / "plan.json", {"id": run.id, "cwd": run.cwd()} | plan)
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=before.attempt + 1, boot=procs.boot_id(),
-                              attempts=before.attempts))
+                              attempts=_closed(before)))
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd
+
+
+def _closed(before: State) -> tuple[AttemptRecord, ...]:
+    """The attempts so far; nobody was left to say how the last of a lost run ended."""
+    if before.state != "lost" or not before.attempts:
+        return before.attempts
+    *earlier, last = before.attempts
+    return (*earlier, replace(last, outcome="lost", reason=before.reason))
 
 
 def _fresh(folder: Path) -> Path:

@@ -53,7 +53,7 @@ class AttemptRecord:
     """Unix seconds, as is ended."""
     ended: float | None = None
     outcome: str | None = None
-    """completed | stopped | failed; None while it runs, or where nobody was left to say."""
+    """completed | stopped | failed | lost; None while it runs."""
     reason: str | None = None
 
 

@@ -279,7 +279,8 @@ def events(run: runs.Run, rank: int = 0, kind: str | None = None) -> list[dict[s
 
 
 def steps(run: runs.Run, rank: int = 0) -> int:
-    return max((e["step"] for e in events(run, rank, "step")), default=0)
+    return max((e["step"] for e in events(run, rank, "step") if isinstance(e["step"], int)),
+               default=0)
 
 
 def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:

@@ -39,41 +39,56 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     readers = {name: _lines(path, count) for name, path in files.items()}
     while True:
         live = follow and found.state().live  # asked first, so that the last lines still come
-        some = False
+        all_read = True
         for name, reader in readers.items():
-            for line in next(reader):
-                some = True
+            lines, at_end = next(reader)
+            all_read = all_read and at_end
+            for line in lines:
                 if raw:
                     sys.stdout.buffer.write(line + b"\n")
                 else:
                     click.echo((f"{name}| " if many else "") + clean_bytes(line))
-        if not live:
+        if not live and all_read:
             return
         sys.stdout.flush()
-        if not some:
+        if all_read:
             time.sleep(0.1)
 
 
-def _lines(path: Path, count: int | None) -> Iterator[list[bytes]]:
-    """Each `next` gives the lines that have come since; at first those there are (or `count`)."""
+def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
+    """Each `next` gives lines that have come since, at first those there are (or `count`), and
+    whether that was all of them."""
     offset, rest, first = 0, b"", True
+    if count is None:
+        yield _older(path), False
     while True:
         try:
             with path.open("rb") as file:
-                if first and count is not None:
-                    offset = _last_lines(file, count)
+                size = file.seek(0, 2)
+                if count is not None:
+                    offset, count = _last_lines(file, count), None
+                if size < offset:  # cut, as it had grown too large
+                    offset, rest = 0, b""
                 file.seek(offset)
                 data = file.read(1 << 20)
-                at_end = len(data) < 1 << 20
         except OSError:
-            data, at_end = b"", True
+            data = b""
         offset += len(data)
+        at_end = len(data) < 1 << 20
         *lines, rest = (rest + data).split(b"\n")
         if first and at_end and rest:  # a finished file may lack its last newline
             lines.append(rest)
             rest = b""
-        yield lines
+        yield lines, at_end
         first = first and not at_end
+
+
+def _older(path: Path) -> list[bytes]:
+    """The lines of the part that was set aside when the log grew too large."""
+    try:
+        return path.with_name(path.name + ".1").read_bytes().splitlines()
+    except OSError:
+        return []
 
 
 def _last_lines(file, count: int) -> int:

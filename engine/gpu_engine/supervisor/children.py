@@ -8,6 +8,7 @@ becomes its own to end.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -120,14 +121,17 @@ def reap(children: Sequence[Child]) -> list[Child]:
 
 
 def descendants(root: int) -> list[int]:
-    """Pids below `root`, children before grandchildren, zombies left out."""
+    """Pids below `root`, children before grandchildren, zombies left out. Raises OSError where no
+    file can be opened."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         try:
             stat = Path(entry.path, "stat").read_text(errors="replace")
-        except OSError:
+        except OSError as err:
+            if err.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # "nothing there" would be a lie
             continue
         fields = stat.rpartition(")")[2].split()
         if fields[0] not in "ZX":

@@ -1,9 +1,10 @@
 """The logs of ranks: bounded, noted in, read from the end.
 
 Ranks write straight into their files, so that nobody stands between a rank and its last words.
-Their descriptors append, so a file can be cut under them: the newest `limit` bytes are kept in
-NNNNN.log.1 and the file begins anew. What arrives between the last copy and the cut, within
-some microseconds, is lost; only a log that grows by megabytes a second comes to that.
+Their descriptors append, so a file can be cut under them: what it held is kept in NNNNN.log.1
+(the newest of it where that is much more than `limit`) and the file begins anew. What arrives
+between the last copy and the cut, within some microseconds, is lost; only a log that grows by
+megabytes a second comes to that.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def old(path: Path) -> Path:
 
 
 def _keep(fd: int, size: int, limit: int, path: Path) -> int:
-    """Copy the newest `limit` bytes; how many older ones were left out. Raises OSError."""
-    begin = max(0, size - limit)
+    """Copy the newest part; how many bytes before it were left out. Raises OSError."""
+    begin = max(0, size - limit * 5 // 4)
     if begin:
         begin = _line_after(fd, begin)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -125,10 +126,17 @@ def note(path: Path, text: str) -> None:
 
 
 def tail(path: Path, size: int = 16384) -> str:
-    """The end of a log, as text."""
+    """The end of a log, as text; of its older part too, where it was cut a moment ago."""
+    end = _end(path, size)
+    if len(end) < size:
+        end = _end(old(path), size - len(end)) + end
+    return end.decode(errors="replace")
+
+
+def _end(path: Path, size: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read().decode(errors="replace")
+            return file.read()
     except OSError:
-        return ""
+        return b""

@@ -24,6 +24,9 @@ class Seen:
     error: dict[str, Any] | None = None
     outcome: str | None = None
     begun: bool = False
+    """Whether it has said that it began."""
+    ours: bool = False
+    """Whether what comes now is of this attempt."""
     ended: bool = False
     warned: bool = False
     began: float = field(default_factory=time.monotonic)
@@ -35,6 +38,12 @@ class Seen:
     """Monotonic seconds when `place` last changed."""
     heard: float = 0.0
     """Monotonic seconds of the last event."""
+
+    @classmethod
+    def from_now(cls, rank: int, tail: Tail, attempt: int) -> Seen:
+        """Of a rank that is about to be started: what its file holds is of earlier attempts."""
+        tail.skip()
+        return cls(rank, tail, attempt, ours=True)
 
     def read(self, *, to_the_end: bool = True) -> None:
         """Take in what is new."""
@@ -49,11 +58,11 @@ class Seen:
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
         if kind == "start":
-            self.begun = event.get("attempt", 1) == self.attempt
+            self.begun = self.ours = event.get("attempt", 1) == self.attempt
             self.pid, self.error, self.outcome = event.get("pid"), None, None
             self.ended = self.stepped = False
-        if not self.begun:
-            return  # of an earlier attempt
+        if not self.ours:
+            return
         self.heard = time.monotonic()
         if kind == "error" and self.error is None:
             self.error = event

@@ -42,6 +42,7 @@ def start(run: Run, plan: Mapping[str, Any], attempt: Attempt, *, direct: bool) 
         argv = [a.replace(RUN_DIR, str(run.path)) for a in process["argv"]]
         path = run.path / (process.get("log") or "ranks/00000.log")
         ranks = tuple(process["ranks"])
+        seen = {r: Seen.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
@@ -54,6 +55,5 @@ def start(run: Run, plan: Mapping[str, Any], attempt: Attempt, *, direct: bool) 
         log.info("attempt %d: rank %s is pid %d", attempt.number,
                  ",".join(map(str, ranks)), child.pid)
         attempt.children.append(child)
-        for rank in ranks:
-            attempt.events[rank] = Seen(rank, Tail(run.events(rank)), attempt.number)
+        attempt.events |= seen
     return None
