@@ -245,7 +245,7 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
         path = _fresh(folder)
         (path / "ranks").mkdir(mode=0o700)
         run = Run(path)
-        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = _open_lock(path)
         fcntl.flock(fd, fcntl.LOCK_EX)  # waits out a reader that asks just now
         write_atomic(path / "spec.toml", spec_toml)
         write_json(path / "plan.json", {"id": run.id, "cwd": cwd} | plan)
@@ -273,7 +273,7 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
     descriptor that holds its lock. Raises UserError where it lives or can't be written."""
     before = run.state()
     try:
-        fd = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = _open_lock(run.path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -287,6 +287,16 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd
+
+
+def _open_lock(path: Path) -> int:
+    """The lock's descriptor, above the three that a child gets anew: a program started with its
+    stdin closed would hand over /dev/null instead."""
+    low = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(low)
 
 
 def _closed(before: State) -> tuple[AttemptRecord, ...]:

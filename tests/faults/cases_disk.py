@@ -134,7 +134,7 @@ finish()
     assert "the last words" in shown
     assert "the output before this is in 00000.log.1" in shown
     kept = (run.path / "ranks" / "00000.log.1").read_bytes()
-    assert kept.count(b"\n") == kept.count(b"x" * 99 + b"\n") + kept.count(b"--- ")
+    assert kept.count(b"x" * 99 + b"\n") > 10_000
 
 
 @case("A slow writer's log is cut again and again", "not one line of it is lost at a cut")
