@@ -17,6 +17,9 @@ test: $(READY)
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest -m gpu
 
+faults: $(READY)
+	$(VENV)/bin/python -m tests.faults
+
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 

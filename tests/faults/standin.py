@@ -5,6 +5,7 @@ import faulthandler
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -34,6 +35,16 @@ def start():
     tell("start", rank=rank, local_rank=rank, node=0, pid=os.getpid(),
          started=procs.start_ticks(os.getpid()), device=[f"CPU {rank}"], world_size=world,
          attempt=attempt)
+    if rank == 0:  # as the worker does
+        for path in (run / "checkpoints").glob(".writing-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def meet():
+    """Wait until every rank has begun."""
+    files = [run / "ranks" / f"{r:05d}.jsonl" for r in range(world)]
+    while not all(f.exists() and f.stat().st_size for f in files):
+        time.sleep(0.01)
 
 
 def step(n, loss=1.0, **more):
