@@ -14,6 +14,7 @@ from gpu_panel import units
 from gpu_panel.background import in_thread
 from gpu_panel.errors import guard
 from gpu_panel.screens.dialogs import Confirm
+from gpu_panel.widgets.pane_bar import PaneBar
 from gpu_panel.widgets.runs_table import RunsTable
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class RunActions:
                     lambda: self._look_at_runs(looks), name="panel-runs")
                 if self.is_mounted:
                     self.query_one(RunsTable).show(lines, older)
+                    live = self.live_runs
+                    self.query_one(PaneBar).mark("runs", f"●{live}" if live else "")
                     self.review_if_leases_changed()
         finally:
             self._reading = False

@@ -14,6 +14,7 @@ from textual.widgets import Static
 from gpu_engine.clean import clean
 from gpu_engine.errors import Problem
 from gpu_engine.plan import RUN_DIR, LaunchPlan
+from gpu_panel.widgets import environment
 
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
@@ -23,8 +24,8 @@ class CommandPreview(VerticalScroll):
     """Comes from the plan that Launch starts, never from the form."""
 
     HELP: ClassVar[str] = """What Launch does: how many examples each step really sees, which
-device each rank uses and the name it has there, and the line that does the same without the
-panel. y copies that line; v shows every process with its arguments and environment."""
+device each rank uses and the name it has there, the line that does the same without the panel,
+and the environment that its processes get. y copies that line; v shows every process whole."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -56,6 +57,7 @@ panel. y copies that line; v shows every process with its arguments and environm
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
         lines += [Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings]
+        lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))
         self._put(Content("\n").join(lines))
 
     def _put(self, content: Content) -> None:

@@ -30,7 +30,7 @@ class PaneBar(Widget):
         self._marks: dict[str, str] = {}
 
     def mark(self, pane: str, sign: str) -> None:
-        """A sign after the name ("✗": something in there needs a look)."""
+        """A sign after the name ("✗": something in there needs a look; "●2": two live)."""
         if self._marks.get(pane, "") != sign:
             self._marks[pane] = sign
             self.refresh()
