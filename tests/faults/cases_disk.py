@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 
 from gpu_engine import runs
@@ -76,7 +77,8 @@ def a_read_only_home(box: Box) -> None:
         run = box.go("start(); train(3)", ranks=1)
         box.ended(run)
         wait_for(lambda: not run.supervised())
-        os.system(f"mount -o remount,ro '{box.home}'")
+        wait_for(lambda: subprocess.run(["mount", "-o", "remount,ro", str(box.home)],
+                                        capture_output=True).returncode == 0)  # busy for a moment
         done = box.cli("run", "--devices", "cpu:0", "--", "true")
         assert done.returncode == 2, done
         assert "Read-only file system" in done.stderr

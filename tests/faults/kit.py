@@ -158,7 +158,7 @@ class Box:
 
     def stepping(self, run: runs.Run, step: int = 1, rank: int = 0) -> None:
         wait_for(lambda: steps(run, rank) >= step or not run.state().live, 60)
-        assert run.state().live, logs(run)
+        assert run.state().live, f"{run.state()}\n{logs(run)}"
 
     def ended(self, run: runs.Run, seconds: float = 30.0) -> runs.State:
         return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
