@@ -18,8 +18,7 @@ FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
 
 
 @pytest.mark.parametrize(("how", "state", "outcome"), [
-    ("binary", "completed", "completed"), ("chdir", "completed", "completed"),
-    ("fork", "completed", "completed"), ("threads", "completed", "completed"),
+    ("binary,chdir,fork,threads", "completed", "completed"),
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
 def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
@@ -44,19 +43,15 @@ def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
-def test_loader_workers_and_forks_are_no_ranks(home):
-    seen = observe("odd.py", "workers", bare=False)
+def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(home):
+    seen = observe("odd.py", "workers,log", bare=False)
     assert seen.state["state"] == "completed"
     assert seen.run.ranks() == [0]
     assert len(seen.of("start")) == 1
     assert seen.losses() == seen.printed()
     assert len(seen.losses()) == 9
-
-
-def test_values_that_a_script_logs_are_added(home):
-    seen = observe("odd.py", "log", bare=False)
     assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
-        == [{"step": 5, "accuracy": 0.93, "tensor": 2.5}]
+        == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
 
 
 def test_a_second_process_of_the_same_rank_does_not_write_into_its_record(home):
@@ -109,14 +104,19 @@ def faulty(tmp_path, *, env=(), code=""):
     script = tmp_path / "script.py"
     script.write_text(f"import sys\nsys.path.append({str(SCRIPTS)!r})\n{code}\n"
                       + (SCRIPTS / "plain.py").read_text())
-    alone = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60)
-    done = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60,
-                          env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
-                                            "GPU_PANEL_RANK": "0", **dict(env)})
-    assert (done.stdout, done.stderr, done.returncode) \
-        == (alone.stdout, alone.stderr, alone.returncode)
+    with subprocess.Popen([PYTHON, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as alone:
+        done = observed(script, run, env)
+        out, err = alone.communicate(timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == (out, err, alone.returncode)
     errors = run / "observe-errors.log"
     return runs.Run(run), errors.read_text() if errors.exists() else ""
+
+
+def observed(script, run, env=()):
+    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
+                                            "GPU_PANEL_RANK": "0", **dict(env)})
 
 
 def test_a_folder_that_is_gone_is_no_problem_of_the_scripts(tmp_path):

@@ -34,6 +34,7 @@ import torch
 from . import observe_script
 
 observer: observe_script.Observer
+_is_compiling = torch.compiler.is_compiling
 
 
 def _seen(what: Callable[..., None], *args: Any) -> None:
@@ -52,16 +53,15 @@ def _wrap_backward() -> Any:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if observer.off or inside() != -1:
             return original(*args, **kwargs)
-        _seen(_about_to, args, kwargs)
+        rec = observer.backward(args[0] if args else kwargs.get("tensors"),
+                                args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+        if rec is None:
+            return original(*args, **kwargs)
+        before, rec.phase = rec.phase, "backward"
         try:
             return original(*args, **kwargs)
         finally:
-            _seen(observer.backward_done)
-
-    def _about_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors = args[0] if args else kwargs.get("tensors")
-        gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-        observer.backward(tensors, gradients)
+            rec.phase = before
 
     torch.autograd.backward = backward
     with contextlib.suppress(Exception):  # TorchScript knows builtins by identity
@@ -93,14 +93,15 @@ def _wrap_scaler() -> list[Any]:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    # While torch.compile traces a step, there is nothing here to trace.
-    if not torch.compiler.is_compiling() and not observer.off:
-        _seen(observer.step_begins, optimizer)
+    # While torch.compile traces a step, there is nothing here to trace. It gets no further than
+    # this: what comes next in every step breaks its graph.
+    if not _is_compiling() and not observer.off:
+        observer.step_begins(optimizer)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling() and not observer.off:
-        _seen(observer.step_ends, optimizer)
+    if not observer.off:
+        observer.step_ends(optimizer)
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
@@ -134,6 +135,7 @@ def install(*, direct: bool) -> None:
     with contextlib.suppress(Exception):
         # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
         caller = torch.optim.Optimizer.profile_hook_step(install)
-        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen])
+        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen,
+                                               observe_script.Observer.backward])
     if direct:
         _seen(observer.early)

@@ -91,6 +91,8 @@ class Losses:
     def __init__(self) -> None:
         self._parts: list[Any] = []
         self._unknown = False
+        self.plain = True
+        """Whether no GradScaler is between, so that what is differentiated is what counts."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
         self._scale: Any = None
         self._ring: _Ring | None = None
@@ -100,6 +102,14 @@ class Losses:
 
     def add(self, tensors: Any, gradients: Any) -> None:
         """`backward(tensors, gradients)` is about to run."""
+        if type(tensors) is torch.Tensor and gradients is None and self.plain \
+                and tensors.is_cpu and tensors.numel() == 1:
+            value = tensors.item()  # nearly always; in few steps, as steps may be short
+            if type(value) is float:
+                self._parts.append(value)
+                if len(self._parts) > 1000 and self._ring is None:  # calls without steps
+                    self._parts[:] = [sum(self._parts)]
+                return
         if isinstance(tensors, torch.Tensor):
             tensors, gradients = (tensors,), (gradients,)
         elif gradients is None or isinstance(gradients, torch.Tensor):
@@ -108,9 +118,6 @@ class Losses:
             part = self._part(tensor, gradient)
             if part is None:
                 self._unknown = True
-            elif isinstance(part, float) and len(self._parts) > 64 \
-                    and isinstance(self._parts[-1], float):
-                self._parts[-1] += part
             else:
                 self._parts.append(part)
         self._scale = None
@@ -124,11 +131,15 @@ class Losses:
                 # Detached: the graph behind it must not live on for our sake.
                 self._scaled.append((weakref.ref(out), of.detach()))
         self._scale = scale
+        self.plain = False
 
     def take(self) -> float | Later | None:
         """The sum since the last `take`; None: nothing, or something that has no number. Who takes
         a Later must take its value too."""
-        parts, self._parts = self._parts, []
+        parts = self._parts
+        if len(parts) == 1 and self.plain and not self._unknown and type(parts[0]) is float:
+            return parts.pop()
+        self._parts = []
         unknown, self._unknown = self._unknown, False
         self._scaled.clear()
         if any(isinstance(p, tuple) for p in parts):
@@ -158,7 +169,7 @@ class Losses:
                 return None
             with torch.no_grad():
                 tensor = (tensor.detach() * gradient.detach()).sum()
-        if tensor.numel() != 1:
+        if tensor.numel() != 1 or tensor.is_complex():
             return None
         value = self._number(tensor)
         if scale is None or value is None:

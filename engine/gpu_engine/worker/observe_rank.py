@@ -36,7 +36,8 @@ class Watcher(recorder.Recorder):
         self._run_folder = run
         self._pid = os.getpid()
         self._gone = _thread.allocate_lock()
-        self._started = False
+        self.started = False
+        """Whether the thread runs."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._claimed = False
         self._given_up = False
@@ -78,25 +79,21 @@ class Watcher(recorder.Recorder):
     def begin(self) -> None:
         self._done.clear()
         self._gone.acquire()
-        self._started = True
+        self.started = True
         _thread.start_new_thread(self._run, ())
 
     def pause(self) -> None:
         """End the thread for now, within a moment."""
-        if self._started:
+        if self.started:
             self._done.set()
             if self._gone.acquire(timeout=2.0):
                 self._gone.release()
-                self._started = False
+                self.started = False
 
     def close(self) -> None:
         self.pause()
         with self._lock:
             self._flush()
-
-    @property
-    def started(self) -> bool:
-        return self._started
 
     def _run(self) -> None:
         try:
@@ -121,10 +118,10 @@ class Watcher(recorder.Recorder):
 
     # --- what is observed ----------------------------------------------------------------------
 
-    def took(self, optimizer: int, name: str, step: int, loss: Any, lr: float | None,
-             norm: Any) -> None:
-        """An optimizer's step. `loss` and `norm`: a number, one that comes later, or None."""
-        self._queue.append(("step", optimizer, name, step, loss, lr, norm))
+    def took(self, *step: Any) -> None:
+        """An optimizer's step: the optimizer's number and name, the step's, the loss, the learning
+        rate, the gradients' norm. Loss and norm: a number, one that comes later, or None."""
+        self._queue.append(("step", *step))
 
     def forget(self, value: Any) -> None:
         """Nobody wants this number; what is on its way still has to arrive."""
@@ -146,6 +143,10 @@ class Watcher(recorder.Recorder):
 
         while self._queue:
             item = self._queue[0]
+            if item[0] == "step" and type(item[4]) is float and item[6] is None:
+                steps.setdefault(item[1], []).append((*item[2:6], None))
+                self._queue.popleft()
+                continue
             if not _all_here(item):
                 break
             self._queue.popleft()

@@ -13,17 +13,14 @@ import signal
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import observe_loss, observe_rank, recorder
+from . import observe_loss, observe_optimizers, observe_rank, recorder
 
 ALONE = 100  # calls of backward() without any step
-SUCCESSION = 50  # steps of another optimizer without one of the first
 _FAULTS = 5  # of our own, after which we keep out of it
 _HOOKS = str(Path(__file__).with_name("observe.py"))
 
@@ -51,7 +48,7 @@ class Observer:
         """Steps of all optimizers."""
         self._began = time.monotonic()
         self._here = _Here()
-        self._optimizers: list[_Optimizer] = []
+        self._optimizers = observe_optimizers.Optimizers()
         self._alone = 0
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
@@ -127,65 +124,77 @@ class Observer:
 
     # --- what the script does ------------------------------------------------------------------
 
-    def backward(self, tensors: Any, gradients: Any) -> None:
-        """`backward()` is about to run."""
-        if not self.tried:
-            self.become(tensors)
-        rec = self.rec
-        if rec is None:
-            return
-        if not rec.started:
-            rec.begin()  # after a fork
-        here = self._here
-        rec.phase = "backward"
-        if here.steps:
-            if here.closed:
-                return
-            here.closed = True
-        elif not self.stepped:
-            self._without_steps()
-        self.losses.add(tensors, gradients)
+    # These three run at each step of a script: few calls, and no fault gets out of them.
 
-    def backward_done(self) -> None:
-        if self.rec is not None:
-            self.rec.phase = "optimizer" if self._here.steps else "running"
+    def backward(self, tensors: Any, gradients: Any) -> observe_rank.Watcher | None:
+        """`backward()` is about to run. Returns the record, where there is one."""
+        try:
+            if not self.tried:
+                self.become(tensors)
+            rec = self.rec
+            if rec is None:
+                return None
+            if not rec.started:
+                rec.begin()  # after a fork
+            if self._here.steps:
+                if self._here.closed:
+                    return rec
+                self._here.closed = True
+            elif not self.stepped:
+                self._without_steps()
+            self.losses.add(tensors, gradients)
+        except Exception as err:  # noqa: BLE001 - never the script's problem
+            self.fault(err)
+        return self.rec
 
     def step_begins(self, optimizer: Any) -> None:
-        if not self.tried:
-            self.become()
-        if self.rec is None:
-            return
-        here = self._here
-        if here.steps and _wrappers_on_stack() <= 1:
-            here.steps = 0  # the one before was left by an exception
-        here.steps += 1
-        if here.steps == 1:
-            here.closed = False
-            self.rec.phase = "optimizer"
+        try:
+            if not self.tried:
+                self.become()
+            if self.rec is None:
+                return
+            here = self._here
+            if here.steps and _wrappers_on_stack() <= 1:
+                here.steps = 0  # the one before was left by an exception
+            here.steps += 1
+            if here.steps == 1:
+                here.closed = False
+                self.rec.phase = "optimizer"
+        except Exception as err:  # noqa: BLE001
+            self.fault(err)
 
     def step_ends(self, optimizer: Any) -> None:
-        here = self._here
-        rec = self.rec
-        if rec is None or not here.steps:
-            return
-        here.steps -= 1
-        if here.steps:
-            return
-        self.stepped += 1
-        rec.phase = "running"
-        loss = self.losses.take()
-        if _found_inf(optimizer):
-            rec.skipped += 1
-            rec.forget(loss)
-            return
-        mine = self._which(optimizer, loss)
-        if mine is None:
-            return
-        mine.steps += 1
-        if mine.index == 0:
-            rec.step_now = mine.steps
-        norm = self._norm_of(optimizer) if self._norm and mine.index == 0 else None
-        rec.took(mine.index, mine.name, mine.steps, loss, _lr(optimizer), norm)
+        try:
+            here = self._here
+            rec = self.rec
+            if rec is None or not here.steps:
+                return
+            here.steps -= 1
+            if here.steps:
+                return
+            self.stepped += 1
+            rec.phase = "running"
+            loss = self.losses.take()
+            if not self.losses.plain and _found_inf(optimizer):
+                rec.skipped += 1
+                rec.forget(loss)
+                return
+            mine = self._optimizers.last
+            if mine.ref() is not optimizer:
+                mine = self._optimizers.which(optimizer, loss)
+                if mine is None:
+                    return
+            mine.steps += 1
+            norm = None
+            if mine.index == 0:
+                rec.step_now = mine.steps
+                if self._norm:
+                    norm = self._norm_of(optimizer)
+            lr = optimizer.param_groups[0].get("lr")
+            rec.took(mine.index, mine.name, mine.steps, loss,
+                     lr if type(lr) is float else _number(lr), norm)
+        except Exception as err:  # noqa: BLE001
+            self.fault(err)
 
     def skipped(self) -> None:
         """A GradScaler has left a step out."""
@@ -203,37 +212,11 @@ class Observer:
             self.rec.write("warning", message=f"{ALONE} calls of backward() and no step of a "
                            "torch optimizer was seen: each call is shown as a step")
             return
-        self.rec.step_now = self._alone - 1
-        self.rec.took(0, "backward", self._alone - 1, self.losses.take(), None, None)
+        self._step_alone(self._alone - 1)
 
-    def _which(self, optimizer: Any, loss: Any) -> _Optimizer | None:
-        """The optimizer's place among those that step on losses of their own."""
-        known = self._optimizers
-        for one in known:
-            if one.ref() is optimizer:
-                break
-        else:
-            one = next((o for o in known if o.ref() is None), None)
-            if one is None:
-                if known and loss is None:
-                    return None  # it shares another's loss, as Muon beside Adam
-                one = _Optimizer(len(known))
-                known.append(one)
-            one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
-        first = known[0]
-        if one is first:
-            for other in known:
-                other.since = 0
-        elif loss is None:
-            return None
-        else:
-            one.since += 1
-            if one.since > SUCCESSION:
-                first.ref, one.ref = one.ref, first.ref
-                first.name, one.name = one.name, first.name
-                one.since = 0
-                return first
-        return one
+    def _step_alone(self, step: int) -> None:
+        self.rec.step_now = step
+        self.rec.took(0, "backward", step, self.losses.take(), None, None)
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
@@ -283,7 +266,8 @@ class Observer:
         recorder.current = None
         self.tried = self.off = False
         self.losses = observe_loss.Losses()
-        self._optimizers, self._alone, self.stepped = [], 0, 0
+        self._optimizers = observe_optimizers.Optimizers()
+        self._alone = self.stepped = 0
         self._here = _Here()
         if rec is not None:
             rec.let_go()
@@ -294,6 +278,8 @@ class Observer:
         if rec is None:
             return
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+        if self._alone >= ALONE and not self.stepped:
+            self._step_alone(self._alone)
         self.rec = None
         rec.close()
         if self.tried:
@@ -303,20 +289,7 @@ class Observer:
         rec.let_go()
 
 
-class _Optimizer:
-    """An optimizer as it is known here."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.steps = 0
-        self.since = 0
-        """Steps since the first optimizer's last one."""
-        self.ref: Callable[[], Any] = lambda: None
-        self.name = ""
-
-
-def _lr(optimizer: Any) -> float | None:
-    lr = optimizer.param_groups[0].get("lr")
+def _number(lr: Any) -> float | None:
     if isinstance(lr, torch.Tensor):
         return float(lr.item()) if lr.is_cpu else None  # reading it would wait for the GPU
     return None if lr is None else float(lr)
