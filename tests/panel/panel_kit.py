@@ -45,10 +45,11 @@ class StillSampler:
 @asynccontextmanager
 async def panel(inventory: Inventory, preset: str | None = None, *,
                 size: tuple[int, int] = (160, 48), sampler: Any = None,
-                sets: tuple[str, ...] = (), ready: bool = True,
+                sets: tuple[str, ...] = (), command: tuple[str, ...] | None = None,
+                ready: bool = True,
                 ) -> AsyncIterator[tuple[Pilot[None], LaunchScreen]]:
     """The panel on a made-up machine, its form filled and reviewed."""
-    app = PanelApp(preset, sets=sets, inventory=inventory,
+    app = PanelApp(preset, sets=sets, command=command, inventory=inventory,
                    sampler=sampler or StillSampler(inventory))
     async with app.run_test(size=size) as pilot:
         screen = app.screen_stack[0]

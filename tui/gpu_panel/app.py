@@ -30,18 +30,21 @@ class PanelApp(App[None]):
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (34, "-tall")]
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
-                 inventory: Inventory | None = None, sampler: Sampling | None = None) -> None:
-        """`inventory` and `sampler` stand in for this machine's devices."""
+                 command: Sequence[str] | None = None, inventory: Inventory | None = None,
+                 sampler: Sampling | None = None) -> None:
+        """`command`: the person's own, instead of the preset's task. `inventory` and `sampler`
+        stand in for this machine's devices."""
         super().__init__()
         self.preset = preset
         self.sets = tuple(sets)
+        self.command = list(command) if command is not None else None
         self.devices = DeviceSource(inventory, sampler)
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen:
         from gpu_panel.screens.launch import LaunchScreen
 
-        return LaunchScreen(self.devices, self.preset, self.sets)
+        return LaunchScreen(self.devices, self.preset, self.sets, self.command)
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ when the spec is made of it.
 from __future__ import annotations
 
 import copy
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,18 @@ class Draft:
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
 
+    @classmethod
+    def of_command(cls, command: Sequence[str], preset: Preset | None = None) -> Draft:
+        """The person's own command, in place of the preset's task; without a preset over the
+        defaults. What it is called is the command line's to say. Raises UserError."""
+        from gpu_engine.cli.asked import ask
+
+        asked = ask(preset.name if preset else None, [], list(command))
+        draft = cls(preset)
+        draft.data = to_dict(asked.spec, defaults=False)
+        draft._loaded = draft.copy()
+        return draft
+
     # --- values --------------------------------------------------------------------------------
 
     @property
@@ -53,7 +66,8 @@ class Draft:
     def title(self) -> str:
         """"preset ddp (changed)"."""
         # Of a path the last part: the whole of it stands in the line.
-        name = "preset " + self.preset.name.rpartition("/")[2] if self.preset else "no preset"
+        name = "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
+            f"your own {self.value('name')}" if "name" in self._loaded else "no preset"
         return f"{name} (changed)" if self.changed else name
 
     @property
@@ -85,7 +99,7 @@ class Draft:
         if value is None:
             return ""
         if key == "task.command":
-            return shlex.join(value) if isinstance(value, list) else str(value)
+            return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") \
@@ -248,6 +262,12 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
         able.sort(key=lambda d: not states[d.id].free)
         chosen = {d.id for d in able[:count]}
         return [d for d in inventory.devices if d.id in chosen]
+
+
+def _typed(argument: str) -> str:
+    """As a person would type it: quoted where a shell needs it, placeholders as they are."""
+    plain = re.sub(r"\{[\w.]+\}", "x", argument)
+    return argument if plain and shlex.quote(plain) == plain else shlex.quote(argument)
 
 
 def _said(data: dict[str, Any]) -> Any:

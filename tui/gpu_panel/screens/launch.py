@@ -47,10 +47,10 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
     AUTO_FOCUS = "#devices"
 
     def __init__(self, devices: DeviceSource, preset: str | None = None,
-                 sets: Sequence[str] = ()) -> None:
+                 sets: Sequence[str] = (), command: Sequence[str] | None = None) -> None:
         super().__init__()
         self.devices = devices
-        self.wanted_preset, self.sets = preset, tuple(sets)
+        self.wanted_preset, self.sets, self.command = preset, tuple(sets), command
         self.draft = Draft()
         self.review: Review | None = None
         self._unresolved = True

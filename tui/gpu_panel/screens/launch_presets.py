@@ -24,11 +24,14 @@ class PresetActions:
 
     def read_first_preset(self: LaunchScreen) -> tuple[Draft, UserError | None]:
         """The draft that the panel opens with; what can't be read leaves the defaults."""
-        name = self.wanted_preset or presets.DEFAULT
+        name = self.wanted_preset
         try:
-            draft = Draft(presets.load(name))
+            if self.command is not None:
+                draft = Draft.of_command(self.command, presets.load(name) if name else None)
+            else:
+                draft = Draft(presets.load(name or presets.DEFAULT))
         except UserError as err:
-            return Draft(), err
+            return (Draft() if self.command is None else Draft.of_command(self.command)), err
         try:
             for assignment in self.sets:
                 draft.assign(assignment)

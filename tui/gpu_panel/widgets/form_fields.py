@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_engine.command import PLACEHOLDERS
 from gpu_engine.spec import MODE_NAMES
 
 LENGTH, UNIT = "train.length", "train.unit"
@@ -39,12 +40,13 @@ class FormRow:
 
 
 _MANY = ("multinode",)
+_FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
 
 TASK_ROWS = (
     FormRow("", (Field("task.use", "class", "Your task: module:Class or path/to/file.py:Class",
                        width=0, placeholder="module:Class or path/to/file.py:Class"),)),
-    FormRow("", (Field("task.command", "run", "Your own script, unchanged, as you would type it; "
-                       "{batch.per_gpu}, {lr}, {epochs} … are filled in", width=0,
+    FormRow("", (Field("task.command", "run", "Your own script, unchanged, as you would type it. "
+                       f"Filled in: {_FILLED}; {{{{ is a brace", width=0,
                        placeholder="python train.py --batch-size {batch.per_gpu}"),)),
 )
 

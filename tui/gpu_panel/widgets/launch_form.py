@@ -177,8 +177,7 @@ from field to field; left and right choose between the dots."""
                 widget = self.query_one("#" + widget_id(field.key))
                 mine = by_field.get(field.key, []) if widget.display else []
                 bad(widget, bool(mine))
-                shown += [problem_text(p, field.label if len(row.fields) > 1 else "")
-                          for p in mine]
+                shown += [problem_text(p, _about(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
             _say(self.query_one(f"#{_row_id(row)}-problem", Static), shown)
@@ -269,6 +268,13 @@ from field to field; left and right choose between the dots."""
 
     def _choice(self, key: str) -> Choice:
         return self.query_one("#" + widget_id(key), Choice)
+
+
+def _about(problem: Problem, field: Field, row: FormRow) -> str:
+    """What is meant, where the place below the row does not say it."""
+    if field.key == "task.command":  # which word of the command
+        return problem.value if isinstance(problem.value, str) else ""
+    return field.label if len(row.fields) > 1 else ""
 
 
 def _say(place: Static, lines: Sequence[str]) -> None:

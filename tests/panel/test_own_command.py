@@ -1,0 +1,139 @@
+"""`gpu-panel -- python train.py …`: a person's own script, from the command line to its end."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import pytest
+from click.testing import CliRunner
+from textual.widgets import Button, Input, Static
+
+from gpu_engine import presets, runs
+from gpu_engine.command import PLACEHOLDERS
+from gpu_panel.__main__ import main
+from gpu_panel.draft import Draft
+from gpu_panel.screens.dialogs import Message
+
+from ..conftest import gpus, slots
+from .panel_kit import panel, problems_below, screen_text, settled, type_into, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+SCRIPT = """
+import os, pathlib, sys
+rank = os.environ.get("RANK", "alone")
+pathlib.Path(sys.argv[1], rank).write_text(" ".join(sys.argv[2:]))
+print("I am", rank)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "tiny.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+async def test_the_command_stands_in_the_form():
+    command = ("python", "train.py", "--lr", "{lr}", "--note", "two words")
+    async with panel(gpus(2), command=command) as (pilot, screen):
+        assert screen.query_one("#f-task-command", Input).value == \
+            "python train.py --lr {lr} --note 'two words'"
+        assert screen.draft.value("name") == "train"
+        assert screen.form.border_title == "Launch ─ your own train"
+        assert screen.draft.ids == []
+        assert screen.query_one("#launch", Button).disabled
+        await pilot.press("space")
+        await settled(pilot, screen)
+        assert screen.review.problems == ()
+        assert "python train.py --lr 0.0003 --note 'two words'" in screen.review.plan.lines[-1]
+        screen.query_one("#f-task-command").focus()
+        await settled(pilot, screen)
+        told = str(screen.query_one("#field-help", Static).content)
+        assert all("{" + name + "}" in told for name in PLACEHOLDERS)
+
+
+async def test_a_preset_keeps_its_other_sections():
+    async with panel(slots(2), "default", command=("python", "x.py")) as (_, screen):
+        default = presets.load("default")
+        assert screen.draft.value("task.command") == ["python", "x.py"]
+        assert screen.draft.value("task.use") is None
+        assert screen.draft.value("batch.size") == default.spec.batch.size
+        assert screen.draft.value("name") == default.spec.name
+        assert screen.draft.ids == ["cpu:0", "cpu:1"]  # it asks for the two freest
+        assert not screen.draft.changed
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    (("python", "x.py", "{oops}"), "✗ {oops}: there is no such placeholder"),
+    (("no-such-program-here", "x"), "✗ no-such-program-here: there is no such program"),
+    ((), "✗ the command is empty"),
+])
+async def test_what_does_not_fit_is_named_beside_the_field(command, said):
+    async with panel(slots(1), command=command, sets=("devices.ids=cpu:0",)) as (_, screen):
+        assert any(line.startswith(said) for line in problems_below(screen))
+
+
+async def test_a_preset_that_can_not_be_read_is_said():
+    async with panel(slots(1), "nope", command=("python", "x.py"), ready=False) as (pilot, screen):
+        await until(pilot, lambda: isinstance(pilot.app.screen, Message)
+                    and "there is no preset 'nope'" in screen_text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.review is not None)
+        assert screen.draft.value("task.command") == ["python", "x.py"]
+
+
+@pytest.mark.parametrize("text", [
+    "python train.py --bs {batch.per_gpu}", "a 'b c' \"d'e\"", "x {{a}} '{a,b}' $HOME '*'", "''",
+])
+def test_what_is_shown_reads_back_as_it_was(text):
+    draft = Draft()
+    draft.put("task.command", text)
+    assert shlex.split(draft.text("task.command")) == shlex.split(text)
+
+
+def test_the_command_line_hands_it_on(monkeypatch):
+    seen = {}
+
+    class App:
+        return_code = 0
+
+        def __init__(self, preset, **more):
+            seen.update(more, preset=preset)
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr("gpu_panel.app.PanelApp", App)
+    monkeypatch.setattr("gpu_panel.__main__._no_terminal", lambda: None)
+    done = CliRunner().invoke(main, ["ddp", "--set", "batch.size=8", "--", "python", "x.py",
+                                     "--set", "--help"])
+    assert done.exit_code == 0, done.output
+    assert seen == {"preset": "ddp", "sets": ("batch.size=8",),
+                    "command": ["python", "x.py", "--set", "--help"]}
+    CliRunner().invoke(main, [])
+    assert seen["command"] is None
+
+
+@pytest.mark.parametrize("mode", ["single", "ddp"])
+async def test_ticks_launch_and_the_run_screen(mode, script):
+    out = script.parent / "out"
+    command = (sys.executable, str(script), str(out), "{batch.per_gpu}", "{world_size}")
+    async with panel(slots(2), command=command) as (pilot, screen):
+        await pilot.press("space")
+        if mode == "ddp":
+            await pilot.press("down", "space")
+            screen.query_one("#f-parallel-mode").choose("ddp")
+        await type_into(pilot, screen, "f-batch-size", "6")
+        assert screen.review.problems == ()
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: type(pilot.app.screen).__name__ == "RunScreen")
+        (run,) = runs.all_runs()
+        assert run.state().name == "tiny"
+        await until(pilot, lambda: not run.state().live, 60)
+        assert run.state().state == "completed", run.state()
+        await until(pilot, lambda: "I am" in screen_text(pilot.app))
+    ranks = {path.name: path.read_text() for path in out.iterdir()}
+    assert ranks == ({"alone": "6 1"} if mode == "single" else {"0": "3 2", "1": "3 2"})
