@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engine import procs, remains
+from gpu_engine import making, procs, remains
 from gpu_engine.errors import UserError
 from gpu_engine.files import overwrite, read_json, write_atomic, write_json
 from gpu_engine.state import (
@@ -238,34 +238,21 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
 
     Raises UserError where the folder can't be written.
     """
-    cwd = _cwd()
+    cwd = making.cwd()
     folder = private_folder(runs_folder())
-    path = fd = None
-    try:
-        path = _fresh(folder)
-        (path / "ranks").mkdir(mode=0o700)
-        run = Run(path)
-        fd = _open_lock(path)
-        fcntl.flock(fd, fcntl.LOCK_EX)  # waits out a reader that asks just now
-        write_atomic(path / "spec.toml", spec_toml)
-        write_json(path / "plan.json", {"id": run.id, "cwd": cwd} | plan)
-        run.write_state(State("queued", run.id, name, time.time(), boot=procs.boot_id()))
-    except OSError as err:
-        if fd is not None:
-            os.close(fd)
-        if path is not None:  # half a run would be shown as a lost one
-            shutil.rmtree(path, ignore_errors=True)
-        raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
-    return run, fd
-
-
-def _cwd() -> str:
-    """The folder that the ranks are to run in. Raises UserError where it was deleted."""
-    try:
-        return os.getcwd()  # noqa: PTH109
-    except OSError as err:
-        raise UserError(f"the working directory is gone: {err.strerror}; change to another, as "
-                        "the ranks run in it") from None
+    making.sweep(folder)
+    for size in (2, 2, 2, 3, 4, 8):
+        run = Run(folder / secrets.token_hex(size))
+        if run.path.exists():
+            continue
+        try:
+            fd = making.make(run.path, name, spec_toml, {"id": run.id, "cwd": cwd} | plan)
+        except OSError as err:
+            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue
+            raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
+        return run, fd
+    raise UserError(f"{folder} is full")
 
 
 def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
@@ -273,7 +260,7 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
     descriptor that holds its lock. Raises UserError where it lives or can't be written."""
     before = run.state()
     try:
-        fd = _open_lock(run.path)
+        fd = making.open_lock(run.path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -289,33 +276,12 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
     return fd
 
 
-def _open_lock(path: Path) -> int:
-    """The lock's descriptor, above the three that a child gets anew: a program started with its
-    stdin closed would hand over /dev/null instead."""
-    low = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(low)
-
-
 def _closed(before: State) -> tuple[AttemptRecord, ...]:
     """The attempts so far; nobody was left to say how the last of a lost run ended."""
     if before.state != "lost" or not before.attempts:
         return before.attempts
     *earlier, last = before.attempts
     return (*earlier, replace(last, outcome="lost", reason=before.reason))
-
-
-def _fresh(folder: Path) -> Path:
-    for size in (2, 2, 2, 3, 4, 8):
-        path = folder / secrets.token_hex(size)
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return path
-    raise FileExistsError(f"{folder} is full")
 
 
 def all_runs() -> list[Run]:

@@ -73,6 +73,8 @@ class Box:
     _bodies: int = 0
     damaged: set[Path] = field(default_factory=set)
     """Runs whose newest checkpoint was damaged by the case and never mended."""
+    killed_launchers: bool = False
+    """Whether half-made runs may be left, for a later launch to sweep."""
     ours: list[subprocess.Popen] = field(default_factory=list)
 
     # --- starting ----------------------------------------------------------------------------
@@ -152,8 +154,8 @@ class Box:
             state = run.state()
             assert state.live, (state, logs(run))
             started = {r for r in run.ranks() if last_start(run, r)}
-            return state.state == "running" and started >= {p.rank for p in state.processes} \
-                and state
+            wanted = {p.rank for p in state.processes}
+            return state.state == "running" and wanted and started >= wanted and state
         return wait_for(all_begun, seconds)
 
     def stepping(self, run: runs.Run, step: int = 1, rank: int = 0) -> None:
@@ -177,6 +179,8 @@ class Box:
             self._checkpoint_loads(run)
             self._no_old_temporary(run)
             self._is_private(run)
+        left = [p.name for p in runs.runs_folder().glob(".new-*")]
+        assert not left or self.killed_launchers, left
         held = {h.run for h in lease.holders(runs.leases_folder()).values()}
         assert not held, f"leases are still held: {held}"
         return len(found)
