@@ -97,6 +97,16 @@ def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
     assert judge([Sample(slot)], "run 1").state == "leased"
 
 
+def test_a_cpu_slot_is_not_called_busy_after_one_look():
+    slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
+    full = Sample(slot, utilization=1.0)
+    assert judge([full]).state == "free"
+    assert judge([full, full]).state == "free"
+    assert judge([full, Sample(slot), full]).state == "free"  # one of them is not known
+    assert judge([full, full, full]).state == "busy"
+    assert judge([full], looks=1).state == "busy"
+
+
 maybe = st.none() | st.floats(0, 1)
 
 

@@ -14,8 +14,8 @@ order, the first that applies is the answer:
 - free.
 
 A MIG slice has no utilisation by nature: processes and memory decide. A CPU slot is shared by
-everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last looks, and else
-free.
+everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
+and else free.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def judge(
     if last.problem:
         return Freedom("unhealthy", last.problem)
     if last.device.kind == "cpu":
-        return _judge_cpu(samples[-looks:])
+        return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
         # It was lost when devices were looked for: a lease would not be of its UUID.
         return Freedom("unknown", "its UUID is not known: look for devices once more")
@@ -147,9 +147,10 @@ def freest(
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
 
 
-def _judge_cpu(samples: Sequence[Sample]) -> Freedom:
+def _judge_cpu(samples: Sequence[Sample], looks: int) -> Freedom:
     shares = [s.utilization for s in samples if s.utilization is not None]
-    if shares and min(shares) >= CPU_BUSY:
+    # One look is no load: a program's own start keeps a core busy for a moment.
+    if len(shares) >= looks and min(shares) >= CPU_BUSY:
         return Freedom("busy", f"{min(shares):.0%} used in the last {len(shares)} looks")
     return Freedom("free", "free")
 
