@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from pathlib import Path
 
 from gpu_engine import runs
+from gpu_engine.launch import start
 
 from ..conftest import wait_for
 from .kit import Box, case, checkpoints, du, events, fill, logs, mounted, steps, verified
 
 
-@case("The disk fills up while a real rank trains, and has room again before the end",
+def chatty(box: Box) -> str:
+    """The toy task, printing at each step, as people's tasks do."""
+    text = (Path(__file__).parents[1] / "worker" / "toy.py").read_text()
+    path = box.tmp / "chatty.py"
+    path.write_text(text.replace("        time.sleep(self.pause)\n",
+                                 "        time.sleep(self.pause)\n        print('x' * 200)\n", 1))
+    return f"{path}:Toy"
+
+
+@case("The disk fills up while a real rank trains and prints; there is room again before the end",
       "training goes on; the checkpoint that failed is said, those before it load; events resume",
       root=True)
 def a_full_disk_for_a_while(box: Box) -> None:
     with mounted(box.home, "4m"):
-        run = box.toy(params={"pause": 0.02, "examples": 48_000},
-                      train={"steps": 100_000, "checkpoint_every": 10, "keep": 2})
+        run = start(box.prepared_toy(
+            use=chatty(box), params={"pause": 0.02, "examples": 48_000},
+            train={"steps": 100_000, "checkpoint_every": 10, "keep": 2}))
         box.stepping(run, 21)
         ballast = fill(box.home)
         before = checkpoints(run)
