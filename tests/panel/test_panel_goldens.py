@@ -54,7 +54,7 @@ async def with_freedom(pilot, screen):
 
     screen.freedom = judge_all(screen.devices.looks, {})
     screen.query_one(RunsTable).show((), 0)
-    screen._paint_devices()
+    screen.paint_devices()
     await settled(pilot, screen)
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from gpu_engine.devices import Inventory, Snapshot
 from gpu_engine.devices.lease import Holder
 from gpu_panel.background import in_thread, leave
+from gpu_panel.history import History
 
 LOOKS = 3
 
@@ -31,6 +32,7 @@ class DeviceSource:
         self.inventory = inventory
         self._sampler = sampler
         self._given = sampler is not None
+        self.history = History()
 
     async def find(self) -> Inventory:
         """Find the devices (once) and begin to sample them."""
@@ -54,6 +56,10 @@ class DeviceSource:
         if recent:
             return tuple(recent)[-LOOKS:]
         return (self.snapshot,) if self.snapshot is not None else ()
+
+    def remember(self) -> None:
+        """Take what is new into the history."""
+        self.history.learn(getattr(self._sampler, "recent", ()))
 
     async def leases(self) -> dict[str, Holder]:
         """Which devices runs of ours hold."""

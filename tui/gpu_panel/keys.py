@@ -8,10 +8,11 @@ from typing import Literal
 
 from textual.binding import Binding
 
-Place = Literal["app", "launch", "devices", "form", "runs"]
+Place = Literal["app", "launch", "devices", "detail", "form", "runs"]
 
 PLACES: dict[Place, str] = {
     "devices": "Devices",
+    "detail": "Details of a device",
     "form": "Form",
     "runs": "Runs",
     "launch": "Everywhere on this screen",
@@ -44,7 +45,28 @@ KEYS: tuple[Key, ...] = (
     Key("devices.all", "devices", "a", "tick_all", "all/none",
         "Tick all devices, or none if all are ticked", palette=False),
     Key("devices.free", "devices", "f", "tick_free", "freest",
-        "Tick the freest devices, as many as are ticked now", shown=True, palette=False),
+        "Tick the freest devices, as many as are ticked now or were asked for last", shown=True,
+        palette=False),
+    Key("devices.count", "devices", "F", "count_free", "N freest",
+        "Ask how many, and tick so many of the freest; f repeats it", palette=False),
+    Key("devices.details", "devices", "i", "details(False)", "details",
+        "Show everything about the device under the cursor, or close that again", shown=True,
+        palette=False),
+    Key("devices.enter", "devices", "enter", "details(True)", "processes",
+        "Go into the details: to the processes on the device", palette=False),
+    Key("devices.order", "devices", "o", "order", "sort",
+        "Sort by index, utilisation, memory, or free ones first", palette=False),
+    Key("detail.end", "detail", "x", "end", "end process",
+        "End the process under the cursor, if it is yours, after a question", shown=True,
+        palette=False),
+    Key("detail.order", "detail", "o", "order", "sort",
+        "Sort processes by GPU memory, SM, CPU or age", shown=True, palette=False),
+    Key("detail.before", "detail", "left", "other('before')", "before", "The device before",
+        palette=False),
+    Key("detail.after", "detail", "right", "other('after')", "next", "The next device",
+        palette=False),
+    Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", shown=True,
+        palette=False),
     Key("form.previous", "form", "up", "focus_previous", "up", "To the field before",
         palette=False),
     Key("form.next", "form", "down", "focus_next", "down", "To the next field", palette=False),

@@ -48,6 +48,8 @@ class RunLine:
     started: float | None = None
     devices: tuple[tuple[str, int], ...] = ()
     """(device id, rank) of a live run."""
+    pids: tuple[tuple[int, int], ...] = ()
+    """(pid, rank) of a live run's ranks on this machine."""
 
     @property
     def id(self) -> str:
@@ -145,9 +147,12 @@ class RunsFeed:
                 if loss is not None:
                     history.add(loss)
         now = follower.progress()
+        here = self._plans.get(line.id, {}).get("node_rank", 0)
+        pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
+                     if view.pid is not None and view.node in (None, here))
         return replace(line, step=now.step, total=now.total_steps, loss=now.loss,
                        history=tuple(history.points), samples_per_s=now.samples_per_s,
-                       seconds_left=now.seconds_left)
+                       seconds_left=now.seconds_left, pids=pids)
 
 
 def _with_tail(line: RunLine) -> RunLine:

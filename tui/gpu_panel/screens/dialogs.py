@@ -95,3 +95,33 @@ class AskName(ModalScreen[str | None]):
 
     def action_cancel(self) -> None:
         self.dismiss(None)
+
+
+class AskCount(ModalScreen[int | None]):
+    """A whole number from 1 to a most."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, title: str, value: int, most: int, note: str) -> None:
+        super().__init__()
+        self._title, self._value, self._most, self._note = title, value, most, note
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "enter take · esc cancel"
+            yield Static(harmless(f"{self._note} There are {self._most}."), classes="dialog-note")
+            yield Input(str(self._value), compact=True, id="count", type="integer", max_length=3,
+                        select_on_focus=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            wanted = int(event.value)
+        except ValueError:
+            return
+        if 1 <= wanted <= self._most:
+            self.dismiss(wanted)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

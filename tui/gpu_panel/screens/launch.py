@@ -17,16 +17,19 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from gpu_engine.devices import HostSample, Inventory
+from gpu_engine.devices import HostSample
 from gpu_panel import keys
 from gpu_panel.background import in_thread
-from gpu_panel.device_source import LOOKS, DeviceSource
-from gpu_panel.draft import Draft, freest
+from gpu_panel.device_source import DeviceSource
+from gpu_panel.draft import Draft
 from gpu_panel.errors import guard
 from gpu_panel.review import Review, review
+from gpu_panel.screens.launch_detail import DetailActions
 from gpu_panel.screens.launch_presets import PresetActions
 from gpu_panel.screens.launch_runs import RunActions
+from gpu_panel.screens.launch_ticks import TickActions
 from gpu_panel.widgets.command_preview import CommandPreview
+from gpu_panel.widgets.device_detail import DeviceDetail
 from gpu_panel.widgets.device_table import DeviceTable
 from gpu_panel.widgets.host_bar import HostBar
 from gpu_panel.widgets.launch_form import LaunchForm
@@ -36,11 +39,9 @@ from gpu_panel.widgets.task_params import TaskParams
 
 PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), ("runs", "Runs"))
 DEBOUNCE = 0.15
-PICK_PATIENCE = 6
-"""Ticks of the painter after which the freest are chosen from what is known by then."""
 
 
-class LaunchScreen(PresetActions, RunActions, Screen[None]):
+class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Screen[None]):
     """Four panes side by side, or one at a time where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("launch")]
@@ -66,6 +67,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             yield DeviceTable(id="devices")
             yield Container(id="form-place")
         yield CommandPreview(id="plan")
+        yield DeviceDetail(id="detail")
         yield RunsTable(id="runs")
         yield Footer(compact=True, show_command_palette=False)
 
@@ -126,76 +128,21 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         inventory = self.devices.inventory
         shot = self.devices.snapshot
         self.query_one(HostBar).show(inventory, shot.host if shot else HostSample())
-        if inventory is not None and self._unresolved and self._may_resolve(inventory):
-            self._resolve()
-        self._paint_devices()
+        if inventory is not None and self._unresolved and self.may_resolve(inventory):
+            self.resolve_devices()
+        self.devices.remember()
+        self.paint_devices()
+        self.paint_detail()
         self.refresh_runs()
 
-    def _paint_devices(self) -> None:
+    def paint_devices(self) -> None:
         table = self.query_one(DeviceTable)
         if not table.is_on_screen and table.size.width:
             return
         table.show(replace(
             table.look, inventory=self.devices.inventory, snapshot=self.devices.snapshot,
-            ticked=tuple(self.draft.ids), ours=self.our_devices(), words=self._device_words(),
-            freedom=self.freedom), self.devices.age())
-
-    def _device_words(self) -> tuple[tuple[str, str], ...]:
-        """What does not fit about the devices, said with them."""
-        words = [(f"The preset asks for {name}, which is not here", "warn")
-                 for name in self.draft.absent]
-        inventory = self.devices.inventory
-        if not self._unresolved and self.draft.missing and inventory is not None:
-            there = min(self.draft.picks or 0, len(inventory.devices))
-            if len(self.draft.ids) < there:
-                words.append((f"The preset asks for the {self.draft.picks} freest; what is not "
-                              "free is left to you to tick", "warn"))
-        if self.review is not None:
-            words += [(f"✗ {p.message}", "bad") for p in self.review.problems
-                      if p.key.startswith("devices.")]
-        return tuple(words)
-
-    # --- ticks ---------------------------------------------------------------------------------
-
-    def _may_resolve(self, inventory: Inventory) -> bool:
-        """Choosing the freest takes some looks; everything else can be resolved at once."""
-        if not hasattr(self, "form"):
-            return False
-        enough = len(self.devices.looks) >= LOOKS or self._ticks > PICK_PATIENCE
-        return self.draft.picks is None or inventory.source == "cpu" or enough
-
-    @work(exit_on_error=False, group="resolve", exclusive=True)
-    async def _resolve(self) -> None:
-        with guard(self.app):
-            self._unresolved = False
-            draft, inventory = self.draft, self.devices.inventory
-            leases = await self.devices.leases()
-            if draft is self.draft and inventory is not None and not draft.ids_by_hand:
-                draft.resolve(inventory, self.devices.looks, leases)
-                self.form.adapt(draft)
-                self._paint_devices()
-                self.review_now()
-
-    @on(DeviceTable.Ticked)
-    def _ticked(self, event: DeviceTable.Ticked) -> None:
-        self._unresolved = False
-        self.draft.tick(event.ids)
-        self.query_one(DeviceTable).tick(event.ids)
-        self._edited()
-
-    @on(DeviceTable.WantFree)
-    @work(exit_on_error=False, group="free", exclusive=True)
-    async def _tick_free(self, event: DeviceTable.WantFree) -> None:
-        with guard(self.app):
-            inventory = self.devices.inventory
-            if inventory is None:
-                return
-            leases = await self.devices.leases()
-            chosen = freest(event.count, inventory, self.devices.looks, leases)
-            if len(chosen) < event.count:
-                self.notify(f"{len(chosen)} of {event.count} can be had", title="Freest devices",
-                            severity="warning", markup=False)
-            self._ticked(DeviceTable.Ticked([d.id for d in chosen]))
+            ticked=tuple(self.draft.ids), ours=self.our_devices(), words=self.device_words(),
+            freedom=self.freedom, history=self.devices.history), self.devices.age())
 
     # --- typing --------------------------------------------------------------------------------
 
@@ -206,12 +153,12 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             self.form.fill(self.draft)
         if event.key == "task.use":
             self._show_task_soon()
-        self._edited()
+        self.edited()
 
     @on(TaskParams.Edited)
     def _typed_param(self, event: TaskParams.Edited) -> None:
         self.draft.put_param(event.field, event.text)
-        self._edited()
+        self.edited()
 
     @on(LaunchForm.TaskChosen)
     def _chose_task(self, event: LaunchForm.TaskChosen) -> None:
@@ -221,7 +168,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             self.draft.use_task(event.use)
         self.form.fill(self.draft)
         self._show_task_soon()
-        self._edited()
+        self.edited()
 
     @work(exit_on_error=False, group="task", exclusive=True)
     async def _show_task_soon(self) -> None:
@@ -244,7 +191,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
             await self.form.show_task(info, self.draft)
             self._show_review()
 
-    def _edited(self) -> None:
+    def edited(self) -> None:
         """Something changed: what was planned before is not what would run now."""
         self.form.adapt(self.draft)
         if self._debounce is not None:
@@ -299,7 +246,7 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
         bar.mark("devices", "✗" if devices else "")
         bar.mark("form", "✗" if any(not p.key.startswith("devices.")
                                     for p in found.problems) else "")
-        self._paint_devices()
+        self.paint_devices()
 
     # --- panes ---------------------------------------------------------------------------------
 
@@ -317,12 +264,16 @@ class LaunchScreen(PresetActions, RunActions, Screen[None]):
 
     def _show_pane(self, pane: str) -> None:
         """Which one is seen where there is room for one."""
+        if self.has_class("-narrow"):
+            self.hide_detail()
         self.query_one(PaneBar).active = pane
         for name, _ in PANES:
             self.set_class(name == pane, f"-pane-{name}")
 
     def action_leave(self) -> None:
-        """Out of a field: to the pane's own keys."""
+        """Out of a field: to the pane's own keys; at the table: close the details."""
+        if self.focused is not None and self.focused.id == "devices":
+            self.hide_detail()
         if self.query_one(PaneBar).display and self.has_class("-narrow"):
             self.set_focus(None)
             return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from textual import work
 
 from gpu_engine.devices.free import Freedom
+from gpu_engine.devices.lease import Holder
 from gpu_engine.files import write_atomic
 from gpu_panel import units
 from gpu_panel.background import in_thread
@@ -30,6 +32,7 @@ class RunActions:
     _feed: Any = None
     _reading = False
     freedom: Mapping[str, Freedom] | None = None
+    leases: Mapping[str, Holder] = MappingProxyType({})
 
     # --- following -----------------------------------------------------------------------------
 
@@ -44,7 +47,7 @@ class RunActions:
         try:
             with guard(self.app):
                 looks = self.devices.looks
-                lines, older, self.freedom = await in_thread(
+                lines, older, self.freedom, self.leases = await in_thread(
                     lambda: self._look_at_runs(looks), name="panel-runs")
                 if self.is_mounted:
                     self.query_one(RunsTable).show(lines, older)
@@ -54,7 +57,8 @@ class RunActions:
         finally:
             self._reading = False
 
-    def _look_at_runs(self, looks: Any) -> tuple[list[RunLine], int, Mapping[str, Freedom]]:
+    def _look_at_runs(self, looks: Any) -> tuple[list[RunLine], int, Mapping[str, Freedom],
+                                                 Mapping[str, Holder]]:
         """In a thread: the disk may be slow."""
         from gpu_engine import runs
         from gpu_engine.devices import free, lease
@@ -63,8 +67,8 @@ class RunActions:
         if self._feed is None:
             self._feed = RunsFeed()
         lines, older = self._feed.refresh()
-        freedom = free.judge_all(looks, lease.holders(runs.leases_folder())) if looks else {}
-        return lines, older, freedom
+        held = lease.holders(runs.leases_folder())
+        return lines, older, free.judge_all(looks, held) if looks else {}, held
 
     @property
     def live_runs(self: LaunchScreen) -> int:
@@ -78,6 +82,11 @@ class RunActions:
                 since = f" · {units.clock(time.time() - line.created)}"
                 out[device] = f"run {line.id} rank {rank} · {line.name}{since}"
         return out
+
+    def our_processes(self: LaunchScreen) -> dict[int, str]:
+        """pid → the run and rank of ours that it is."""
+        return {pid: f"run {line.id} rank {rank}"
+                for line in self.query_one(RunsTable).lines or () for pid, rank in line.pids}
 
     # --- launching -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpu_engine.clean import clean
 from gpu_engine.devices import Device, Inventory, Sample, Snapshot
 from gpu_engine.devices.free import Freedom
+from gpu_panel.history import History
 from gpu_panel.units import UNKNOWN
 from gpu_panel.widgets.rows import Line, Part, Row, fit, wrap
 
@@ -27,6 +28,14 @@ class Look:
     """Device id → which run of ours is on it ("run 3f2a rank 0")."""
     words: tuple[tuple[str, str], ...] = ()
     """(text, style) to say below the devices: what does not fit, what is absent."""
+    history: History | None = None
+    order: str = "index"
+    """One of ORDERS."""
+
+
+ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
+          "free": "free first"}
+"""How the table can be sorted, and how that is said."""
 
 
 def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
@@ -38,10 +47,10 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
     devices = look.inventory.devices
     if devices:
         samples = [_sample(look, d) for d in devices]
-        columns = _columns(devices, samples, width)
+        columns = _columns(devices, samples, width, look.history is not None)
         header = _header(columns)
-        rows = [_device(look, d, s, columns, width)
-                for d, s in zip(devices, samples, strict=True)]
+        pairs = _sorted(look, list(zip(devices, samples, strict=True)))
+        rows = [_device(look, d, s, columns, width) for d, s in pairs]
     else:
         rows.append(_words("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
     if look.inventory.problem:
@@ -49,9 +58,28 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
     if look.inventory.inherited_visible is not None:
         rows.append(_words("CUDA_VISIBLE_DEVICES was set when the panel was started: "
                            f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
-                           "offered", "dim", width))
+                           "offered, and 3→0 means: GPU 3 is the first of them", "dim",
+                           width))
     rows += [_words(text, style, width) for text, style in look.words]
     return header, rows
+
+
+def _sorted(look: Look, pairs: list[tuple[Device, Sample]]) -> list[tuple[Device, Sample]]:
+    """In the wanted order; equals, and what is not known (last), by index."""
+    if look.order == "utilization":
+        return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
+    if look.order == "memory":
+        return sorted(pairs, key=lambda p: -_or(p[1].memory_used, -1))
+    if look.order == "free":
+        order = ("free", "unknown", "busy", "leased", "unhealthy")
+        states = look.freedom or {}
+        return sorted(pairs, key=lambda p: order.index(
+            states[p[0].id].state if p[0].id in states else "unknown"))
+    return pairs
+
+
+def _or(value: float | None, unknown: float) -> float:
+    return unknown if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +92,12 @@ class Columns:
     memory: int
     temp: int
     power: int
+    curve: int = 0
 
 
-def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int) -> Columns:
-    ids = max(len(short(d)) for d in devices)
+def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
+             curves: bool) -> Columns:
+    ids = max(len(numbered(d)) for d in devices)
     temp = 4 if any(s.temperature is not None for s in samples) else 0
     power = 8 if any(s.power is not None for s in samples) else 0
     wanted = min(26, max(len(_name(d)) for d in devices))
@@ -77,6 +107,10 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int) -
         used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
         return width - used
 
+    for bar, curve in ((12, 24), (10, 20), (10, 12), (8, 12), (8, 10)) if curves else ():
+        name = room(bar, temp, power) - curve - 2
+        if name >= wanted:
+            return Columns(ids, wanted, bar, bar, temp, power, curve)
     for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
                               (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
         name = room(bar, t, p)
@@ -92,7 +126,8 @@ def _name(device: Device) -> str:
 
 def _header(c: Columns) -> Line:
     text = "  " + fit("#", c.id) + "  " + fit("name", c.name) + "  "
-    text += fit("util", c.util + 5) + "  " + fit("memory", c.memory + 10)
+    text += fit("util", c.util + 5) + "  " + (fit("2 min", c.curve) + "  " if c.curve else "")
+    text += fit("memory", c.memory + 10)
     text += ("  " + fit("temp", c.temp) if c.temp else "")
     text += ("  " + fit("power", c.power) if c.power else "")
     return ((text, ""),)
@@ -102,11 +137,13 @@ def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) 
     on = device.id in look.ticked
     parts: list[Part] = [
         (TICKED if on else UNTICKED, "accent" if on else "dim"),
-        (" " + fit(short(device), c.id) + "  ", "strong" if on else ""),
+        (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
         (fit(_name(device), c.name) + "  ", ""),
     ]
     parts += bar(sample.utilization, c.util)
     parts.append((f"{percent(sample.utilization):>5}  ", ""))
+    if c.curve and look.history is not None:
+        parts.append((look.history.utilization(device.id, c.curve) + "  ", "accent"))
     total = sample.memory_total or device.memory_total
     share = sample.memory_used / total if sample.memory_used is not None and total else None
     parts += bar(share, c.memory)
@@ -146,6 +183,12 @@ def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:
 def short(device: Device) -> str:
     """The id as the first column has it: "0", "0:1" for a MIG slice, "cpu:0"."""
     return clean(device.label.removeprefix("MIG ")) if device.kind == "mig" else clean(device.id)
+
+
+def numbered(device: Device) -> str:
+    """The id, and after an arrow its place in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
+    place = "" if device.visible_index is None else f"→{device.visible_index}"
+    return short(device) + place
 
 
 def bar(share: float | None, width: int) -> list[Part]:

@@ -12,7 +12,7 @@ from textual.message import Message
 from gpu_engine.clean import clean
 from gpu_panel import keys
 from gpu_panel.widgets import device_lines
-from gpu_panel.widgets.device_lines import Look
+from gpu_panel.widgets.device_lines import ORDERS, Look
 from gpu_panel.widgets.rows import Line, Row, Rows
 
 STALE_AFTER = 3.0
@@ -35,13 +35,24 @@ the panel asks once more before it launches there."""
 
     @dataclass
     class WantFree(Message):
-        """The person wants so many of the freest."""
+        """The person wants so many of the freest; None: ask how many."""
 
-        count: int
+        count: int | None
+
+    @dataclass
+    class Details(Message):
+        """The person wants the device under the cursor shown whole; `enter`: and to go there."""
+
+        enter: bool
+
+    class Highlighted(Message):
+        """The cursor is on another device."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.look = Look()
+        self.wanted: int | None = None
+        """How many of the freest were asked for last."""
         self.entitle("Devices")
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
@@ -65,13 +76,29 @@ the panel asks once more before it launches there."""
             return "Devices"
         free = sum(f.free for f in (look.freedom or {}).values())
         said = f" · {free} free" if look.freedom else ""
-        return f"Devices ─ {len(set(look.ticked))} ticked{said}"
+        order = f" · {ORDERS[look.order]}" if look.order != "index" else ""
+        return f"Devices ─ {len(set(look.ticked))} ticked{said}{order}"
 
     def _stale(self, age: float | None) -> str:
         shot = self.look.snapshot
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)
         return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else ""
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self.post_message(self.Highlighted())
+
+    def action_details(self, enter: bool) -> None:
+        self.post_message(self.Details(enter))
+
+    def action_order(self) -> None:
+        """Sort in the next way; the screen's next look keeps it."""
+        names = list(ORDERS)
+        after = names[(names.index(self.look.order) + 1) % len(names)]
+        self.look = replace(self.look, order=after)
+        self.entitle(self._title(), self._titles[1])
+        self.repaint()
 
     # --- ticking -------------------------------------------------------------------------------
 
@@ -81,10 +108,13 @@ the panel asks once more before it launches there."""
 
     def action_tick_all(self) -> None:
         every = set(self.keys) <= set(self.look.ticked)
-        self.post_message(self.Ticked([] if every else self.keys))
+        self.post_message(self.Ticked([] if every else self._in_order))
 
     def action_tick_free(self) -> None:
-        self.post_message(self.WantFree(max(1, len(set(self.look.ticked)))))
+        self.post_message(self.WantFree(self.wanted or max(1, len(set(self.look.ticked)))))
+
+    def action_count_free(self) -> None:
+        self.post_message(self.WantFree(None))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -92,4 +122,10 @@ the panel asks once more before it launches there."""
 
     def _toggle(self, key: str) -> None:
         ticked = set(self.look.ticked) ^ {key}
-        self.post_message(self.Ticked([k for k in self.keys if k in ticked]))
+        self.wanted = None  # f goes by the ticks again
+        self.post_message(self.Ticked([k for k in self._in_order if k in ticked]))
+
+    @property
+    def _in_order(self) -> list[str]:
+        """Ids as the machine numbers them, however the table is sorted: ranks go by that."""
+        return [d.id for d in self.look.inventory.devices] if self.look.inventory else []

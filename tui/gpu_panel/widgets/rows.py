@@ -89,7 +89,7 @@ class Rows(ScrollView, can_focus=True):
         """Show what `build` says now; only lines that differ are drawn."""
         if self.size.width == 0:
             return
-        header, rows = self.build(self.scrollable_content_region.width)
+        header, rows = self._built()
         old_flat, old_header = self._flat, self._header
         key = self.key_at_cursor
         self._header, self._rows = header, tuple(rows)
@@ -113,6 +113,17 @@ class Rows(ScrollView, can_focus=True):
         for i, (old, new) in enumerate(zip(old_flat, self._flat, strict=True)):
             if old != new:
                 self._refresh_line(i)
+
+    def _built(self) -> tuple[Line | None, Sequence[Row]]:
+        """What `build` says for the room there is, a scrollbar that must come or go included."""
+        room = self.scrollable_content_region
+        header, rows = self.build(room.width)
+        height = sum(len(row.lines) for row in rows) + (header is not None)
+        scrolls = height > room.height
+        if room.height and scrolls != self.show_vertical_scrollbar:
+            size = self.styles.scrollbar_size_vertical
+            header, rows = self.build(room.width - size if scrolls else room.width + size)
+        return header, rows
 
     def entitle(self, title: str, subtitle: str = "") -> None:
         """The words in the border, without markup; setting the same ones again would repaint
