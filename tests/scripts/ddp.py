@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import show
 import torch
@@ -27,6 +28,9 @@ def train(rank, world, port=None):
             raise ValueError("rank one has had enough")
     if rank == 0:
         show.weights(model)
+    # gloo's threads let go of Python objects of the last all-reduce a moment after it; one that
+    # comes too late for the interpreter aborts the process (seen with torch 2.13).
+    time.sleep(0.3)
     dist.destroy_process_group()
 
 
