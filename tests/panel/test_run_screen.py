@@ -438,3 +438,39 @@ async def test_on_cpu_host_memory_is_drawn(tmp_path: Path) -> None:
         text = flat(terminal(app))
         assert "host memory ─ 2.2 GiB a rank" in text
         assert "allocated" not in text  # columns of GPUs
+
+
+async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.write(1, ("phase", 51, {"phase": "data", "since": T0 + 51, "step": 99}))
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        assert "has stood" not in terminal(app)
+        app.at = 171
+        await shown(pilot)
+        text = flat(terminal(app))
+        assert "! rank 1 has stood in data for 02:00 after step 99" in text
+        assert "rank 0 in forward; d shows where" in text
+
+
+async def test_the_chosen_rank_is_asked_where_it_is(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+    answers = iter([True, False])
+    monkeypatch.setattr("gpu_engine.runs.Run.dump_stacks",
+                        lambda self, rank: asked.append(rank) or next(answers))
+    run = trained(tmp_path)
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("r", "d")
+        await pilot.app.workers.wait_for_complete(
+            [w for w in app.workers if w.group == "stacks"])
+        await shown(pilot)
+        assert asked == [1]
+        assert "log ─ rank 1" in terminal(app)
+        await pilot.press("d")
+        await pilot.app.workers.wait_for_complete(
+            [w for w in app.workers if w.group == "stacks"])
+        await shown(pilot)
+        assert "can't be asked" in flat(terminal(app))

@@ -25,6 +25,7 @@ from gpu_panel.draft import Draft
 from gpu_panel.errors import guard
 from gpu_panel.review import Review, review
 from gpu_panel.screens.launch_detail import DetailActions
+from gpu_panel.screens.launch_ending import EndingActions
 from gpu_panel.screens.launch_presets import PresetActions
 from gpu_panel.screens.launch_runs import RunActions
 from gpu_panel.screens.launch_ticks import TickActions
@@ -41,7 +42,8 @@ PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), 
 DEBOUNCE = 0.15
 
 
-class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Screen[None]):
+class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, EndingActions,
+                   Screen[None]):
     """Four panes side by side, or one at a time where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("launch")]

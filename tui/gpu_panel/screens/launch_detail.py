@@ -64,3 +64,5 @@ class DetailActions:
         elif event.what in ("before", "after"):
             self.query_one(DeviceTable).cursor += 1 if event.what == "after" else -1
             self.paint_detail()
+        else:
+            self.end_process(event.process)

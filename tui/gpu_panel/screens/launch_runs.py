@@ -154,16 +154,16 @@ class RunActions:
             if event.what == "open":
                 self.open_run(line.run)
             elif event.what == "stop":
-                await self._stop(line)
+                await self.stop_run(line)
             else:
                 await self._remove(line)
 
-    async def _stop(self: LaunchScreen, line: RunLine) -> None:
+    async def stop_run(self: LaunchScreen, line: RunLine, title: str = "") -> None:
         if not line.live:
             self.notify(f"Run {line.id} is {line.state} already", markup=False)
             return
         if await self.app.push_screen_wait(Confirm(
-                f"Stop run {line.id}", f"{line.name}: its ranks finish their step, save a "
+                title or f"Stop run {line.id}", f"{line.name}: its ranks finish their step, save a "
                 "checkpoint and end.", yes="Stop it", no="Let it run")):
             await in_thread(line.run.stop, name="panel-stop")
             self.notify(f"Run {line.id} was asked to stop", markup=False)

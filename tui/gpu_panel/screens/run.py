@@ -64,6 +64,8 @@ class RunScreen(Screen[None]):
         Binding("slash", "find", "find", id="run-find", key_display="/",
                 tooltip="Find in the log; n and N for the next and the one before"),
         Binding("y", "copy", "copy", id="run-copy", tooltip="Copy the log's line"),
+        Binding("d", "stacks", "Stacks", show=False, id="run-stacks",
+                tooltip="Where the chosen rank is now: every thread's stack, into its log"),
         Binding("n", "again(1)", "Next place", show=False, id="run-find-next"),
         Binding("N", "again(-1)", "Place before", show=False, id="run-find-previous"),
         Binding("right_square_bracket", "source(1)", "Next log", show=False, id="run-log-next",
@@ -248,6 +250,21 @@ class RunScreen(Screen[None]):
             return
         self.app.copy_to_clipboard(line)
         self.notify("sent to the terminal's clipboard")
+
+    @work(group="stacks", exclusive=True, exit_on_error=False)
+    async def action_stacks(self) -> None:
+        """Have the chosen rank print its stacks, and follow its log, where they arrive."""
+        rank = self._sources.rank if self._sources.rank is not None else 0
+        if not await asyncio.to_thread(self.run_folder.dump_stacks, rank):
+            self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
+                        "listen", severity="warning")
+            return
+        self._sources.show_rank(rank)
+        self._show_source()
+        self.query_one(LogView).action_last()
+        if self.has_class("-tabs"):
+            self.action_pane("log")
+        self.notify(f"asked rank {rank} where it is; its log has the answer")
 
     # --- find -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from textual.content import Content
 
+from gpu_engine import hang
 from gpu_engine.clean import clean
 from gpu_engine.follow import RankView
 from gpu_panel import units
@@ -145,6 +146,9 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         since = units.clock(now - (state.started or state.created))
         return [f"waiting for {whom} · {since} since "
                 + ("it started" if state.started else "it was asked for")], "plain"
+    standing = hang.stalled(store.ranks.values(), now)
+    if standing:
+        return [f"! {clean(hang.words(standing), 300)}; d shows where"], "warning"
     told = store.warnings()
     return ([f"! {clean(told[-1], 300)}"], "warning") if told else ([], "plain")
 
@@ -160,7 +164,9 @@ def _failed(store: RunStore) -> list[str]:
     else:
         lead = f"✗ failed: {clean((cause and cause.message) or state.reason or 'no reason', 300)}"
     lines = [lead]
-    if state.reason and clean(state.reason, 300) not in lead:
+    # The reason of a failed rank is its cause once more.
+    if state.reason and (cause is None or cause.message.splitlines()[:1] != [
+            state.reason.partition(": ")[2]]) and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
     return lines
 
