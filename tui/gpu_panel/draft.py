@@ -187,7 +187,15 @@ class Draft:
         """The person's ticks."""
         self._ticked_by_hand = True
         self.absent = ()
-        self.data["devices"] = {"ids": list(ids)}
+        self.data["devices"] = self._chosen(list(ids))
+
+    def share(self) -> None:
+        """Run beside others on what is ticked now; other ticks are another question."""
+        self.data.setdefault("devices", {})["share"] = True
+
+    def _chosen(self, ids: list[str]) -> dict[str, Any]:
+        """The section for these ids; that the preset shares devices stays."""
+        return {"ids": ids} | ({"share": True} if self._asked.get("share") is True else {})
 
     @property
     def ids_by_hand(self) -> bool:
@@ -219,7 +227,7 @@ class Draft:
             self.absent = tuple(name for name, device in found if device is None)
         elif self.picks:
             chosen = freest(self.picks, inventory, looks, leases)
-        self.data["devices"] = {"ids": [d.id for d in chosen]}
+        self.data["devices"] = self._chosen([d.id for d in chosen])
         self._loaded["devices"] = copy.deepcopy(self.data["devices"])
 
     def to_save(self, inventory: Inventory | None) -> RunSpec:
@@ -230,7 +238,7 @@ class Draft:
             data["devices"] = copy.deepcopy(self._asked)
         elif inventory is not None:
             found = [(name, inventory.find(name)) for name in self.ids]
-            data["devices"] = {"ids": [d.uuid if d and d.uuid else name for name, d in found]}
+            data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
         return from_dict(data)
 
     def saved(self, preset: Preset) -> None:

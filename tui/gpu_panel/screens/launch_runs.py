@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,9 @@ from gpu_panel.widgets.pane_bar import PaneBar
 from gpu_panel.widgets.runs_table import RunsTable
 
 if TYPE_CHECKING:
-    from gpu_engine.launch import Prepared
+    from gpu_engine.errors import Problem
     from gpu_engine.runs import Run
+    from gpu_panel.review import Review
     from gpu_panel.runs_feed import RunLine
     from gpu_panel.screens.launch import LaunchScreen
 
@@ -99,16 +100,24 @@ class RunActions:
             if found is None:
                 self.notify("Still looking for devices", severity="warning")
                 return
-            if found.prepared is None:
-                self.notify(found.problems[0].message, title="Can't launch", severity="error",
-                            markup=False)
-                self._to_problem(found.problems)
+            taken = await self._taken()
+            held = [name for name, (state, _) in taken.items() if state == "leased"]
+            if found.prepared is None and not _only_held(found.problems, held):
+                self.cant_launch(found)
                 return
-            taken = await self._taken(found.prepared)
+            refused = found.prepared is None  # by nothing but leases: sharing is a way out
             if taken and not await self.app.push_screen_wait(Confirm(
-                    "Launch on devices that are not free", "\n".join(taken),
-                    yes="Launch anyway")):
+                    "Launch on devices that are not free",
+                    "\n".join(reason for _, reason in taken.values())
+                    + ("\n\nShared, both runs use it, and each is slower." if refused else ""),
+                    yes="Share and launch" if refused else "Launch anyway")):
                 return
+            if refused:
+                self.draft.share()
+                found = await self.reviewed()
+                if found is None or found.prepared is None:
+                    self.cant_launch(found)
+                    return
             prepared = found.prepared
 
             def start() -> Run:
@@ -124,20 +133,31 @@ class RunActions:
         self.action_pane("devices" if first.startswith("devices.") else "form")
         self.form.focus_problem(problems)
 
-    async def _taken(self: LaunchScreen, prepared: Prepared) -> list[str]:
-        """Why ticked devices are not free; what is merely not known long enough is no reason."""
+    def cant_launch(self: LaunchScreen, found: Review | None) -> None:
+        """Say why not, and go there."""
+        if found is not None and found.problems:
+            self.notify(found.problems[0].message, title="Can't launch", severity="error",
+                        markup=False)
+            self._to_problem(found.problems)
+
+    async def _taken(self: LaunchScreen) -> dict[str, tuple[str, str]]:
+        """Device id → state and reason of ticked ones that are not free; what is merely not
+        known long enough is no reason."""
         from gpu_engine.devices import free
 
-        leases = await self.devices.leases()
-        states = free.judge_all(self.devices.looks, leases)
-        out: dict[str, None] = {}
-        for use in (use for rank in prepared.plan.ranks for use in rank.devices):
-            state = states.get(use.id)
+        inventory = self.devices.inventory
+        states = free.judge_all(self.devices.looks, await self.devices.leases())
+        out: dict[str, tuple[str, str]] = {}
+        for name in self.draft.ids:
+            device = inventory.find(name) if inventory is not None else None
+            if device is None or device.id not in states:
+                continue
+            state = states[device.id]
             # Any program keeps cores busy for moments; a run of ours is another matter.
-            fine = ("free", "unknown", "busy") if use.torch == "cpu" else ("free", "unknown")
-            if state is not None and state.state not in fine:
-                out[f"{use.label}: {state.reason}"] = None
-        return list(out)
+            fine = ("free", "unknown", "busy") if device.kind == "cpu" else ("free", "unknown")
+            if state.state not in fine:
+                out[device.id] = (state.state, f"{device.label}: {state.reason}")
+        return out
 
     def open_run(self: LaunchScreen, run: Run) -> None:
         from gpu_panel.screens.run import RunScreen
@@ -197,3 +217,8 @@ class RunActions:
             return
         self.notify(f"Sent to the terminal's clipboard, and kept in {path}", title="Copied",
                     markup=False)
+
+
+def _only_held(problems: Sequence[Problem], held: Sequence[str]) -> bool:
+    """Whether all that does not fit is that other runs hold these devices."""
+    return all(p.key == "devices.ids" and p.value in held for p in problems)

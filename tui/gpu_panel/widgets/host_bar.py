@@ -11,11 +11,13 @@ from textual.widget import Widget
 
 from gpu_engine.clean import clean
 from gpu_engine.devices import HostSample, Inventory
+from gpu_panel import units
 from gpu_panel.units import UNKNOWN
 
 
 class HostBar(Widget):
-    """Host, GPUs and driver on the left; processor, memory, disk and time on the right."""
+    """Host, GPUs and driver on the left; processor, memory, disk, network and time on the
+    right. Where there is little room the least telling go."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -32,8 +34,10 @@ class HostBar(Widget):
 
     def render(self) -> Content:
         left = ["gpu-panel", self._host, *_machine(self._inventory)]
-        right = [*_figures(self._sample), self._time]
+        right = [*_figures(self._sample), *_network(self._sample), self._time]
         room = self.size.width - 2
+        if len(right) > 3 and _long(left, " · ") + _long(right, "  ") + 2 > room:
+            right = [*_figures(self._sample), self._time]  # the network first
         while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > room:
             if len(left) > 3:
                 left.pop()
@@ -71,3 +75,12 @@ def _figures(sample: HostSample) -> list[str]:
     if sample.disk_free is not None:
         out.append(f"disk {sample.disk_free / 2**30:,.0f}G free")
     return out
+
+
+def _network(sample: HostSample) -> list[str]:
+    """"net ↑ 1.2 MiB/s ↓ 34 KiB/s"."""
+    if sample.net_sent is None and sample.net_received is None:
+        return []
+    sent, received = (units.UNKNOWN if rate is None else f"{units.size(rate)}/s"
+                      for rate in (sample.net_sent, sample.net_received))
+    return [f"net ↑ {sent} ↓ {received}"]
