@@ -1,0 +1,75 @@
+"""Losses on their way from a GPU, without one; and with one where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpu_engine.worker import observe_loss
+
+from .kit import observe
+
+
+@pytest.fixture
+def ring():
+    return observe_loss._Ring(4, pin=False)
+
+
+def test_numbers_arrive_and_make_room(ring):
+    for value in (1.5, float("nan"), float("-inf"), 0.0):
+        slot = ring.put(torch.tensor(value))
+        assert ring.arrived(slot)
+        assert str(ring.take(slot)) == str(value)
+        assert not ring.arrived(slot)
+
+
+def test_a_full_ring_loses_a_figure_rather_than_wait(ring):
+    slots = [ring.put(torch.tensor(float(i))) for i in range(5)]
+    assert slots[-1] is None
+    assert [ring.take(s) for s in slots[:4]] == [0, 1, 2, 3]
+    assert ring.put(torch.tensor(9.0)) is not None
+
+
+def test_a_sum_is_there_when_all_of_it_is(ring):
+    a, b = ring.put(torch.tensor(6.0)), ring.put(torch.tensor(4.0))
+    late = ring._bits[b]
+    ring._bits[b] = observe_loss._EMPTY
+    value = observe_loss.Later(ring, [1.0, (a, b)])
+    assert not observe_loss.arrived(value)
+    ring._bits[b] = late
+    assert observe_loss.arrived(value)
+    assert observe_loss.taken(value) == 1.0 + 6.0 / 4.0
+
+
+def test_what_has_no_number_is_unknown_and_not_zero():
+    losses = observe_loss.Losses()
+    x = torch.randn(3, 2, requires_grad=True)
+    losses.add(torch.tensor(2.0), None)
+    losses.add(x * 2, torch.ones(3, 2))  # a stage of a pipeline
+    assert losses.take() is None
+    losses.add([torch.tensor(2.0), torch.tensor([1.0, 2.0])], [None, torch.tensor([1.0, 0.5])])
+    assert losses.take() == 4.0
+    assert losses.take() is None
+
+
+def test_a_scaled_loss_is_known_by_what_it_was_made_of():
+    losses, scale = observe_loss.Losses(), torch.tensor(1024.0)
+    loss = torch.tensor(0.1)
+    scaled = loss * scale
+    losses.scaled(scaled, loss, scale)
+    losses.add(scaled, None)
+    assert losses.take() == loss.item()
+    other = [t * scale for t in (loss, loss)]
+    losses.scaled(other, [loss, loss], scale)
+    losses.add(sum(other), None)
+    assert losses.take() == pytest.approx(0.2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_losses_on_a_gpu_are_seen_without_waiting_for_it(home):
+    seen = observe("on_gpu.py", options=("--devices", "0"))
+    assert seen.state["state"] == "completed", seen.log()
+    seen.same_as_without()
+    assert seen.losses() == pytest.approx(seen.printed())
+    assert len(seen.losses()) == 12
