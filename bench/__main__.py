@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "step", "curves")
+NAMES = ("start", "step", "curves", "monitor")
 
 
 def main() -> None:
