@@ -154,7 +154,8 @@ class RunScreen(Screen[None]):
             return
         self._told = told
         widget = self.query_one("#banner", Static)
-        widget.display = bool(lines)
+        widget.display = bool(lines) and self.size.height >= 10  # which run it is comes first
+        widget.styles.max_height = max(self.size.height // 4, 1)
         for name in ("error", "warning", "success", "plain"):
             widget.set_class(name == tone, f"-{name}")
         widget.update(Content("\n".join(lines)))
