@@ -120,7 +120,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         self._painting = False
 
     def on_screen_resume(self) -> None:
-        self._painting = True
+        self._painting, self._skipped = True, True  # look at runs at once
         self._paint()
 
     def _paint(self) -> None:

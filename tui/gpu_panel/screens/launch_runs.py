@@ -14,6 +14,7 @@ from gpu_engine.devices.lease import Holder
 from gpu_engine.files import write_atomic
 from gpu_panel import units
 from gpu_panel.background import in_thread
+from gpu_panel.device_source import LOOKS
 from gpu_panel.errors import guard
 from gpu_panel.screens.dialogs import Confirm
 from gpu_panel.widgets.pane_bar import PaneBar
@@ -32,14 +33,19 @@ class RunActions:
 
     _feed: Any = None
     _reading = False
+    _skipped = False
     freedom: Mapping[str, Freedom] | None = None
     leases: Mapping[str, Holder] = MappingProxyType({})
 
     # --- following -----------------------------------------------------------------------------
 
     def refresh_runs(self: LaunchScreen) -> None:
-        """Read what is new, unless the look before is still reading."""
-        if not self._reading:
+        """Read what is new, unless the look before is still reading; where nothing runs and
+        the devices are known, half as often."""
+        idle = self.freedom is not None and len(self.devices.looks) >= LOOKS \
+            and not self.live_runs
+        self._skipped = idle and not self._skipped
+        if not self._reading and not self._skipped:
             self._reading = True
             self._read_runs()
 
@@ -198,6 +204,7 @@ class RunActions:
                 f"Remove run {line.id}", f"{line.name}: deletes {line.run.path} with logs and "
                 f"checkpoints, {units.gib(size)} GiB. This can't be undone.", yes="Delete it")):
             await in_thread(line.run.remove, name="panel-remove")
+            self._skipped = True  # look at once
             self.refresh_runs()
 
     # --- copying -------------------------------------------------------------------------------

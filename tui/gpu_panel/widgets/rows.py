@@ -230,12 +230,14 @@ class Rows(ScrollView, can_focus=True):
 
     def _strip(self, line: Line, width: int, base: Style, mark: Style | None = None) -> Strip:
         segments = []
-        if line and cell_len("".join(text for text, _ in line)) > width:
+        used = sum(cells(text) for text, _ in line)
+        if used > width:
             line = _cut(line, width)
+            used = sum(cells(text) for text, _ in line)
         for text, name in line:
             style = base + self._style(name) if name else base
             segments.append(Segment(text, style + mark if mark else style))
-        strip = Strip(segments, sum(cell_len(text) for text, _ in line))
+        strip = Strip(segments, used)
         return strip.adjust_cell_length(width, base + mark if mark else base)
 
 
@@ -243,7 +245,7 @@ def _cut(line: Line, width: int) -> Line:
     """The line in `width` cells, with an ellipsis at its end."""
     kept: list[Part] = []
     for text, name in line:
-        size = cell_len(text)
+        size = cells(text)
         if size > width:
             kept.append((fit(text, width), name))
             break
@@ -252,12 +254,18 @@ def _cut(line: Line, width: int) -> Line:
     return tuple(kept)
 
 
+def cells(text: str) -> int:
+    """How wide `text` is; most of it is ASCII, where that is its length."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def fit(text: str, width: int) -> str:
     """`text` in exactly `width` cells, with an ellipsis where it is cut."""
     from rich.cells import set_cell_size
 
-    if cell_len(text) <= width:
-        return text + " " * (width - cell_len(text))
+    size = cells(text)
+    if size <= width:
+        return text + " " * (width - size)
     return set_cell_size(text, max(0, width - 1)) + "…" if width > 0 else ""
 
 
