@@ -8,6 +8,7 @@ import pytest
 
 from gpu_engine.devices import DeviceProcess, Inventory, Sample, Snapshot
 from gpu_engine.devices.free import judge_all
+from gpu_panel.history import History
 from gpu_panel.widgets.device_lines import Look, bar, build
 
 from ..conftest import gpus, slots
@@ -94,3 +95,32 @@ def test_what_others_call_their_processes_is_harmless():
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said
     assert "52;c" not in said
+
+
+@pytest.mark.parametrize(("width", "there"), [(60, False), (76, False), (83, True), (150, True)])
+def test_the_small_curve_comes_where_there_is_room(width, there):
+    machine = gpus(2)
+    samples = [Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
+               for d in machine.devices]
+    history = History()
+    history.learn([Snapshot(float(i), tuple(samples)) for i in range(120)])
+    said = text(look(machine, *samples, history=history), width)
+    assert ("2 min" in said) is there
+    assert ("▅▅▅▅▅▅▅▅" in said) is there
+    assert max(map(len, said.splitlines())) <= width
+
+
+def test_the_table_sorts_free_ones_first_and_the_unknown_last():
+    machine = gpus(3)
+    d = machine.devices
+    samples = (Sample(d[0], 0.9, 70 << 30, 80 << 30, processes=()), Sample(d[1]),
+               Sample(d[2], 0.0, 0, 80 << 30, processes=()))
+
+    def order(name):
+        _, rows = build(look(machine, *samples, order=name), 80)
+        return [row.key for row in rows if row.key]
+
+    assert order("index") == ["0", "1", "2"]
+    assert order("utilization") == ["0", "2", "1"]
+    assert order("memory") == ["0", "2", "1"]
+    assert order("free") == ["2", "1", "0"]

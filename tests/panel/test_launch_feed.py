@@ -127,3 +127,20 @@ def test_a_live_line_fits(home, width):
         assert len(text(full, width)) <= width
     finally:
         os.close(lock)
+
+
+def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
+    run, lock = runs.create("toy", "", {**PLAN, "node_rank": 1})
+    try:
+        for rank, node in ((0, 0), (1, 1)):
+            writer = events.EventWriter(run.events(rank))
+            writer.write(events.encode("start", {"rank": rank, "local_rank": 0, "node": node,
+                                                 "pid": 4000 + rank, "device": "cpu",
+                                                 "world_size": 2, "attempt": 1}))
+            writer.close()
+        run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
+        (line,), _ = RunsFeed().refresh()
+        assert line.live
+        assert line.pids == ((4001, 1),)  # a pid of another machine means nothing here
+    finally:
+        os.close(lock)
