@@ -478,3 +478,28 @@ async def test_the_chosen_rank_is_asked_where_it_is(tmp_path: Path, monkeypatch)
         await answered(pilot)
         told = [n.message for n in app._notifications]
         assert any("can't be asked" in m for m in told), told
+
+
+async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=1)
+    run.start(0)
+    for step in range(1, 20):
+        run.write(0, ("step", step, {
+            "step": step, "n": 1, "losses": [2.0 / step],
+            "others": {"1": {"name": "optimizer 1 (SGD)", "step": step, "n": 1,
+                             "loss": 7.0 + step, "losses": [7.0 + step]}}}))
+    run.write(0, ("step", 20, {"step": 19, "n": 0, "others": {
+        "1": {"name": "optimizer 1 (SGD)", "step": 20, "n": 1, "losses": [30.0]}}}))
+    app = Mini(run.run, at=21)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 19))
+        assert "optimizer 0 (o)" in terminal(app)
+        await pilot.press("o")
+        await shown(pilot)
+        assert "optimizer 1 (SGD) (o)" in terminal(app)
+        screen = app.run_screen
+        assert screen.store.others[1].loss.ranks[0].hi[-1] == 30.0
+        assert len(screen.store.loss.ranks[0].hi) == 19
+        await pilot.press("o")
+        await shown(pilot)
+        assert "optimizer 0 (o)" in terminal(app)

@@ -64,6 +64,14 @@ class Saved:
     """Bytes."""
 
 
+@dataclass
+class Other:
+    """An optimizer beside the first: its name, and the losses that it stepped on."""
+
+    name: str
+    loss: RankSeries = field(default_factory=RankSeries)
+
+
 class RunStore:
     """Everything the run screen shows of a run. `version` rises when anything changed."""
 
@@ -74,6 +82,8 @@ class RunStore:
         """None until it was read once."""
         self.ranks: dict[int, RankView] = {}
         self.loss = RankSeries()
+        self.others: dict[int, Other] = {}
+        """Optimizers beside the first, by their number, from 1."""
         self.memory = MemorySeries()
         self.saved: Saved | None = None
         self.evaluations: list[tuple[int | None, dict[str, float]]] = []
@@ -208,30 +218,30 @@ class RunStore:
         elif kind == "memory":
             self._memory(rank, event, view)
         elif kind == "start":
-            self.loss.begin(rank, view.attempt)
+            for series in (self.loss, *(o.loss for o in self.others.values())):
+                series.begin(rank, view.attempt)
         elif kind == "checkpoint":
             self._checkpoint(event, view)
         elif kind == "eval":
             self._evaluated(event)
 
     def _step(self, rank: int, event: Event) -> None:
-        step = _whole(event.get("step"))
-        if step is None:
-            return
-        losses = event.get("losses")
-        if isinstance(losses, list) and losses:
-            values = [v for v in map(number, losses) if v is not None]
-            self.loss.add(rank, step, values)
-            bad = not all(map(math.isfinite, values))
-        else:
-            value = number(event.get("loss"))
-            if value is None:
-                return
-            low, high = number(event.get("loss_min")), number(event.get("loss_max"))
-            self.loss.put(rank, step, value, low, high)
-            bad = not all(math.isfinite(v) for v in (value, low, high) if v is not None)
-        if bad and (self.bad_step is None or step < self.bad_step[0]):
-            self.bad_step = (self.loss.ranks[rank].bad_at or step, rank)
+        others = event.get("others")
+        for key, other in others.items() if isinstance(others, dict) else ():
+            if key.isdecimal() and isinstance(other, dict):
+                self._other(rank, int(key), other)
+        if event.get("n") != 0:  # 0: only the other optimizers stepped
+            step = _losses(self.loss, rank, event)
+            if step is not None and (self.bad_step is None or step < self.bad_step[0]):
+                self.bad_step = (self.loss.ranks[rank].bad_at or step, rank)
+
+    def _other(self, rank: int, index: int, event: Event) -> None:
+        """Steps of an optimizer that is not the first, in a person's own script."""
+        found = self.others.get(index)
+        if found is None:
+            found = self.others[index] = Other(str(event.get("name") or index)[:40])
+            self.others = dict(sorted(self.others.items()))
+        _losses(found.loss, rank, event)
 
     def _memory(self, rank: int, event: Event, view: RankView) -> None:
         at = number(event.get("t"))
@@ -271,3 +281,21 @@ class RunStore:
 def _whole(value: Any) -> int | None:
     ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 60
     return value if ok else None
+
+
+def _losses(series: RankSeries, rank: int, event: Event) -> int | None:
+    """Add an event's losses to `series`; its step where one of them is not finite."""
+    step = _whole(event.get("step"))
+    if step is None:
+        return None
+    losses = event.get("losses")
+    if isinstance(losses, list) and losses:
+        values = [v for v in map(number, losses) if v is not None]
+        series.add(rank, step, values)
+        return None if all(map(math.isfinite, values)) else step
+    value = number(event.get("loss"))
+    if value is None:
+        return None
+    low, high = number(event.get("loss_min")), number(event.get("loss_max"))
+    series.put(rank, step, value, low, high)
+    return None if all(math.isfinite(v) for v in (value, low, high) if v is not None) else step

@@ -64,6 +64,8 @@ class RunScreen(Screen[None]):
         Binding("slash", "find", "find", id="run-find", key_display="/",
                 tooltip="Find in the log; n and N for the next and the one before"),
         Binding("y", "copy", "copy", id="run-copy", tooltip="Copy the log's line"),
+        Binding("o", "optimizer", "Optimizer", show=False, id="run-optimizer",
+                tooltip="Whose loss is drawn, in a script with several optimizers"),
         Binding("d", "stacks", "Stacks", show=False, id="run-stacks",
                 tooltip="Where the chosen rank is now: every thread's stack, into its log"),
         Binding("n", "again(1)", "Next place", show=False, id="run-find-next"),
@@ -88,6 +90,7 @@ class RunScreen(Screen[None]):
         self._said: dict[str, Content] = {}
         self._failure_shown = False
         self._asked_to_stop = False
+        self._optimizer = 0
         self._was_live = True
 
     def compose(self) -> ComposeResult:
@@ -163,8 +166,10 @@ class RunScreen(Screen[None]):
     def _paint_curves(self) -> None:
         chosen = self._sources.rank
         loss, memory = self.query_one("#loss", CurveView), self.query_one("#memory", CurveView)
-        loss.show(run_curves.loss_lines(self.store), self.store.loss.all, chosen)
-        loss.entitle(run_curves.loss_title(self.store))
+        which = self._optimizer
+        loss.show(run_curves.loss_lines(self.store, which),
+                  run_curves.loss_series(self.store, which).all, chosen)
+        loss.entitle(run_curves.loss_title(self.store, which))
         memory.show(run_curves.memory_lines(self.store, chosen), None, chosen)
         memory.entitle(run_curves.memory_title(self.store))
 
@@ -228,6 +233,16 @@ class RunScreen(Screen[None]):
 
     def action_smooth(self) -> None:
         self.query_one("#loss", CurveView).cycle_smoothing()
+
+    def action_optimizer(self) -> None:
+        """The next optimizer's loss; a script of one has nothing to switch."""
+        there = [0, *self.store.others]
+        if len(there) == 1:
+            self.notify("this run has one optimizer", timeout=2)
+            return
+        at = there.index(self._optimizer) if self._optimizer in there else 0
+        self._optimizer = there[(at + 1) % len(there)]
+        self._paint_curves()
 
     def action_next_rank(self) -> None:
         self._sources.next_rank()

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from gpu_engine.clean import clean
 from gpu_panel import units
 from gpu_panel.store import RunStore
 from gpu_panel.widgets.curves import Line
+from gpu_panel.widgets.series import RankSeries
 
 MANY = 8
 """With more memory lines than this the chosen rank's and the fullest one's are drawn."""
 
 
-def loss_lines(store: RunStore) -> list[Line]:
+def loss_series(store: RunStore, optimizer: int = 0) -> RankSeries:
+    """The losses that an optimizer stepped on; 0 is the first, which most runs have alone."""
+    return store.others[optimizer].loss if optimizer in store.others else store.loss
+
+
+def loss_lines(store: RunStore, optimizer: int = 0) -> list[Line]:
     return [Line(i, f"rank {rank}", series)
-            for i, (rank, series) in enumerate(store.loss.ranks.items())]
+            for i, (rank, series) in enumerate(loss_series(store, optimizer).ranks.items())]
 
 
-def loss_title(store: RunStore) -> str:
-    """ "loss ─ mean 1.832, ranks 1.79 to 1.88"."""
-    values = [v.loss for v in store.ranks.values() if v.loss is not None]
+def loss_title(store: RunStore, optimizer: int = 0) -> str:
+    """ "loss ─ mean 1.832, ranks 1.79 to 1.88"; which optimizer's, where there are several."""
+    if not store.others:
+        return _loss_title([v.loss for v in store.ranks.values()])
+    if optimizer not in store.others:
+        return _loss_title([v.loss for v in store.ranks.values()]) + " · optimizer 0 (o)"
+    values = [v.metrics.get(f"loss[{optimizer}]") for v in store.ranks.values()]
+    return f"{_loss_title(values)} · {clean(store.others[optimizer].name)} (o)"
+
+
+def _loss_title(latest: Iterable[float | None]) -> str:
+    values = [v for v in latest if v is not None]
     if not values:
         return "loss"
     if len(values) == 1:
