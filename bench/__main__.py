@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "step", "curves", "monitor")
+NAMES = ("start", "step", "observe", "curves", "monitor")
 
 
 def main() -> None:
