@@ -11,7 +11,8 @@ from gpu_engine import runs
 from gpu_engine.launch import start
 
 from ..conftest import wait_for
-from .kit import Box, case, checkpoints, du, events, fill, logs, mounted, steps, verified
+from .disks import du, fill, mounted
+from .kit import Box, case, checkpoints, events, logs, steps, verified
 
 
 def chatty(box: Box) -> str:

@@ -10,8 +10,16 @@ import time
 
 import pytest
 
-from . import cases_disk, cases_files, cases_launch, cases_processes, cases_training  # noqa: F401
-from .kit import CASES, Box, Case, can_be_root
+from . import (  # noqa: F401
+    cases_disk,
+    cases_files,
+    cases_hang,
+    cases_launch,
+    cases_processes,
+    cases_training,
+)
+from .disks import can_be_root
+from .kit import CASES, Box, Case
 
 FULL = os.environ.get("GPU_PANEL_FAULTS") == "all"
 

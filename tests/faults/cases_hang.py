@@ -1,0 +1,107 @@
+"""Ranks that hang, seem to, or are asked where they are."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from ..conftest import wait_for
+from .cases_processes import TRAIN, kill
+from .kit import Box, case, last_start, steps
+
+
+@case("SIGSTOP of a rank under train.hang_timeout",
+      "failed; the rank without a sign of life is named, and since when")
+def a_stopped_rank_is_a_hang(box: Box) -> None:
+    run = box.go(TRAIN, train={"hang_timeout": 6.0})
+    state = box.running(run)
+    box.stepping(run, 2, rank=1)
+    kill(state.processes[1].pid, signal.SIGSTOP)
+    state = box.ended(run, 30)
+    assert state.state == "failed"
+    assert (state.cause.rank, state.cause.type) == (1, "Hang")
+    assert "rank 1 has stood in forward" in state.reason
+    assert "without a sign of life" in state.reason
+
+
+HANGING = """
+start()
+def stuck_here():
+    while True: time.sleep(1)
+step(7)
+for n in range(1, 3):
+    beat("data" if rank == 1 else "backward", 7 if rank == 1 else 8, since=5.0)
+    time.sleep(0.1)
+import threading
+def beats():
+    while True:
+        beat("data" if rank == 1 else "backward", 7 if rank == 1 else 8, since=5.0)
+        time.sleep(0.1)
+threading.Thread(target=beats, daemon=True).start()
+stuck_here()
+"""
+
+
+@case("One rank stands in its data, the others wait in backward (train.hang_timeout)",
+      "failed; that rank and phase are named, its stack is in cause and log, the restart counts")
+def a_hang_ends_with_evidence(box: Box) -> None:
+    run = box.go(HANGING, train={"hang_timeout": 1.0})
+    state = box.ended(run, 20)
+    assert state.state == "failed"
+    assert (state.cause.rank, state.cause.type) == (1, "Hang")
+    assert "rank 1 has stood in data" in state.reason
+    assert "rank 0 in backward" in state.reason
+    assert "stuck_here" in state.cause.traceback
+    for rank in (0, 1):
+        assert "stuck_here" in run.log(rank).read_text()
+    assert "stuck_here" in box.cli("show", run.id).stderr
+
+
+@case("Long data reading and long imports under train.hang_timeout",
+      "not taken for a hang: nothing counts before the first step")
+def a_slow_start_is_no_hang(box: Box) -> None:
+    run = box.go("start(); beat('init'); time.sleep(2.5); train(30)", train={"hang_timeout": 1.0})
+    assert box.ended(run).state == "completed"
+
+
+@case("gpu-engine stacks on a training, a starting and a stopped rank",
+      "stacks of the first; the others aren't hurt, and it says so")
+def stacks_are_asked_for(box: Box) -> None:
+    run = box.go("""
+if rank == 1:
+    time.sleep(600)
+start()
+def in_my_loop(): train()
+in_my_loop()
+""", ranks=3)
+    wait_for(lambda: last_start(run, 0) and last_start(run, 2))
+    state = run.state()
+    kill(state.processes[2].pid, signal.SIGSTOP)
+    done = box.cli("stacks", run.id, "--wait", "1")
+    kill(state.processes[2].pid, signal.SIGCONT)
+    assert done.returncode == 1
+    first, second, third = done.stdout.split("--- rank ")[1:]
+    assert "in in_my_loop" in first
+    assert "can't be asked" in second
+    assert "nothing came" in third
+    at = steps(run)
+    box.stepping(run, at + 2)
+    assert all(p.exit is None for p in run.state().processes)
+    run.stop(now=True)
+    assert box.ended(run).state == "stopped"
+    assert box.cli("stacks", run.id).returncode == 2
+
+
+@case("SIGSTOP of the supervisor for a while, under train.hang_timeout",
+      "ranks go on; it catches up, takes nothing for a hang, and the run completes")
+def the_supervisor_is_stopped_for_a_while(box: Box) -> None:
+    run = box.go("start(); train(250)", train={"hang_timeout": 1.0})
+    state = box.running(run)
+    box.stepping(run, 2)
+    kill(state.pid, signal.SIGSTOP)
+    at = steps(run)
+    time.sleep(2.0)
+    assert steps(run) > at + 20
+    kill(state.pid, signal.SIGCONT)
+    state = box.ended(run)
+    assert state.state == "completed", state

@@ -1,0 +1,58 @@
+"""Small disks, full ones, and what a folder takes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def du(folder: Path) -> int:
+    """Bytes that a folder takes on the disk."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total
+
+
+@contextlib.contextmanager
+def mounted(where: Path, size: str, *options: str) -> Iterator[Path]:
+    """A small disk."""
+    where.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]),
+                           "gpu-panel-faults", str(where)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"can't mount a small disk here: {done.stderr.strip()}")
+    try:
+        yield where
+    finally:
+        for _ in range(50):
+            if subprocess.run(["umount", str(where)], capture_output=True).returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            subprocess.run(["umount", "-l", str(where)], capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on the disk of `folder`; the file that takes it."""
+    path = folder / "ballast"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        size = 1 << 20
+        while size:
+            try:
+                file.write(b"x" * size)
+            except OSError:
+                size //= 2
+    return path
+
+
+def can_be_root() -> bool:
+    return os.geteuid() == 0 and shutil.which("mount") is not None
