@@ -122,8 +122,12 @@ def reap(children: Sequence[Child]) -> list[Child]:
 
 def descendants(root: int) -> list[int]:
     """Pids below `root`, children before grandchildren, zombies left out. Raises OSError where no
-    file can be opened."""
+    file can be opened.
+
+    What is below a zombie counts: one whose other threads still run keeps its children.
+    """
     children: dict[int, list[int]] = {}
+    dead = set()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -134,20 +138,22 @@ def descendants(root: int) -> list[int]:
                 raise  # "nothing there" would be a lie
             continue
         fields = stat.rpartition(")")[2].split()
-        if fields[0] not in "ZX":
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
+        children.setdefault(int(fields[1]), []).append(int(entry.name))
+        if fields[0] in "ZX":
+            dead.add(int(entry.name))
     found, queue = [], [root]
     while queue:
         below = children.get(queue.pop(0), [])
-        found += below
+        found += [pid for pid in below if pid not in dead]
         queue += below
     return found
 
 
 def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
-    """SIGKILL all that is below this process, again until nothing is left.
+    """SIGKILL all that is below this process, a subreaper, again until it has no child.
 
-    Returns the pids that could not be ended (a process in uninterruptible sleep, say).
+    One look that finds nothing is not enough: what changes its parent just then is in neither
+    place. Returns the pids that could not be ended (a process in uninterruptible sleep, say).
     """
     end = time.monotonic() + seconds
     while True:
@@ -161,6 +167,16 @@ def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
             except ProcessLookupError:
                 continue
         reap(children)
-        if not left or time.monotonic() > end:
+        if _childless():
+            return []
+        if time.monotonic() > end:
             return left
         time.sleep(0.02)
+
+
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
