@@ -259,3 +259,20 @@ async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
         await pilot.press("o")
         await pilot.pause()
         assert table.keys == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("size", [(120, 26), (80, 16)], ids=str)
+async def test_with_little_room_the_words_can_be_scrolled(size):
+    four, sampler = machine()
+    async with panel(four, sampler=sampler, size=size) as (pilot, screen):
+        await pilot.press("enter")
+        await pilot.pause()
+        detail = screen.query_one(DeviceDetail)
+        assert "GPU-00000000" in shown(detail)
+        await pilot.press("down", "down", "down", "down")
+        await pilot.pause()
+        assert "graphics" in screen_text(pilot.app)
+        assert detail.process_at_cursor.pid == 9
+        await pilot.press(*["up"] * 30)
+        await pilot.pause()
+        assert "GPU-00000000" in shown(detail)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -40,6 +41,8 @@ from gpu_panel.widgets.task_params import TaskParams
 
 PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), ("runs", "Runs"))
 DEBOUNCE = 0.15
+APART = 0.3
+"""Seconds between the parts of the screen that are painted each second."""
 
 
 class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, EndingActions,
@@ -77,7 +80,12 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
 
     def on_mount(self) -> None:
         self._show_pane("devices")
-        self.set_interval(1.0, self._paint)
+        # One after another, as the compositor goes through every widget in the rectangle around
+        # all that changed at once: host, table and details together are the whole screen.
+        # The details every two, as often as the driver is asked for processes.
+        for part, every, after in ((self._paint_table, 1.0, 0.01), (self._paint_host, 1.0, APART),
+                                   (self.paint_detail, 2.0, 2 * APART)):
+            self.set_timer(after, partial(self.set_interval, every, part))
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -124,17 +132,30 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         self._paint()
 
     def _paint(self) -> None:
-        if not self._painting or not self.is_mounted:
+        """Everything at once."""
+        self._paint_host()
+        self._paint_table()
+        self.paint_detail()
+
+    @property
+    def may_paint(self) -> bool:
+        return self._painting and self.is_mounted
+
+    def _paint_host(self) -> None:
+        if self.may_paint:
+            shot = self.devices.snapshot
+            self.query_one(HostBar).show(self.devices.inventory,
+                                         shot.host if shot else HostSample())
+
+    def _paint_table(self) -> None:
+        if not self.may_paint:
             return
         self._ticks += 1
         inventory = self.devices.inventory
-        shot = self.devices.snapshot
-        self.query_one(HostBar).show(inventory, shot.host if shot else HostSample())
         if inventory is not None and self._unresolved and self.may_resolve(inventory):
             self.resolve_devices()
         self.devices.remember()
         self.paint_devices()
-        self.paint_detail()
         self.refresh_runs()
 
     def paint_devices(self) -> None:

@@ -35,7 +35,7 @@ class DetailActions:
 
     def paint_detail(self: LaunchScreen) -> None:
         """Show the device under the table's cursor as it was seen last."""
-        if not self.detail_open:
+        if not self.detail_open or not self.may_paint:
             return
         name = self.query_one(DeviceTable).key_at_cursor
         inventory, shot = self.devices.inventory, self.devices.snapshot

@@ -93,12 +93,13 @@ the panel asks once more before it launches there."""
         self.post_message(self.Details(enter))
 
     def action_order(self) -> None:
-        """Sort in the next way; the screen's next look keeps it."""
+        """Sort in the next way, and go to what is first then."""
         names = list(ORDERS)
         after = names[(names.index(self.look.order) + 1) % len(names)]
         self.look = replace(self.look, order=after)
         self.entitle(self._title(), self._titles[1])
         self.repaint()
+        self.cursor = 0
 
     # --- ticking -------------------------------------------------------------------------------
 

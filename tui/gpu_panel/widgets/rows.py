@@ -160,10 +160,16 @@ class Rows(ScrollView, can_focus=True):
                 self.scroll_to(y=mine[-1] - room + 1, animate=False)
 
     def action_cursor_up(self) -> None:
-        self.cursor -= 1
+        if self.cursor > 0:
+            self.cursor -= 1
+        else:  # words above the first row
+            self.scroll_to(y=self.scroll_y - 1, animate=False)
 
     def action_cursor_down(self) -> None:
-        self.cursor += 1
+        if self.cursor < len(self.keys) - 1:
+            self.cursor += 1
+        else:
+            self.scroll_to(y=self.scroll_y + 1, animate=False)
 
     def action_scroll_home(self) -> None:
         self.cursor = 0
@@ -172,10 +178,10 @@ class Rows(ScrollView, can_focus=True):
         self.cursor = len(self.keys) - 1
 
     def action_scroll_up(self) -> None:
-        self.cursor -= 1
+        self.action_cursor_up()
 
     def action_scroll_down(self) -> None:
-        self.cursor += 1
+        self.action_cursor_down()
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
