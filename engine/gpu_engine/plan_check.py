@@ -62,13 +62,13 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                 return [], [Problem("devices.pick", spec.devices.pick,
                                     f"this machine offers {have}: {offered}")]
             return list(inventory.devices[:spec.devices.pick]), []
-        return [], [Problem("devices.ids", ids, f"choose at least one device; there are {offered}")]
+        return [], [Problem("devices.ids", ids, f"choose at least one device; this machine has {offered}")]
     found, problems = [], []
     for name in ids:
         device = inventory.find(name)
         if device is None:
             problems.append(Problem("devices.ids", name,
-                                    f"there is no such device here; there are {offered}"))
+                                    f"there is no such device here; this machine has {offered}"))
         else:
             found.append(device)
     kinds = {"cpu" if d.kind == "cpu" else "gpu" for d in found}

@@ -95,7 +95,7 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("single", ["0", "1"]), gpus(2), "parallel.mode", "one device"),
     (spec_of("dp", ["cpu:0"]), slots(2), "parallel.mode", "needs GPUs"),
     (spec_of("ddp", ["cpu:0"], amp__dtype="fp16"), slots(2), "amp.dtype", "bf16 or off"),
-    (spec_of("ddp", ["9"]), gpus(2), "devices.ids", "there are 0, 1"),
+    (spec_of("ddp", ["9"]), gpus(2), "devices.ids", "this machine has 0, 1"),
     (spec_of("ddp", []), gpus(2), "devices.ids", "choose at least one"),
     (spec_of("ddp", ["0", "0"]), gpus(2), "devices.ids", "gloo"),
     (spec_of("dp", ["0", "0"]), gpus(2), "devices.ids", "once"),
