@@ -85,6 +85,12 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     widget.focus()
     await pilot.pause()
     await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
+    # A key passes through several widgets' queues before the draft has it.
+    end = time.monotonic() + 3
+    while getattr(widget, "value", text) != text and time.monotonic() < end:
+        await pilot.pause(0.01)
+    for _ in range(3):
+        await pilot.pause()
     await settled(pilot, screen)
 
 

@@ -243,6 +243,8 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         if data == self.draft.data:
             self.review = found
             self._show_review()
+        elif self._debounce is None:  # it changed meanwhile, and nobody has asked again
+            self.edited()
         return found
 
     def review_if_leases_changed(self) -> None:
