@@ -12,7 +12,10 @@ GIB = 1 << 30
 
 
 def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    try:
+        return value is not None and math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds: no figure of ours
+        return False
 
 
 def gib(size: float | None) -> str:
