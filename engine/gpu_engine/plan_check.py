@@ -62,7 +62,8 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                 return [], [Problem("devices.pick", spec.devices.pick,
                                     f"this machine offers {have}: {offered}")]
             return list(inventory.devices[:spec.devices.pick]), []
-        return [], [Problem("devices.ids", ids, f"choose at least one device; this machine has {offered}")]
+        return [], [Problem("devices.ids", ids,
+                            f"choose at least one device; this machine has {offered}")]
     found, problems = [], []
     for name in ids:
         device = inventory.find(name)
