@@ -27,7 +27,9 @@ def test_bytes_gpt_learns_on_two_ranks(tmp_path: Path) -> None:
         train={"steps": 150, "lr": 1e-2, "clip": 1.0})
     ranks.train(run)
     steps = ranks.read(run, 0, "step")
-    assert steps[0]["loss"] == pytest.approx(5.5, abs=0.5)
+    # One event covers what a tenth of a second holds: on a fast machine, already much learning.
+    first = max(steps[0].get("losses") or [steps[0]["loss_max"]])
+    assert first == pytest.approx(5.5, abs=0.5)
     assert steps[-1]["loss"] < 3.2
     assert ranks.read(run, 0, "eval")[-1]["loss"] < 3.2
 
