@@ -80,6 +80,8 @@ class State:
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Every attempt so far, the present one last."""
+    again: float | None = None
+    """Unix seconds of the next attempt, while the run waits for it."""
 
     @property
     def live(self) -> bool:
@@ -106,7 +108,8 @@ class State:
 
     def _sound(self) -> bool:
         """Whether what others count with is what it should be."""
-        times = [self.created, *(t for t in (self.started, self.ended) if t is not None)]
+        times = [self.created, *(t for t in (self.started, self.ended, self.again)
+                                 if t is not None)]
         whole = [self.attempt, *(n for n in (self.pid, self.ticks) if n is not None)]
         texts = [self.id, self.name, *(t for t in (self.reason, self.boot) if t is not None)]
         whole += [n for p in self.processes for n in (p.rank, p.pid)]

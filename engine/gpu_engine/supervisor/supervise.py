@@ -99,9 +99,11 @@ class Supervisor:
                 break
             delay = min(2.0 ** (number - first), 30.0)
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
-            self._say("starting", reason=f"attempt {number} failed: {reason}; again in "
-                                         f"{delay:.0f} s")
-            if not self._pause(delay):
+            self._say("starting", again=time.time() + delay,
+                      reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
+            waited = self._pause(delay)
+            self.state = replace(self.state, again=None)
+            if not waited:
                 outcome, reason = "stopped", f"stopped while waiting after attempt {number} failed"
                 break
             number += 1
