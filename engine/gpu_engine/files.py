@@ -7,8 +7,12 @@ import errno
 import json
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any
+
+WRITING, DELETING = ".writing-", ".deleting-"
+"""Beginnings of the names of folders that are not whole yet, or not any more."""
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -56,6 +60,14 @@ def remove_temporary(folder: Path) -> None:
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the folders in `folder` that somebody who is gone was writing or deleting."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name.startswith((WRITING, DELETING)):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def read_json(path: Path) -> Any | None:

@@ -137,6 +137,18 @@ def test_a_rank_that_ignores_the_stop_is_ended_after_the_grace(go):
     none_left(state)
 
 
+def test_a_stop_that_nobody_commanded_says_where_it_came_from(go):
+    run = go("wait()")
+    pid = running(run).pid
+    shell = subprocess.Popen(["sh", "-c", f"kill -TERM {pid}; read x"], stdin=subprocess.PIPE)
+    try:
+        state = ended(run)
+        assert state.state == "stopped"
+        assert state.reason == f"asked to stop by a signal from sh (pid {shell.pid})"
+    finally:
+        shell.communicate()
+
+
 def test_stop_now_does_not_wait(go):
     run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()")
     running(run)

@@ -221,6 +221,7 @@ class Box:
             return
         for path in run.path.rglob(".*"):
             if path.name.endswith(".tmp") or path.name.startswith((".writing-", ".deleting-")):
+                assert state.state == "lost", path  # else who ended it has also tidied up
                 assert path.stat().st_mtime >= state.attempts[-1].started - 1, path
 
     def _is_private(self, run: runs.Run) -> None:

@@ -25,6 +25,8 @@ def command(asked: Asked, detach: bool, as_json: bool) -> None:
     prepared = prepare(asked.spec, base=asked.base)
     run = start(prepared)
     if detach:
+        for warning in prepared.plan.warnings:
+            click.echo(f"warning: {warning}", err=True)
         click.echo(runs.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
         return
     from gpu_engine.cli import watch

@@ -76,8 +76,9 @@ class Attempt:
             why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
             return "failed", why, Cause(why)
         if not failures:
-            stopped = any(s.outcome == "stopped" for s in self.events.values())
-            return ("stopped" if stopped else "completed"), None, None
+            if any(s.outcome == "stopped" for s in self.events.values()):
+                return "stopped", "a rank was asked to stop, by a signal to it alone", None
+            return "completed", None, None
         batch = plan.get("batch")
         cause = first_cause(failures, oom_kills=oom_kills,
                             batch=batch if isinstance(batch, dict) else {})

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 from gpu_engine.errors import UserError
+from gpu_engine.files import DELETING, WRITING
 
 STATE, MANIFEST = "state.pt", "manifest.json"
-_TEMP, _GONE = ".writing-", ".deleting-"
 
 
 class Damaged(Exception):
@@ -67,7 +67,7 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
     step = state["step"]
     _refuse_odd(state, "state")
     final = folder / name_of(step)
-    temp = folder / f"{_TEMP}{name_of(step)}-{os.getpid()}"
+    temp = folder / f"{WRITING}{name_of(step)}-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         temp.mkdir(mode=0o700)
@@ -146,14 +146,6 @@ def listed(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
-
-
-def tidy(folder: Path) -> None:
-    """Remove what earlier attempts left half-written or half-deleted."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.startswith((_TEMP, _GONE)):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def prune(folder: Path, keep: int, best: Path | None) -> None:
@@ -250,7 +242,7 @@ def _sync(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Delete a checkpoint so that at no moment half of it goes by its name."""
-    gone = path.with_name(f"{_GONE}{path.name}-{os.getpid()}")
+    gone = path.with_name(f"{DELETING}{path.name}-{os.getpid()}")
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from gpu_engine import files
 from gpu_engine.errors import UserError
 from gpu_engine.worker import checkpoint, parallel, rng
 from gpu_engine.worker.data import Deal, MapData, StreamData
@@ -188,7 +189,7 @@ class Session:
         """The newest state that verifies, as rank 0 finds it; None to start afresh."""
         path = None
         if self.job.who.rank == 0:
-            checkpoint.tidy(self.folder)
+            files.remove_unfinished(self.folder)
             path = checkpoint.newest(self.folder,
                                      lambda text: self.recorder.write("warning", message=text))
             if path is None and checkpoint.listed(self.folder):

@@ -1,0 +1,42 @@
+"""Who asked for a stop, by the pid that a signal came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.supervisor import asker
+
+
+@pytest.fixture
+def process(tmp_path: Path):
+    """`process(pid, name, *argv)`: a /proc with that process."""
+    def made(pid: int, name: str, *argv: str) -> Path:
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "comm").write_text(name + "\n")
+        (folder / "cmdline").write_bytes(b"".join(a.encode() + b"\0" for a in argv))
+        return tmp_path
+
+    return made
+
+
+@pytest.mark.parametrize(("pid", "name", "argv", "words"), [
+    (1, "systemd", ["/sbin/init"], "by systemd: a logout or a shutdown"),
+    (812, "systemd", ["/lib/systemd/systemd", "--user"], "by systemd: a logout or a shutdown"),
+    (1, "tini", ["tini", "--", "bash"], "by tini: a logout or a shutdown"),
+    (4711, "slurmstepd", ["slurmstepd: [12.0]"], "by a signal from slurmstepd (pid 4711)"),
+    (99, "gpu-engine", ["/x/python", "/x/bin/gpu-engine", "stop", "last"], None),
+    (99, "python3", ["python3", "-m", "gpu_engine", "stop", "last"], None),
+    (99, "python3", ["python3", "my_script.py"], None),  # run.stop() from somebody's script
+])
+def test_the_sender_in_words(process, pid, name, argv, words):
+    assert asker.by(pid, process(pid, name, *argv)) == words
+
+
+def test_senders_that_cannot_be_seen(tmp_path):
+    assert "outside this container" in asker.by(0, tmp_path)
+    assert "gone (pid 5)" in asker.by(5, tmp_path)
+    assert asker.by(os.getpid()) is None
