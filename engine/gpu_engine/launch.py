@@ -16,7 +16,7 @@ from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
-from gpu_engine.preflight import check_all
+from gpu_engine.preflight import check_all, occupied
 from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, read_toml, to_toml
 
 
@@ -34,17 +34,29 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             cwd: Path | None = None) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects.
 
+    Who is on the devices is judged by `looks` (newest last). Without any it is looked for only
+    where the devices had to be found here; who brings an inventory looks for themselves, and the
+    supervisor looks before the ranks start anyway.
+
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
+    alone = inventory is None
     inventory = inventory or discover_for(spec)
+    named = spec.devices.ids
     spec = pick(spec, inventory, looks)
     problems = check_all(spec, inventory, cwd)
     if problems:
         raise SpecError(problems)
+    doubts: tuple[str, ...] = ()
+    if named and (looks or alone):
+        problems, doubts = occupied(spec, inventory, looks)
+        if problems:
+            raise SpecError(problems)
     resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
     warning = logind.here().warning
-    if warning:
-        resolved = replace(resolved, warnings=(*resolved.warnings, warning))
+    more = (*doubts, warning) if warning else doubts
+    if more:
+        resolved = replace(resolved, warnings=(*resolved.warnings, *more))
     return Prepared(spec, inventory, resolved)
 
 

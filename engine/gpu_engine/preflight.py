@@ -10,11 +10,13 @@ import errno
 import os
 import shutil
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine import catalog, runs
 from gpu_engine.arithmetic import port_of
-from gpu_engine.devices import Inventory
+from gpu_engine.devices import Device, Inventory, Snapshot
 from gpu_engine.errors import Problem, UserError
 from gpu_engine.plan_check import check
 from gpu_engine.spec import RunSpec
@@ -33,11 +35,8 @@ def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[
 
 def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     """GPUs that another run holds. CPU slots are shared by everything anyway."""
-    if spec.devices.share:
-        return []
-    found = [inventory.find(name) for name in spec.devices.ids or ()]
-    gpus = [d for d in dict.fromkeys(found) if d is not None and d.kind != "cpu"]
-    if not gpus:
+    gpus = _gpus(spec, inventory)
+    if not gpus or spec.devices.share:
         return []
     from gpu_engine.devices import lease
 
@@ -45,6 +44,41 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; take "
                                          "another, or set devices.share = true")
             for d in gpus if lease.key(d) in held]
+
+
+def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
+             ) -> tuple[list[Problem], tuple[str, ...]]:
+    """Named GPUs that can't be used or that others compute on, which only sharing on purpose
+    allows; and what is in doubt about the rest. `looks`: newest last; without any, one is taken.
+    """
+    gpus = _gpus(spec, inventory)
+    if not gpus or spec.devices.share:
+        return [], ()
+    from gpu_engine.devices import free, sampler
+
+    shot = looks[-1] if looks else \
+        sampler.take_several(replace(inventory, devices=tuple(gpus)), looks=0)[-1]
+    problems, doubts = [], []
+    for device in gpus:
+        sample = shot.of(device.id)
+        if sample is None:
+            continue
+        why = free.in_the_way(sample, now=shot.taken)
+        if why and sample.problem:
+            problems.append(Problem("devices.ids", device.id,
+                                    f"{device.label} can't be used: {why}"))
+        elif why:
+            problems.append(Problem("devices.ids", device.id,
+                                    f"{device.label} is not free: {why}; take another, or set "
+                                    "devices.share = true"))
+        doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
+    return problems, tuple(doubts)
+
+
+def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
+    """The GPUs and slices that are named, each once. CPU slots are shared by everything."""
+    found = [inventory.find(name) for name in spec.devices.ids or ()]
+    return [d for d in dict.fromkeys(found) if d is not None and d.kind != "cpu"]
 
 
 def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:

@@ -49,7 +49,7 @@ class DevicesSpec(Struct, frozen=True, forbid_unknown_fields=True):
     pick: Count | None = None
     """How many of the freest devices to take at launch."""
     share: bool = False
-    """Take GPUs although another run holds them."""
+    """Take GPUs although another run holds them or another process computes on them."""
 
 
 class ParallelSpec(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices import Device, DeviceProcess, Sample, Snapshot
-from gpu_engine.devices.free import freest, judge, judge_all
+from gpu_engine.devices.free import doubts, freest, in_the_way, judge, judge_all
 from gpu_engine.devices.lease import Holder, key
 from gpu_engine.errors import UserError
 
@@ -53,6 +53,44 @@ def test_reasons(changes, state, words):
     found = judge(thrice(**changes), now=1000.0 + 3 * 86400)
     assert found.state == state
     assert words in found.reason
+
+
+SCREEN = DeviceProcess(3, 900 << 20, "graphics", user="root", command="Xorg")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, None),
+        ({"processes": (ALICE,)}, "alice · python train.py"),
+        ({"processes": (SCREEN,), "memory_used": 1 << 30}, None),
+        ({"processes": (SCREEN, ALICE)}, "alice"),
+        ({"processes": (DeviceProcess(9, kind="mps"),)}, "pid 9"),
+        ({"processes": (DeviceProcess(9, visible=False),)}, "can't be seen"),
+        ({"processes": (SCREEN,), "memory_used": 2 * GIB}, "1.1 GiB of its memory"),
+        ({"processes": (replace(SCREEN, memory=None),), "memory_used": 2 * GIB}, None),
+        ({"processes": None, "memory_used": None}, None),
+        ({"processes": None, "memory_used": GIB}, "1.0 GiB of its memory"),
+        ({"utilization": 1.0}, None),
+        ({"health": ("2 uncorrected memory errors",)}, None),
+        ({"problem": "GPU is lost"}, "lost"),
+    ],
+)
+def test_what_is_in_the_way_of_a_named_device(changes, words):
+    said = in_the_way(replace(IDLE, **changes))
+    assert said is None if words is None else words in said
+
+
+def test_a_core_is_in_nobodys_way():
+    assert in_the_way(Sample(Device("cpu:0", "cpu", "CPU core 0"), problem="x")) is None
+
+
+def test_doubts_about_a_named_device():
+    assert doubts(IDLE) == ()
+    assert doubts(replace(IDLE, throttle=("power limit",))) == ()
+    (first, second) = doubts(replace(IDLE, processes=None, throttle=("hardware slowdown",)))
+    assert first == "hardware slowdown"
+    assert "nobody knows" in second
 
 
 def test_a_lease_comes_first():

@@ -85,7 +85,21 @@ async def test_a_busy_device_ticked_by_hand_is_asked_about_once(started):
         await pilot.press("space")
         await settled(pilot, screen)
         await pilot.press("ctrl+l")
-        await asked(pilot, "GPU 0: bob · python [bold]x.py", "Launch anyway")
+        await asked(pilot, "GPU 0: bob · python [bold]x.py", "Share and launch")
+        await pilot.press("y")
+        await until(pilot, lambda: started)
+        assert started[0].spec.devices.share is True
+        assert "devices.share=true" in started[0].plan.lines[0]  # the same by hand
+
+
+async def test_a_device_with_a_fault_is_asked_about_and_not_shared(started):
+    machine = gpus(1)
+    worn = Sample(machine.devices[0], 0.0, 0, 80 << 30, processes=(), health=("2 errors",))
+    async with panel(machine, "single", sampler=StillSampler(machine, (worn,))) as (pilot, screen):
+        await pilot.press("space")
+        await settled(pilot, screen)
+        await pilot.press("ctrl+l")
+        await asked(pilot, "GPU 0: 2 errors", "Launch anyway")
         await pilot.press("y")
         await until(pilot, lambda: started)
         assert started[0].spec.devices.share is False

@@ -85,8 +85,9 @@ class Sample:
     """Hz."""
     fan: float | None = None
     """0 to 1."""
-    throttle: tuple[str, ...] = ()
-    """Reasons in words why clocks are held down; idle is not one."""
+    throttle: tuple[str, ...] | None = None
+    """Reasons in words why clocks are held down; idle is not one. None: not known. Empty: known
+    to be none."""
     processes: tuple[DeviceProcess, ...] | None = None
     """None: not known. Empty: known to be none."""
     problem: str | None = None

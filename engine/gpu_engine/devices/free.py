@@ -13,6 +13,9 @@ order, the first that applies is the answer:
   than `looks` times;
 - free.
 
+A device that a person names need not be free by all of this (a screen is on many a desktop's only
+GPU), but nobody else may train on it: see `in_the_way`.
+
 A MIG slice has no utilisation by nature: processes and memory decide. A CPU slot is shared by
 everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
 and else free.
@@ -75,7 +78,7 @@ def judge(
     if last.device.uuid is None:
         # It was lost when devices were looked for: a lease would not be of its UUID.
         return Freedom("unknown", "its UUID is not known: look for devices once more")
-    wrong = (*last.health, *(t for t in last.throttle if t in words.HARDWARE_SLOWDOWN))
+    wrong = _wrong(last)
     if wrong:
         return Freedom("unhealthy", "; ".join(wrong))
     if last.processes:
@@ -96,6 +99,41 @@ def judge(
     if seen < looks:
         return Freedom("unknown", f"seen {seen} of the {looks} times that it takes to be sure")
     return Freedom("free", "free")
+
+
+def in_the_way(
+    sample: Sample, *, memory: int = MEMORY, now: float | None = None
+) -> str | None:
+    """Why nothing may start on a device that a person named, unless they share it on purpose.
+
+    It can't be used, a process computes on it, or `memory` bytes of it are used by what the
+    driver does not name. Programs that only draw on a screen are in nobody's way, and what is
+    not known is the person's choice (see `doubts`). Asked when a run is planned, and again right
+    before its ranks start. CPU slots are never in the way of anything.
+    """
+    if sample.device.kind == "cpu":
+        return None
+    if sample.problem:
+        return sample.problem
+    processes = sample.processes or ()
+    computing = [p for p in processes if p.kind != "graphics"]
+    if computing:
+        return _who(computing, now)
+    named = [p.memory for p in processes]
+    unnamed = (sample.memory_used or 0) - sum(m or 0 for m in named)
+    if None not in named and unnamed >= memory:
+        return f"{_size(unnamed)} of its memory are used, and the driver does not say by whom"
+    return None
+
+
+def doubts(sample: Sample) -> tuple[str, ...]:
+    """What a person should hear before a run on a device that they named."""
+    if sample.device.kind == "cpu" or sample.problem:
+        return ()
+    unknown = () if sample.processes is not None else (
+        "the driver does not say which processes are on it, so nobody knows whether it is free",
+    )
+    return (*_wrong(sample), *unknown)
 
 
 def judge_all(
@@ -145,6 +183,12 @@ def freest(
     if len(by_model) == 1 or enough:
         able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
+
+
+def _wrong(sample: Sample) -> tuple[str, ...]:
+    """What is wrong with the hardware."""
+    slowed = sample.throttle or ()
+    return (*sample.health, *(t for t in slowed if t in words.HARDWARE_SLOWDOWN))
 
 
 def _judge_cpu(samples: Sequence[Sample], looks: int) -> Freedom:

@@ -4,7 +4,7 @@ A lease is a `flock` on a file of the device, held by the process that owns the 
 it, however it ends. The file stays and says who holds it; what counts is the lock alone.
 
 It binds programs that ask (ours, of one person, under one folder). Who else uses a GPU is seen
-by the driver's process list, and both are asked before ranks start.
+by the driver's process list (`free.in_the_way`), and both are asked before ranks start.
 """
 
 from __future__ import annotations

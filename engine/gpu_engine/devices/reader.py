@@ -120,7 +120,7 @@ class GpuReader:
             "power": words.within(power / 1000, 0, 10_000) if power is not None else None,
             "clock_sm": _clock(ask("nvmlDeviceGetClockInfo", handle, 1, key="clock sm")),
             "clock_memory": _clock(ask("nvmlDeviceGetClockInfo", handle, 2, key="clock memory")),
-            "throttle": words.throttle(reasons) if reasons is not None else (),
+            "throttle": words.throttle(reasons) if reasons is not None else None,
         }
 
     def _temperature(self, ask: Callable[..., Any], handle: Any) -> float | None:

@@ -210,7 +210,7 @@ def take_several(
     """Some looks in a row, `apart` seconds, for a program without a screen; then all is closed.
 
     Fewer than `looks`, but always one, where the driver does not answer within `timeout`. The
-    first look of all is thrown away, as rates need one before it.
+    first look of all is thrown away, as rates need one before it; `looks` 0 is that one alone.
     """
     found: list[Snapshot] = []
     enough = threading.Event()

@@ -7,21 +7,21 @@ import os
 import signal
 import time
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from gpu_engine import command as cmd
 from gpu_engine import files, procs
-from gpu_engine.devices import Device, lease
 from gpu_engine.errors import UserError
 from gpu_engine.events import Tail
-from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName, leases_folder
+from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.supervisor import children as ch
-from gpu_engine.supervisor import hanging, logs, oom, scripts
+from gpu_engine.supervisor import claim, hanging, logs, oom, scripts
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
 from gpu_engine.supervisor.seen import Seen
 from gpu_engine.supervisor.starting import start
 
-_HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+_HEARD = (signal.SIGCHLD, *_STOPS)
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to fail by themselves once another has."""
 _BUSY = 0.1
@@ -64,24 +64,13 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored one would not be pending
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
-            leases = self._lease()
+            leases = claim.take(self.plan, self.run.id)
         except UserError as err:
             self._say("failed", ended=time.time(), exit_code=1, reason=str(err),
                       cause=Cause(str(err)))
             return self.state
         with leases:
             return self._attempts()
-
-    def _lease(self) -> lease.Leases:
-        """Hold the run's devices for as long as this process lives. CPU slots are only noted:
-        everything on the machine shares them anyway. Raises UserError."""
-        share = bool(self.spec.get("devices", {}).get("share")) \
-            or self.plan.get("device_type") == "cpu"
-        used = {d["id"]: d for r in self.plan.get("ranks", ()) for d in r["devices"]}
-        devices = [Device(d["id"], _kind(d), d["label"], uuid=d["uuid"],
-                          index=int(d["id"]) if d["id"].isdigit() else None)
-                   for d in used.values()]
-        return lease.acquire(leases_folder(), devices, self.run.id, share=share)
 
     def _attempts(self) -> State:
         first = number = self.state.attempt  # above 1 for a resumed run
@@ -122,10 +111,22 @@ class Supervisor:
         last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
         self.state = replace(self.state, attempts=(*before, last))
 
+    def _asked_to_end(self) -> bool:
+        """Whether a stop waits to be heard."""
+        return bool(signal.sigpending() & _STOPS)
+
     # --- one attempt ---------------------------------------------------------------------------
 
     def _attempt(self, number: int) -> Verdict:
         attempt = Attempt(number)
+        blocked = claim.blocked(self.plan, again_on_them=bool(self.state.attempts[:-1]),
+                                asked_to_end=self._asked_to_end)
+        if self._asked_to_end():
+            self.stop_asked = True
+            return "stopped", "stopped before its ranks started", None
+        if blocked is not None:
+            log.warning("attempt %d: %s", number, blocked)
+            return "failed", blocked, Cause(blocked)
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt,
                        direct=not self.is_task and not self.launches)
@@ -275,9 +276,3 @@ class Supervisor:
                 return False
             ch.reap(())
         return True
-
-
-def _kind(use: dict[str, Any]) -> Literal["gpu", "mig", "cpu"]:
-    if use["id"].startswith("cpu:"):
-        return "cpu"
-    return "mig" if (use["uuid"] or "").startswith("MIG") else "gpu"

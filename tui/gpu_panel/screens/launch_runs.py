@@ -111,14 +111,16 @@ class RunActions:
             if found.prepared is None and not _only_held(found.problems, held):
                 self.cant_launch(found)
                 return
-            refused = found.prepared is None  # by nothing but leases: sharing is a way out
+            # The engine starts beside others only where that is wished for.
+            beside = any(state in ("leased", "busy") and not name.startswith("cpu:")
+                         for name, (state, _) in taken.items())
             if taken and not await self.app.push_screen_wait(Confirm(
                     "Launch on devices that are not free",
                     "\n".join(reason for _, reason in taken.values())
-                    + ("\n\nShared, both runs use it, and each is slower." if refused else ""),
-                    yes="Share and launch" if refused else "Launch anyway")):
+                    + ("\n\nShared, both use it, and each is slower." if beside else ""),
+                    yes="Share and launch" if beside else "Launch anyway")):
                 return
-            if refused:
+            if beside:
                 self.draft.share()
                 found = await self.reviewed()
                 if found is None or found.prepared is None:

@@ -64,7 +64,6 @@ def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) 
     lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
     if device.kind == "cpu":
         return [Fact("lease", lease, "accent" if holder else "")]
-    throttle = clean(", ".join(s.throttle))
     return [
         Fact("temperature", _with(s.temperature, "°C"),
              "warn" if (s.temperature or 0) >= HOT else ""),
@@ -74,8 +73,8 @@ def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) 
         Fact("SM clock", f"{_mhz(s.clock_sm)} of {_mhz(s.clock_sm_max)} MHz"),
         Fact("memory clock", f"{_mhz(s.clock_memory)} of {_mhz(s.clock_memory_max)} MHz"),
         Fact("bandwidth", f"memory busy {units.share(s.memory_utilization)}"),
-        Fact("slowed by", throttle or ("nothing reported" if s.taken else UNKNOWN),
-             "warn" if throttle else ""),
+        Fact("slowed by", UNKNOWN if s.throttle is None else
+             clean(", ".join(s.throttle)) or "nothing", "warn" if s.throttle else ""),
         Fact("PCIe", f"gen {_whole(s.pcie_generation)} ×{_whole(s.pcie_width)}"),
         Fact("PCIe out/in", f"{_per_s(s.pcie_sent)} / {_per_s(s.pcie_received)}"),
         Fact("ECC errors", f"{_whole(s.ecc_corrected)} corrected, "

@@ -159,7 +159,7 @@ def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) 
 def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
     """Whose it is, and what is wrong with it."""
     text, style = _use(look, device, sample)
-    held = [t for t in sample.throttle if t not in text]
+    held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
     return (("  └ ", "dim"), (fit(text + clean(extra), max(0, width - 4)).rstrip(), style))
 

@@ -1,0 +1,266 @@
+"""Between planning and start somebody else can come: a run looks once more, and says who it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gpu_engine import runs
+from gpu_engine.devices import Device, again, discover
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.launch import prepare, start
+from gpu_engine.spec import from_dict
+from gpu_engine.supervisor import claim
+
+from ..conftest import wait_for
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def bob(tmp_path):
+    """A process that somebody has on a GPU."""
+    (tmp_path / "bobs_training.py").write_text("import time; time.sleep(60)")
+    process = subprocess.Popen([sys.executable, "bobs_training.py"], cwd=tmp_path)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def spec(home, tmp_path):
+    """A spec of a plain script on the GPUs that are named."""
+
+    def make(*ids, body="", share=False, pick=None, **sections):
+        script = tmp_path / "script.py"
+        script.write_text("import os, sys, time\n" + body)
+        chosen = {"pick": pick} if pick else {"ids": list(ids)}
+        return from_dict(
+            {
+                "task": {"command": [sys.executable, str(script)]},
+                "devices": chosen | {"share": share},
+                "parallel": {"mode": "ddp"},
+                "batch": {"meaning": "per_gpu"},
+            }
+            | sections
+        )
+
+    return make
+
+
+def ended(run: runs.Run) -> runs.State:
+    return wait_for(lambda: (s := run.state()) and not s.live and s)
+
+
+# --- when it is planned -------------------------------------------------------------------------
+
+
+def test_a_named_gpu_that_another_computes_on_takes_a_word_more(as_this_machine, spec, bob):
+    as_this_machine("count 2", f"gpu 1 proc {bob} {40 * GIB}")
+    with pytest.raises(SpecError) as caught:
+        prepare(spec("0", "1"))
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("devices.ids", "1")
+    assert "bobs_training.py" in problem.message
+    assert "40.0 GiB" in problem.message
+    assert "devices.share = true" in problem.message
+    prepare(spec("0"))
+    prepare(spec("0", "1", share=True))
+
+
+def test_one_that_is_picked_is_free_or_not_picked(as_this_machine, spec, bob):
+    as_this_machine("count 2", f"gpu 0 proc {bob} {GIB}")
+    assert prepare(spec(pick=1)).spec.devices.ids == ["1"]
+    with pytest.raises(UserError, match=r"bobs_training\.py"):
+        prepare(spec(pick=2))
+
+
+def test_a_screen_is_in_nobodys_way(as_this_machine, spec, bob):
+    machine = as_this_machine(
+        f"gpu 0 proc {bob} {900 << 20} graphics", f"gpu 0 mem_used {950 << 20}"
+    )
+    assert not prepare(spec("0")).plan.warnings
+    machine.add(f"gpu 0 mem_used {2 * GIB}")
+    with pytest.raises(SpecError, match="does not say by whom"):
+        prepare(spec("0"))
+
+
+def test_what_is_in_doubt_is_said_and_goes(as_this_machine, spec):
+    as_this_machine(
+        "gpu 0 ecc_uncorrected 2",
+        *(f"gpu 0 error nvmlDeviceGetComputeRunningProcesses_v{v} 3" for v in (2, 3)),
+    )
+    said = prepare(spec("0")).plan.warnings
+    assert any("2 uncorrected" in w for w in said)
+    assert any("GPU 0: the driver does not say which processes" in w for w in said)
+
+
+def test_a_lost_gpu_is_refused_by_its_reason(as_this_machine, spec):
+    as_this_machine("count 2", "gpu 1 lost 1")
+    with pytest.raises(SpecError, match="GPU 1 can't be used: GPU is lost"):
+        prepare(spec("1"))
+
+
+# --- right before the ranks start ---------------------------------------------------------------
+
+
+def test_one_who_came_in_between_is_named_and_no_rank_starts(as_this_machine, spec, bob):
+    machine = as_this_machine("count 2")
+    prepared = prepare(spec("0", "1"))
+    machine.add(f"gpu 1 proc {bob} {40 * GIB}")
+    run = start(prepared)
+    state = ended(run)
+    assert (state.state, state.exit_code) == ("failed", 1)
+    for part in ("GPU 1 is not free any more", "bobs_training.py", "40.0 GiB", "devices.share"):
+        assert part in state.reason
+    assert state.cause.message == state.reason
+    assert state.processes == ()
+    assert not run.log(0).exists()
+
+
+def test_sharing_on_purpose_starts_beside_them(as_this_machine, spec, bob):
+    machine = as_this_machine()
+    prepared = prepare(spec("0", share=True))
+    machine.add(f"gpu 0 proc {bob} {GIB}")
+    assert ended(start(prepared)).state == "completed"
+
+
+def test_it_starts_where_nobody_is_and_leaves_no_process(as_this_machine, spec):
+    as_this_machine("count 2", "gpu 0 gone 0")
+    run = start(prepare(spec("1", body="print(open('/proc/%d/task/%d/children' % "
+                                       "(os.getppid(), os.getppid())).read().split())")))
+    assert ended(run).state == "completed"
+    assert len(eval(run.log(0).read_text())) == 1, "the rank is the supervisor's only child"
+
+
+def test_a_restart_is_not_kept_out_by_its_own_dying_ranks(as_this_machine, spec):
+    """The driver lists a process for a moment longer than it lives."""
+    machine = as_this_machine()
+    body = f"""
+if os.environ["GPU_PANEL_ATTEMPT"] == "1":
+    open({str(machine.state)!r}, "a").write(f"gpu 0 proc {{os.getpid()}} {GIB}\\n")
+    sys.exit(1)
+"""
+    run = start(prepare(spec("0", body=body, train={"restarts": 1})))
+    wait_for(lambda: run.state().attempt == 2)
+    threading.Timer(1.0, machine.set).start()
+    state = ended(run)
+    assert [a.outcome for a in state.attempts] == ["failed", "completed"]
+
+
+def test_a_stop_does_not_wait_for_a_driver_that_hangs(as_this_machine, spec):
+    machine = as_this_machine()
+    prepared = prepare(spec("0"))
+    machine.add("gpu * hang 1")
+    run = start(prepared)
+    wait_for(lambda: run.state().state == "starting" and run.supervised()
+             and run.state().attempts)
+    run.stop()
+    state = ended(run)
+    assert state.state == "stopped"
+    assert not run.log(0).exists()
+
+
+# --- the look itself ----------------------------------------------------------------------------
+
+
+def plan_of(*devices: Device) -> dict:
+    return {"device_type": "cuda", "ranks": [{"devices": [
+        {"id": d.id, "uuid": d.uuid, "label": d.label} for d in devices]}]}
+
+
+def blocked(plan, again_on_them=False, end=lambda: False):
+    return claim.blocked(plan, again_on_them=again_on_them, asked_to_end=end)
+
+
+def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatch):
+    monkeypatch.setattr(claim, "TIMEOUT", 0.6)
+    machine = as_this_machine("count 2")
+    plan = plan_of(*discover().devices[:1])
+    before = threading.active_count()
+    for line in ("gpu * hang 1", "init_hang 1"):
+        machine.set("count 2", line)
+        said = blocked(plan)
+        assert "not answer" in said
+        assert "devices.share = true" in said
+    assert blocked(plan | {"spec": {"devices": {"share": True}}}) is None
+    assert threading.active_count() == before, "a parent-death signal follows the thread"
+
+
+def test_a_hanging_neighbour_is_not_this_runs_business(as_this_machine, monkeypatch):
+    monkeypatch.setattr(claim, "TIMEOUT", 2.0)
+    machine = as_this_machine("count 2")
+    plan = plan_of(*discover().devices[:1])
+    machine.add("gpu 1 error * 999")
+    assert blocked(plan) is None
+
+
+@pytest.mark.parametrize(("lines", "said"), [
+    (("count 2", "gpu 1 gone 1"), "no longer lists it"),
+    (("count 2", "gpu 1 lost 1"), "GPU is lost"),
+    (("count 2", "init 18"), "different versions"),
+    (("count 2", "crash 1"), "signal 11"),
+    (("count 0",), "no longer lists it"),
+])
+def test_what_became_of_it_since_is_said(as_this_machine, monkeypatch, lines, said):
+    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    machine = as_this_machine("count 2")
+    plan = plan_of(discover().devices[1])
+    machine.set(*lines)
+    assert said in blocked(plan)
+
+
+def test_a_card_is_known_by_its_uuid_and_not_by_its_number(as_this_machine, monkeypatch, bob):
+    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    machine = as_this_machine("count 3")
+    plan = plan_of(discover().devices[2])
+    machine.add("gpu 0 gone 1", f"gpu 1 proc {bob} {GIB}")
+    assert blocked(plan) is None  # it is number 1 now, where another was
+    machine.add(f"gpu 2 proc {bob} {GIB}")
+    assert "bobs_training.py" in blocked(plan)
+
+
+def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
+    monkeypatch.setattr(claim, "PATIENCE", 0.0)
+    machine = as_this_machine(
+        "count 2", *(f"gpu {n} mig 1" for n in (0, 1)),
+        "gpu 0 slice 0 MIG-aaaa1111", "gpu 1 slice 2 MIG-bbbb2222",
+    )  # fmt: skip
+    plan = plan_of(*discover().devices)
+    assert blocked(plan) is None
+    machine.add(f"gpu 1 slice 2 proc {bob} {GIB}")
+    said = blocked(plan)
+    assert "bobs_training.py" in said
+    assert "MIG 1:2 is not free" in said
+
+
+def test_an_allocation_of_the_supervisors_hides_nothing_that_was_chosen(
+    as_this_machine, monkeypatch
+):
+    as_this_machine("count 2")
+    plan = plan_of(discover().devices[1])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert blocked(plan) is None
+
+
+def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob):
+    machine = as_this_machine(f"gpu 0 proc {bob} {GIB}")
+    plan = plan_of(*discover().devices)
+    monkeypatch.setattr(claim, "PATIENCE_AGAIN", 20.0)
+    threading.Timer(0.5, machine.set).start()
+    assert blocked(plan, again_on_them=True) is None
+
+
+def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
+    monkeypatch.setattr(again, "looks", None)
+    assert blocked(plan_of() | {"device_type": "cpu"}) is None
+
+
+def test_looking_ends_when_asked(as_this_machine):
+    machine = as_this_machine()
+    plan = plan_of(*discover().devices)
+    machine.add("gpu * hang 1")
+    assert blocked(plan, end=lambda: True) is None
