@@ -17,7 +17,7 @@ from gpu_panel.widgets.device_table import DeviceTable
 from gpu_panel.widgets.runs_table import RunsTable
 
 from ..conftest import gpus, slots
-from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, shown
+from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
 GPU = Device("0", "gpu", "NVIDIA A100-SXM4-80GB", 0, "GPU-00000000-0000", 80 << 30,
@@ -211,6 +211,27 @@ async def test_it_follows_the_table_s_cursor():
         await pilot.pause()
         assert not detail.display
         assert screen.focused.id == "devices"
+
+
+async def test_the_bus_is_measured_for_what_is_looked_at_alone():
+    four, sampler = machine()
+    async with panel(four, sampler=sampler) as (pilot, _):
+        assert sampler.bus == ()
+        await pilot.press("down", "i")
+        await until(pilot, lambda: sampler.bus == ("1",))
+        await pilot.press("down")
+        await until(pilot, lambda: sampler.bus == ("2",))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: sampler.bus == ())
+        await pilot.press("escape")
+        await until(pilot, lambda: sampler.bus == ("2",))
+        await pilot.press("i")
+        await until(pilot, lambda: sampler.bus == ())
+
+
+def test_slowed_by_nothing_is_not_the_same_as_not_known():
+    assert "slowed by    nothing" in text(View(GPU, replace(WHOLE, throttle=())))
+    assert "slowed by    –" in text(View(GPU, replace(WHOLE, throttle=None)))
 
 
 async def test_narrow_it_is_a_view_of_its_own():

@@ -20,6 +20,8 @@ class Sampling(Protocol):
 
     def age(self) -> float | None: ...
 
+    def watch_bus(self, *device_ids: str) -> None: ...
+
     def close(self) -> object: ...
 
 
@@ -71,6 +73,11 @@ class DeviceSource:
     def age(self) -> float | None:
         """Seconds since the newest look at a device; None before the first."""
         return self._sampler.age() if self._sampler is not None else None
+
+    def watch_bus(self, *device_ids: str) -> None:
+        """Have the bus rates of these GPUs read, and of no other."""
+        if self._sampler is not None:
+            self._sampler.watch_bus(*device_ids)
 
     def close(self) -> None:
         """Let go of the sampler; a driver call that hangs is left behind."""

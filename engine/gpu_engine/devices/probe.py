@@ -205,14 +205,18 @@ def watch(
     devices: tuple[Device, ...],
     interval: float,
     patience: float,
-    pcie: bool = False,
 ) -> None:
     """Have it send ("samples", …) at each interval from now on. Raises `Gone`.
 
     A GPU that does not answer within `patience` seconds is said to be late, and the others wait
     for it no longer.
     """
-    probe.send(("watch", (devices, interval, patience, pcie)))
+    probe.send(("watch", (devices, interval, patience)))
+
+
+def watch_bus(probe: Probe, device_ids: frozenset[str]) -> None:
+    """Have it read the bus rates of these devices, and of no other, from now on. Raises `Gone`."""
+    probe.send(("bus", device_ids))
 
 
 def _with(inventory: Inventory, problem: str) -> Inventory:

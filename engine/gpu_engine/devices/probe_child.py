@@ -103,6 +103,7 @@ class Child:
         self._driver: Any = None
         self._workers: list[Worker] = []
         self._order: list[str] = []
+        self._bus: frozenset[str] = frozenset()
         self._owners: Owners | None = None
         self._interval = 1.0
         self._patience = 2.0
@@ -123,6 +124,9 @@ class Child:
                 self._begin(lambda v=value: ("inventory", nvml.discover(*v)))
             elif kind == "watch":
                 self._begin(lambda v=value: ("ready", self._bind(*v)))
+            elif kind == "bus":
+                self._bus = value
+                self._tell_bus()
             elif kind == "inventory":
                 self._started = None
                 send(self._replies, ("inventory", value))
@@ -162,7 +166,6 @@ class Child:
         devices: tuple[Device, ...],
         interval: float,
         patience: float,
-        pcie: bool,
         driver: Any,
         problem: str | None,
     ) -> None:
@@ -175,13 +178,18 @@ class Child:
         self._workers = []
         for index in dict.fromkeys(d.index for d in devices):
             same = [d for d in devices if d.index == index]
-            reader = GpuReader(driver, same, self._owners, pcie)
+            reader = GpuReader(driver, same, self._owners)
             self._workers.append(Worker(reader, self._inbox, patience))
+        self._tell_bus()
         for worker in self._workers:
             worker.start()
         self._tick = time.monotonic()
         self._sent = False
         self._go()
+
+    def _tell_bus(self) -> None:
+        for worker in self._workers:
+            worker.reader.bus = any(d.id in self._bus for d in worker.reader.devices)
 
     def _wait(self) -> float:
         if self._tick is not None:

@@ -30,13 +30,13 @@ class GpuReader:
         driver: Any,
         devices: Sequence[Device],
         owners: Owners,
-        pcie: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.devices = tuple(devices)
         self._driver = driver
         self._owners = owners
-        self._pcie = pcie
+        self.bus = False
+        """Whether the rates over the bus are read too: that holds the GPU for 40 ms."""
         self._clock = clock
         self._start()
 
@@ -94,8 +94,7 @@ class GpuReader:
                 values = whole | nvml_memory(self._calls, handle)
                 if processes_due:
                     values["processes"] = self._processes(self._calls, handle)
-                    if self._pcie:
-                        values |= _pcie(ask, handle)
+                    values |= _pcie(ask, handle) if self.bus else _NO_RATES
             sample = replace(self._last[device.id], **values)
             self._last[device.id] = sample
             samples.append(sample)
@@ -262,6 +261,9 @@ def nvml_memory(calls: Calls, handle: Any) -> dict[str, Any]:
         "memory_total": total,
         "memory_reserved": words.within(getattr(info, "reserved", None), 0, total),
     }
+
+
+_NO_RATES: dict[str, float | None] = {"pcie_sent": None, "pcie_received": None}
 
 
 def _pcie(ask: Callable[..., Any], handle: Any) -> dict[str, float | None]:

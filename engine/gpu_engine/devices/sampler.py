@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
 from gpu_engine.devices.cpu import CpuReader
 from gpu_engine.devices.host import HostReader
-from gpu_engine.devices.probe import Gone, Probe, take, watch
+from gpu_engine.devices.probe import Gone, Probe, take, watch, watch_bus
 
 KEPT = 120
 """Snapshots in `Sampler.recent`: two minutes at one a second."""
@@ -32,8 +32,7 @@ class Sampler:
 
     `on_snapshot` is called with each one, in the sampler's thread. `runs_folder` is where free
     disk space matters. A GPU that does not answer within `patience` seconds keeps its last
-    figures and says so, and the others go on. `pcie` also reads the bus rates, which holds each
-    GPU for 40 ms.
+    figures and says so, and the others go on.
     """
 
     def __init__(
@@ -43,14 +42,13 @@ class Sampler:
         interval: float = 1.0,
         on_snapshot: Callable[[Snapshot], None] | None = None,
         patience: float = 2.0,
-        pcie: bool = False,
     ) -> None:
         self.inventory = inventory
         self.interval = interval
         self._runs_folder = runs_folder
         self._on_snapshot = on_snapshot
         self._patience = patience
-        self._pcie = pcie
+        self._bus: frozenset[str] = frozenset()
         self.callback_error: Exception | None = None
         """What `on_snapshot` raised; it is not called again after that."""
         self._recent: deque[Snapshot] = deque(maxlen=KEPT)
@@ -78,6 +76,11 @@ class Sampler:
                 return tuple(self._recent)
             except RuntimeError:  # one more came while it was copied
                 continue
+
+    def watch_bus(self, *device_ids: str) -> None:
+        """Read the bus rates of these GPUs, and of no other, from the next look on. Each look at
+        them holds the GPU's reading for 40 ms, so it is for what a person looks at."""
+        self._bus = frozenset(device_ids)
 
     def age(self) -> float | None:
         """Seconds since a device was last read; None before the first."""
@@ -123,9 +126,7 @@ class Sampler:
                 self._probe = take()
                 if self._stop.is_set():
                     break
-                watch(
-                    self._probe, self.inventory.devices, self.interval, self._patience, self._pcie
-                )
+                watch(self._probe, self.inventory.devices, self.interval, self._patience)
                 if self._follow(self._probe, host, began):
                     failures = 0
                 problem = "the driver does not answer: trying once more"
@@ -152,7 +153,11 @@ class Sampler:
         Raises `Gone`.
         """
         heard, spoke = time.monotonic(), False
+        bus: frozenset[str] = frozenset()
         while not self._stop.is_set():
+            if bus != self._bus:
+                bus = self._bus
+                watch_bus(probe, bus)
             reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
             if reply is not None and reply[0] == "samples":
                 heard, spoke = time.monotonic(), True

@@ -126,6 +126,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
 
     def on_screen_suspend(self) -> None:
         self._painting = False
+        self.devices.watch_bus()
 
     def on_screen_resume(self) -> None:
         self._painting, self._skipped = True, True  # look at runs at once

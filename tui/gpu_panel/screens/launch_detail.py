@@ -30,6 +30,7 @@ class DetailActions:
     def hide_detail(self: LaunchScreen) -> None:
         if self.detail_open:
             self.remove_class("-detail")
+            self.devices.watch_bus()
             if self.query_one(DeviceDetail).has_focus:
                 self.query_one(DeviceTable).focus()
 
@@ -42,7 +43,9 @@ class DetailActions:
         device = inventory.find(name) if inventory is not None and name else None
         if device is None:
             self.query_one(DeviceDetail).show(View())
+            self.devices.watch_bus()
             return
+        self.devices.watch_bus(device.id)
         self.query_one(DeviceDetail).show(View(
             device, shot.of(device.id) if shot else None, (self.freedom or {}).get(device.id),
             self.leases.get(lease.key(device)), self.freedom is not None, self.devices.history,
