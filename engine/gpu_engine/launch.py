@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_engine import logind, runs
+from gpu_engine import logind, remains, runs
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.errors import SpecError, UserError
@@ -97,6 +97,9 @@ def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
+    if left := remains.end(run):  # of a killed supervisor; it would write where we write
+        raise UserError(f"run {run.id}: these processes of it can't be ended: "
+                        f"{', '.join(map(str, left))}")
     data = read_toml(run.path / "spec.toml")
     apply_sets(data, sets)
     prepared = prepare(from_dict(data), cwd=Path(run.cwd()))

@@ -1,15 +1,23 @@
-"""What is left of a run that nobody can ask any more: its last step, its last checkpoint."""
+"""What is left of a run that nobody can ask any more: its last step, its last checkpoint, and
+processes, should supervisor and guard both have been killed above a person's own launcher."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gpu_engine import procs
 
 if TYPE_CHECKING:
     from gpu_engine.runs import Run
 
+GRACE = 5.0
+"""Seconds that processes get to end by themselves."""
 _PIECE = 64 * 1024
 _MOST_RANKS = 16
 
@@ -36,6 +44,69 @@ def last_checkpoint(run: Run) -> str | None:
         return None
     return next((n for n in reversed(names)
                  if (run.checkpoints / n / "manifest.json").exists()), None)
+
+
+def processes(run: Run) -> list[int]:
+    """Pids, in order, of what was started for the run and still runs: this user's processes that
+    have the run in their environment. Not this process, and not those that it was started by."""
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    above = _above(os.getpid())
+    return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
+
+
+def end(run: Run, *, now: bool = False) -> list[int]:
+    """SIGTERM, `GRACE` seconds, SIGKILL (`now`: this at once) to what `processes` finds, and to
+    what comes meanwhile. Returns what could not be ended. Each is held by a pidfd before it is
+    looked at, so no other process can have the pid when the signal goes out."""
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    began = time.monotonic()
+    asked: set[int] = set()
+    while left := processes(run):
+        waited = time.monotonic() - began
+        if waited > 2 * GRACE:
+            return left
+        kill = now or waited > GRACE
+        for pid in left:
+            if kill or pid not in asked:
+                asked.add(pid)
+                _signal(pid, wanted, signal.SIGKILL if kill else signal.SIGTERM)
+        time.sleep(0.05)
+    return []
+
+
+def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if _belongs(pid, wanted):
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _belongs(pid: int, wanted: bytes) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return wanted in environment.split(b"\0") and procs.start_ticks(pid) is not None
+
+
+def _above(pid: int) -> set[int]:
+    """`pid` and all that it descends from."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return found
 
 
 def _step_in(path: Path) -> int | None:

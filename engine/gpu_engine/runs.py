@@ -150,9 +150,15 @@ class Run:
     def stop(self, *, now: bool = False) -> None:
         """Ask the supervisor to stop the run: ranks finish their step and save; `now`: SIGKILL.
 
-        Raises UserError where nothing runs.
+        Of a lost run, whatever should still run is ended, which takes some seconds. Raises
+        UserError where nothing runs.
         """
         state = self.state()
+        if state.state == "lost" and remains.processes(self):
+            if left := remains.end(self, now=now):
+                raise UserError(f"run {self.id}: these processes can't be ended: "
+                                f"{', '.join(map(str, left))}")
+            return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
         if state.state == "queued" and state.pid is None:
@@ -188,8 +194,9 @@ class Run:
         return total
 
     def remove(self) -> None:
-        """Delete the folder. Raises UserError while the run lives."""
-        if self.state().live:
+        """Delete the folder. Raises UserError while the run, or what is left of it, lives."""
+        state = self.state()
+        if state.live or (state.state == "lost" and remains.processes(self)):
             raise UserError(f"run {self.id} is running: stop it first")
         try:
             shutil.rmtree(self.path)

@@ -95,7 +95,29 @@ def run_stop(run: runs.Run) -> None:
 @case("SIGKILL to the supervisor of a script that left a daemon behind",
       "the daemon, in a session of its own, is gone too")
 def a_daemon_below_a_killed_supervisor(box: Box) -> None:
-    run = box.script("""
+    run = box.script(DAEMON, ranks=1)
+    daemon = daemon_of(run)
+    kill(run.state().pid)
+    wait_for(lambda: procs.start_ticks(daemon) is None, SOON)
+
+
+@case("SIGKILL to guard and supervisor at once, above a script that left a daemon behind",
+      "lost; show names what still runs, rm refuses, stop ends it")
+def a_daemon_below_nobody(box: Box) -> None:
+    run = box.script(DAEMON, ranks=1)
+    daemon, state = daemon_of(run), run.state()
+    kill(guard_of(state))
+    kill(state.pid)
+    wait_for(lambda: members(run) == [daemon], SOON)
+    assert f"still running of it: pid {daemon}" in box.cli("show", run.id).stdout
+    assert box.cli("runs", "rm", run.id).returncode != 0
+    box.cli("stop", run.id)
+    assert procs.start_ticks(daemon) is None
+    assert run.state().state == "lost"
+    assert "it is lost" in box.cli("stop", run.id).stderr
+
+
+DAEMON = """
 import os, subprocess, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -105,11 +127,14 @@ if os.fork() == 0:
     time.sleep(600)
 os.wait()
 time.sleep(600)
-""", ranks=1)
+"""
+
+
+def daemon_of(run: runs.Run) -> int:
+    """Its pid, once it is there."""
     daemon = int(wait_for(lambda: (p := run.path / "daemon").exists() and p.read_text()))
     assert procs.start_ticks(daemon)
-    kill(run.state().pid)
-    wait_for(lambda: procs.start_ticks(daemon) is None, SOON)
+    return daemon
 
 
 SLEEPER = """

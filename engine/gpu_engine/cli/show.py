@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
-    from gpu_engine import follow, hang, runs
+    from gpu_engine import follow, hang, remains, runs
     from gpu_engine.cli import watch
 
     found = runs.find(run)
@@ -40,6 +40,9 @@ def command(run: str, as_json: bool) -> None:
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     watch.explain(state)
+    if state.state == "lost" and (left := remains.processes(found)):
+        click.echo(f"still running of it: pid {', '.join(map(str, left))}; gpu-engine stop "
+                   f"{found.id} ends that")
     for text in _processes(state):
         click.echo(text)
     for sign in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
