@@ -14,8 +14,8 @@ from gpu_engine import files, procs
 from gpu_engine.errors import UserError
 from gpu_engine.events import Tail
 from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts
 from gpu_engine.supervisor import children as ch
-from gpu_engine.supervisor import claim, hanging, logs, oom, scripts
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
 from gpu_engine.supervisor.seen import Seen
 from gpu_engine.supervisor.starting import start
@@ -48,6 +48,8 @@ class Supervisor:
         self.hang_timeout = float(train.get("hang_timeout", 0.0))
         self.restarts = int(train.get("restarts", 0))
         self.stop_asked = False
+        self.asked_by: str | None = None
+        """Who asked for the stop, where it was not through us."""
         self.busy = False
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
@@ -141,12 +143,17 @@ class Supervisor:
         left = ch.kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)
+        else:  # who wrote there is gone
+            files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
         now = oom.kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, oom_kills=counted)
+        if verdict[0] == "stopped" and self.asked_by is not None:
+            words = f"asked to stop {self.asked_by}"
+            verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
         if not self.is_task:
             scripts.write_ends(self.run, attempt.events, attempt.children, self.stop_asked)
         return verdict
@@ -177,15 +184,17 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
-    def _wait(self, attempt: Attempt) -> int | None:
+    def _wait(self, attempt: Attempt) -> signal.struct_siginfo | None:
         """The next signal for us, or None after a while."""
         timeout = _BUSY if attempt.below or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
-        got = signal.sigtimedwait(_HEARD, timeout)
-        return None if got is None else got.si_signo
+        return signal.sigtimedwait(_HEARD, timeout)
 
-    def _hear(self, attempt: Attempt, number: int | None) -> None:
+    def _hear(self, attempt: Attempt, got: signal.struct_siginfo | None) -> None:
+        number = None if got is None else got.si_signo
+        if got is not None and number != signal.SIGCHLD and not self.stop_asked:
+            self.asked_by = asker.by(got.si_pid)  # at once: a `kill` is gone in a moment
         ended = ch.reap(attempt.children)
         if ended:
             self._note_ends(attempt, ended)
