@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpu_engine.events import EventWriter, encode
 from gpu_engine.runs import Run, State
 from gpu_panel.screens.run import RunScreen
 
+WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
 """When every run here began, unix seconds."""
 GIB = 1 << 30
@@ -25,7 +27,8 @@ class Written:
     """A run folder that a test writes; its lock is held while it is "live"."""
 
     def __init__(self, folder: Path, *, ranks: int = 2, mode: str = "ddp", cpu: bool = False,
-                 state: str = "running", name: str = "bytes-gpt", **more: Any) -> None:
+                 state: str = "running", name: str = "bytes-gpt",
+                 plan: dict[str, Any] | None = None, **more: Any) -> None:
         self.run = Run(folder / "3f2a")
         (self.run.path / "ranks").mkdir(parents=True)
         label = "CPU {}" if cpu else "GPU {}"
@@ -38,7 +41,7 @@ class Written:
             "batch": {"global_size": 256},
             "spec": {"amp": {"dtype": "bf16"}},
             "ranks": [{"rank": r, "devices": [{"label": x} for x in of]}
-                      for r, of in enumerate(devices)]}))
+                      for r, of in enumerate(devices)]} | (plan or {})))
         self._lock = os.open(self.run.path / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._writers: dict[int, EventWriter] = {}
@@ -48,6 +51,10 @@ class Written:
     def state(self, state: str, **more: Any) -> None:
         known = {"created": T0 - 2, "started": T0} | more
         self.run.write_state(State(state, "3f2a", self.name, **known))
+
+    def spec(self, toml: str) -> None:
+        """What was asked for."""
+        self.run.path.joinpath("spec.toml").write_text(toml)
 
     def release(self) -> None:
         """Its supervisor is gone."""
@@ -102,6 +109,26 @@ class Written:
             file.write(data)
 
 
+def trained(folder: Path, **more: Any) -> Written:
+    """Two ranks, 100 of 400 steps done."""
+    run = Written(folder, **more)
+    for rank in (0, 1):
+        run.start(rank)
+        run.steps(rank, 0, 99)
+        run.log(rank, b"".join(b"rank %d says %d\n" % (rank, i) for i in range(50)))
+    return run
+
+
+def reached(rank: int, step: int) -> Callable[[Any], bool]:
+    """Whether this rank, and with it those before, is at this step."""
+    return lambda store: rank in store.ranks and all(
+        store.ranks[r].step == step for r in range(rank + 1))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
 class Mini(App[None]):
     """An app with the run screen alone; its clock stands still unless a test moves it."""
 
@@ -137,3 +164,16 @@ def terminal(app: App[Any]) -> str:
     """What the terminal would be sent, without the colours that Textual itself adds."""
     return "\n".join("".join(segment.text for segment in strip)
                      for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Let the app work until `condition` holds. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await pilot.pause(0.01)
+    await pilot.pause()
+
+
+async def screen_is(pilot: Any, screen: type) -> None:
+    """Until such a screen is on top."""
+    await until(pilot, lambda: isinstance(pilot.app.screen, screen))

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.follow import Progress, RankView, progress
-from gpu_engine.runs import Run, State
+from gpu_engine.runs import AttemptRecord, Run, State
 from gpu_panel.widgets.series import RankSeries, Series
 
 BATCH = 0.02
@@ -85,6 +85,8 @@ class RunStore:
         self.others: dict[int, Other] = {}
         """Optimizers beside the first, by their number, from 1."""
         self.memory = MemorySeries()
+        self.begins: dict[int, int] = {}
+        """Attempt → the first step it did; attempts after the first alone."""
         self.saved: Saved | None = None
         self.evaluations: list[tuple[int | None, dict[str, float]]] = []
         """(step, name → value), oldest first; the last few."""
@@ -118,6 +120,17 @@ class RunStore:
         """What the ranks warned of, each once."""
         return list(dict.fromkeys(w for v in self.ranks.values() for w in v.warnings))
 
+    def forewarned(self) -> list[str]:
+        """What the launch warned of."""
+        told = self.plan.get("warnings")
+        return [w for w in told if isinstance(w, str)] if isinstance(told, list) else []
+
+    def failed_before(self) -> list[AttemptRecord]:
+        """Attempts before the present one that nobody asked to end."""
+        state = self.state
+        return [a for a in state.attempts if a.outcome in ("failed", "lost")
+                and a.number < state.attempt] if state is not None else []
+
     async def wait_for(self, so: Callable[[RunStore], bool], seconds: float = 10.0) -> None:
         """Until `so(self)`. Raises TimeoutError."""
         async with asyncio.timeout(seconds):
@@ -150,16 +163,25 @@ class RunStore:
             live = self.state is None or self.state.live
             await asyncio.sleep(LIVE_EVERY if live else DONE_EVERY)
 
+    async def look_now(self) -> None:
+        """Read the state without waiting for the next look."""
+        self._look(*await asyncio.to_thread(self._ask))
+
     def _ask(self) -> tuple[State, list[int], dict[str, Any]]:
         """In a thread: the run's state, its ranks, its plan. OSError does not get out."""
         ranks: list[int] = []
         with contextlib.suppress(OSError):
             ranks = self.run.ranks()
-        return self.run.state(), ranks, self.plan or self.run.plan()
+        state = self.run.state()
+        again = self.state is not None and state.attempt != self.state.attempt  # resumed: replanned
+        return state, ranks, self.plan if self.plan and not again else self.run.plan()
 
     def _look(self, state: State, ranks: list[int], plan: dict[str, Any]) -> None:
         if state != self.state or plan is not self.plan:
-            self.state, self.plan = state, plan
+            if self.state is not None and state.attempt > self.state.attempt:
+                self.bad_step = None
+            self.state, self.plan = state, plan or self.plan
+            self._forget_before()
             self._tell()
         new = [r for r in ranks if r not in self._tails]
         for rank in new:
@@ -210,11 +232,24 @@ class RunStore:
                     self._take(rank, event, view)
                 except (TypeError, ValueError, OverflowError, AttributeError):
                     self.misshapen += 1
+        self._forget_before()
+
+    def _forget_before(self) -> None:
+        """In a new attempt, how a rank's last one ended says nothing about it now."""
+        state = self.state
+        if state is None or not state.live:
+            return
+        for view in self.ranks.values():
+            if view.attempt < state.attempt and view.beat is not None:
+                view.error = view.outcome = view.phase = view.phase_since = view.beat = None
+                view.pid = view.samples_per_s = view.data_wait = view.rss = None
+                view.gpu_allocated, view.gpu_reserved, view.gpu_peak = [], [], []
+                view.step_times.clear()
 
     def _take(self, rank: int, event: Event, view: RankView) -> None:
         kind = event["kind"]
         if kind == "step":
-            self._step(rank, event)
+            self._step(rank, event, view.attempt)
         elif kind == "memory":
             self._memory(rank, event, view)
         elif kind == "start":
@@ -225,14 +260,18 @@ class RunStore:
         elif kind == "eval":
             self._evaluated(event)
 
-    def _step(self, rank: int, event: Event) -> None:
+    def _step(self, rank: int, event: Event, attempt: int) -> None:
         others = event.get("others")
         for key, other in others.items() if isinstance(others, dict) else ():
             if key.isdecimal() and isinstance(other, dict):
                 self._other(rank, int(key), other)
         if event.get("n") != 0:  # 0: only the other optimizers stepped
+            last, many = _whole(event.get("step")), _whole(event.get("n"))
+            if attempt > 1 and attempt not in self.begins and last is not None:
+                self.begins[attempt] = max(last - (many or 1) + 1, 0)
             step = _losses(self.loss, rank, event)
-            if step is not None and (self.bad_step is None or step < self.bad_step[0]):
+            now = self.state is None or attempt >= self.state.attempt
+            if step is not None and now and (self.bad_step is None or step < self.bad_step[0]):
                 self.bad_step = (self.loss.ranks[rank].bad_at or step, rank)
 
     def _other(self, rank: int, index: int, event: Event) -> None:

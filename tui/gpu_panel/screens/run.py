@@ -1,26 +1,25 @@
-"""One run: its ranks, its curves, its logs; stop. It only reads what the ranks wrote."""
+"""One run: its ranks, its curves, its logs. It only reads what the ranks wrote."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState
 
-from gpu_engine.errors import UserError
 from gpu_engine.runs import Run
 from gpu_engine.units import GIB
 from gpu_panel import units
+from gpu_panel.screens.run_end import EndActions
+from gpu_panel.screens.run_log import FindInput, LogActions
 from gpu_panel.store import RunStore
 from gpu_panel.widgets import run_curves, run_words
 from gpu_panel.widgets.axes import time_ticks
@@ -34,19 +33,7 @@ WIDE = (110, 30)
 """From this many columns and lines on all panes stand side by side; below, behind tabs."""
 
 
-class FindInput(Input):
-    """What to look for in the log; escape leaves it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Leave", show=False, id="find-leave",
-                tooltip="Back to the log, without marks")]
-
-    def action_leave(self) -> None:
-        self.value = ""
-        self.screen.close_find()
-
-
-class RunScreen(Screen[None]):
+class RunScreen(LogActions, EndActions, Screen[None]):
     """Everything about one run, live or long over."""
 
     CSS_PATH = "run.tcss"
@@ -56,14 +43,18 @@ class RunScreen(Screen[None]):
         Binding("escape", "back", "back", id="run-back", tooltip="Back; the run goes on"),
         Binding("s", "stop", "stop", id="run-stop",
                 tooltip="Ask the ranks to finish their step and save; again: end them now"),
+        Binding("u", "resume", "resume", id="run-resume",
+                tooltip="Another attempt of a run that has ended, from its last checkpoint"),
+        Binding("i", "about", "about", id="run-about",
+                tooltip="Attempts and why they ended, warnings, what runs, where"),
         Binding("r", "next_rank", "rank", id="run-rank", tooltip="The next rank's log"),
-        Binding("l", "log_scale", "log", id="run-log-scale",
-                tooltip="Loss on a logarithmic scale, or linear"),
-        Binding("m", "smooth", "smooth", id="run-smooth",
-                tooltip="Smooth the loss: not, 0.6, 0.9"),
         Binding("slash", "find", "find", id="run-find", key_display="/",
                 tooltip="Find in the log; n and N for the next and the one before"),
-        Binding("y", "copy", "copy", id="run-copy", tooltip="Copy the log's line"),
+        Binding("l", "log_scale", "Log scale", show=False, id="run-log-scale",
+                tooltip="Loss on a logarithmic scale, or linear"),
+        Binding("m", "smooth", "Smooth", show=False, id="run-smooth",
+                tooltip="Smooth the loss: not, 0.6, 0.9"),
+        Binding("y", "copy", "Copy", show=False, id="run-copy", tooltip="Copy the log's line"),
         Binding("o", "optimizer", "Optimizer", show=False, id="run-optimizer",
                 tooltip="Whose loss is drawn, in a script with several optimizers"),
         Binding("d", "stacks", "Stacks", show=False, id="run-stacks",
@@ -82,15 +73,15 @@ class RunScreen(Screen[None]):
         super().__init__()
         self.run_folder = run
         self.store = RunStore(run)
-        self._clock = clock
-        self._sources = LogSources(run)
-        self._pane = "loss"
+        self.clock = clock
+        self.sources = LogSources(run)
+        self.pane = "loss"
         self._painted = -1
         self._told: tuple[object, ...] = ()
         self._said: dict[str, Content] = {}
         self._failure_shown = False
-        self._asked_to_stop = False
         self._optimizer = 0
+        self._attempt = 1
         self._was_live = True
 
     def compose(self) -> ComposeResult:
@@ -103,7 +94,7 @@ class RunScreen(Screen[None]):
             yield CurveView(id="memory", y_text=lambda v: units.gib(v) + " GiB",
                             x_text=units.clock, x_ticks=time_ticks, x_name="at",
                             y_unit=GIB, zero=True, empty="no figure yet")
-        yield RankTable(id="ranks", clock=self._clock)
+        yield RankTable(id="ranks", clock=self.clock)
         with Vertical(id="log-pane"):
             yield LogView(id="log")
             yield FindInput(id="find", placeholder="find", compact=True)
@@ -126,11 +117,15 @@ class RunScreen(Screen[None]):
         """Draw what has changed. Ages and clocks change by themselves."""
         if not self.is_current and self._painted >= 0:
             return
-        store, now = self.store, self._clock()
+        store, now = self.store, self.clock()
         self._say("#head", run_words.headline(store, now, self.size.width))
         self._say("#facts", run_words.facts(store, now))
         self._paint_banner(now)
         live = store.state is None or store.state.live
+        attempt = store.state.attempt if store.state is not None else 1
+        if attempt != self._attempt:  # whatever was asked or shown was about the one before
+            self._attempt, self._asked_to_stop, self._failure_shown = attempt, False, False
+            self.sources.forget_failure()
         table = self.query_one(RankTable)
         table.show(store.ranks, store.plan, live=live)
         if not self.has_class("-tabs"):
@@ -143,7 +138,7 @@ class RunScreen(Screen[None]):
             self.refresh_bindings()
         if store.version != self._painted:
             self._painted = store.version
-            self._paint_curves()
+            self.paint_curves()
 
     def _say(self, where: str, content: Content) -> None:
         """Put it into a line of fixed height, if it is new there."""
@@ -163,34 +158,27 @@ class RunScreen(Screen[None]):
             widget.set_class(name == tone, f"-{name}")
         widget.update(Content("\n".join(lines)))
 
-    def _paint_curves(self) -> None:
-        chosen = self._sources.rank
+    def paint_curves(self) -> None:
+        chosen = self.sources.rank
         loss, memory = self.query_one("#loss", CurveView), self.query_one("#memory", CurveView)
         which = self._optimizer
         loss.show(run_curves.loss_lines(self.store, which),
-                  run_curves.loss_series(self.store, which).all, chosen)
+                  run_curves.loss_series(self.store, which).all, chosen,
+                  marks=self.store.begins.values())
         loss.entitle(run_curves.loss_title(self.store, which))
         memory.show(run_curves.memory_lines(self.store, chosen), None, chosen)
         memory.entitle(run_curves.memory_title(self.store))
 
     def _paint_logs(self) -> None:
         store, view = self.store, self.query_one(LogView)
-        self._sources.learn(store)
-        if self._sources.failed is not None and not self._failure_shown:
+        self.sources.learn(store)
+        if self.sources.failed is not None and not self._failure_shown:
             self._failure_shown = True  # the cause comes to the front, once
-            self._sources.show_failure()
-        if view.lines is not self._sources.current:
-            self._show_source()
+            self.sources.show_failure()
+        if view.lines is not self.sources.current:
+            self.show_source()
         else:
             view.refresh_lines()
-
-    def _show_source(self) -> None:
-        view, table = self.query_one(LogView), self.query_one(RankTable)
-        view.show(self._sources.current)
-        view.border_title = Content(f"log ─ {self._sources.title}")
-        if self._sources.rank is not None and self._sources.rank != table.chosen:
-            table.choose(self._sources.rank)
-            self._paint_curves()
 
     # --- arranging ------------------------------------------------------------------------------
 
@@ -201,8 +189,8 @@ class RunScreen(Screen[None]):
         tabs = self.size.width < WIDE[0] or self.size.height < WIDE[1]
         self.set_class(tabs, "-tabs")
         for name in PANES:
-            self.set_class(tabs and name == self._pane, f"-on-{name}")
-        labels = [Content.styled(f" {i} {name} ", "reverse bold" if name == self._pane else "")
+            self.set_class(tabs and name == self.pane, f"-on-{name}")
+        labels = [Content.styled(f" {i} {name} ", "reverse bold" if name == self.pane else "")
                   for i, name in enumerate(PANES, 1)]
         self.query_one("#tabs", Static).update(Content(" ").join(labels))
         if self.focused is None or not self.focused.is_on_screen or tabs:
@@ -211,18 +199,19 @@ class RunScreen(Screen[None]):
     def _focus_pane(self) -> None:
         if self.query_one("#find").has_focus:
             return
-        self.query_one(f"#{self._pane}").focus(scroll_visible=False)
+        self.query_one(f"#{self.pane}").focus(scroll_visible=False)
 
     def action_pane(self, name: str) -> None:
-        self._pane = name
+        self.pane = name
         self._arrange()
         self._focus_pane()
 
     # --- keys -----------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is over can't be stopped: the footer greys the key."""
-        return None if action == "stop" and not self._was_live else True
+        """What is over can't be stopped, what runs can't be resumed: the footer greys the key."""
+        over = action == "stop" and not self._was_live
+        return None if over or (action == "resume" and self._was_live) else True
 
     def action_back(self) -> None:
         if len(self.app.screen_stack) > 1:
@@ -242,110 +231,4 @@ class RunScreen(Screen[None]):
             return
         at = there.index(self._optimizer) if self._optimizer in there else 0
         self._optimizer = there[(at + 1) % len(there)]
-        self._paint_curves()
-
-    def action_next_rank(self) -> None:
-        self._sources.next_rank()
-        self._show_source()
-
-    def action_source(self, by: int) -> None:
-        self._sources.move(by)
-        self._show_source()
-
-    @on(RankTable.Picked)
-    def _picked(self, message: RankTable.Picked) -> None:
-        self._sources.show_rank(message.rank)
-        self._show_source()
-        if self.has_class("-tabs"):
-            self.action_pane("log")
-
-    def action_copy(self) -> None:
-        line = self.query_one(LogView).current()
-        if not line:
-            self.notify("there is no line to copy", severity="warning")
-            return
-        self.app.copy_to_clipboard(line)
-        self.notify("sent to the terminal's clipboard")
-
-    @work(group="stacks", exclusive=True, exit_on_error=False)
-    async def action_stacks(self) -> None:
-        """Have the chosen rank print its stacks, and follow its log, where they arrive."""
-        rank = self._sources.rank if self._sources.rank is not None else 0
-        if not await asyncio.to_thread(self.run_folder.dump_stacks, rank):
-            self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
-                        "listen", severity="warning")
-            return
-        self._sources.show_rank(rank)
-        self._show_source()
-        self.query_one(LogView).action_last()
-        if self.has_class("-tabs"):
-            self.action_pane("log")
-        self.notify(f"asked rank {rank} where it is; its log has the answer")
-
-    # --- find -----------------------------------------------------------------------------------
-
-    def action_find(self) -> None:
-        if self.has_class("-tabs"):
-            self._pane = "log"
-            self._arrange()
-        field = self.query_one("#find", FindInput)
-        field.display = True
-        field.focus()
-
-    def close_find(self) -> None:
-        self.query_one("#find").display = False
-        self._pane = "log"
-        self.query_one(LogView).focus()
-
-    @on(Input.Changed, "#find")
-    def _find_changed(self, event: Input.Changed) -> None:
-        view = self.query_one(LogView)
-        view.needle = event.value
-        view.refresh()
-
-    @on(Input.Submitted, "#find")
-    def _find_submitted(self, event: Input.Submitted) -> None:
-        view = self.query_one(LogView)
-        self.close_find()
-        view.search(event.value, -1 if view.following else 1)
-
-    def action_again(self, step: int) -> None:
-        self.query_one(LogView).again(step)
-
-    @on(LogView.Told)
-    def _search_told(self, message: LogView.Told) -> None:
-        if message.words:
-            self.notify(message.words, markup=False, timeout=2)
-
-    # --- stop -----------------------------------------------------------------------------------
-
-    def action_stop(self) -> None:
-        self._stop()
-
-    @work(group="stop", exclusive=True, exit_on_error=False)
-    async def _stop(self) -> None:
-        from gpu_panel.screens.dialogs import Confirm
-
-        state = self.store.state
-        if state is None or not state.live:
-            return
-        now = self._asked_to_stop or state.state == "stopping"
-        if now:
-            question = Confirm(
-                f"End run {self.run_folder.id} now?",
-                "It has been asked to stop. Ended now, the ranks don't finish their step: what "
-                "came after the last checkpoint is lost.", yes="End now", no="Keep waiting")
-        else:
-            question = Confirm(
-                f"Stop run {self.run_folder.id}?",
-                "The ranks finish their step and save a checkpoint; the run can be resumed.",
-                yes="Stop", no="Go on")
-        if not await self.app.push_screen_wait(question):
-            return
-        try:
-            await asyncio.to_thread(self.run_folder.stop, now=now)
-        except (UserError, OSError) as err:
-            self.notify(str(err), severity="warning", markup=False)
-            return
-        self._asked_to_stop = True
-        self.notify("ending the ranks" if now else "asked the ranks to stop")
+        self.paint_curves()

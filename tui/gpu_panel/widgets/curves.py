@@ -6,7 +6,7 @@ value that is not finite breaks the line and is marked on the top edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -105,18 +105,21 @@ class CurveView(Widget, can_focus=True):
         """None: by the number of ranks."""
         self.cross: int | None = None
         """The x whose values are read."""
+        self._marks: tuple[int, ...] = ()
 
     # --- what is shown --------------------------------------------------------------------------
 
     def show(self, lines: list[Line], over_all: Series | None = None,
-             chosen: int | None = None) -> None:
+             chosen: int | None = None, marks: Iterable[int] = ()) -> None:
         """Show these; repaints only where they differ from what is on the screen. `over_all`:
-        the series over all lines, for the band; `chosen`: the index of the line to lift out."""
-        state = ([(id(x.series), x.series.version, x.label) for x in lines], chosen)
+        the series over all lines, for the band; `chosen`: the index of the line to lift out;
+        `marks`: each x where a faint upright line stands."""
+        marks = tuple(marks)
+        state = ([(id(x.series), x.series.version, x.label) for x in lines], chosen, marks)
         if state == self._drawn:
             return
         self._drawn = state
-        self._lines, self._all, self._chosen = lines, over_all, chosen
+        self._lines, self._all, self._chosen, self._marks = lines, over_all, chosen, marks
         self.redraw()
 
     def entitle(self, title: str) -> None:
@@ -235,6 +238,7 @@ class CurveView(Widget, can_focus=True):
             self._paint_band(plot, over_all, scale)
         self._paint_lines(plot, shown, found, scale)
         self._mark(plot, (*found, *([over_all] if over_all else [])))
+        self._paint_marks(plot, x0, x1)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
             canvas.chars[row][gutter:] = plot.chars[row]
@@ -267,13 +271,24 @@ class CurveView(Widget, can_focus=True):
         for cell in {c // 2 for columns in found for c in columns.bad}:
             plot.text(cell, 0, "×", _BAD)
 
+    def _paint_marks(self, plot: Canvas, x0: float, x1: float) -> None:
+        for x in self._marks:
+            if x0 <= x <= x1:
+                self._upright(plot, x, "┊", _FAINT)
+
+    def _upright(self, plot: Canvas, x: int, char: str, style: int) -> int:
+        """A line from bottom to top where nothing is drawn; the cell it stands in."""
+        x0, x1 = self._range
+        cell = round((x - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2
+        for row in range(plot.height):
+            if plot.chars[row][cell] == " ":
+                plot.text(cell, row, char, style)
+        return cell
+
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
             return
-        cell = round((self.cross - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2
-        for row in range(plot.height):
-            if plot.chars[row][cell] == " ":
-                plot.text(cell, row, "│", _CROSS)
+        cell = self._upright(plot, self.cross, "│", _CROSS)
         rows = self.reading(plot.height)
         wide = max(map(len, rows), default=0)
         left = cell + 2 if cell < plot.width // 2 else cell - wide - 3

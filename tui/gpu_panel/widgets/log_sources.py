@@ -68,6 +68,12 @@ class LogSources:
                 self.rank = self.failed[0]
             self._show(FAILURE)
 
+    def forget_failure(self) -> None:
+        """A new attempt: its own failure, if any, is news."""
+        self.failed = None
+        if self._at == FAILURE:
+            self._show(self.rank if self.rank in self._ranks else SUPERVISOR)
+
     def _show(self, key: int | str) -> None:
         if key == self._at and self.current is not None:
             return

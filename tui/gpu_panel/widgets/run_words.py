@@ -21,6 +21,8 @@ GLYPHS = {"queued": "◌", "starting": "◌", "running": "●", "stopping": "◐
 STYLES = {"running": "$text-success", "completed": "$text-success", "failed": "$text-error",
           "lost": "$text-error", "stopping": "$text-warning", "stopped": "$text-warning"}
 DOT = " · "
+FOREWARNED = 120.0
+"""Seconds of an attempt in which the launch's warnings stand at the top; i has them after that."""
 
 
 def headline(store: RunStore, now: float, width: int) -> Content:
@@ -92,19 +94,19 @@ def facts(store: RunStore, now: float) -> Content:
     if store.saved is not None:
         at = "" if store.saved.step is None else f" step {store.saved.step:,}"
         words.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")
+    skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
+    if skipped:
+        words.append((f"{skipped:,} steps skipped", "$text-warning"))
+    if many := len(store.warnings()) + len(store.forewarned()):
+        words.append((f"! {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
+    if store.skipped_lines:
+        words.append((f"{store.skipped_lines:,} damaged lines left out", "$text-warning"))
     if store.evaluations:
         step, values = store.evaluations[-1]
         named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
         words.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
     if some is not None and some.lr is not None:
         words.append(f"lr {some.lr:.3g}")
-    skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
-    if skipped:
-        words.append((f"{skipped:,} steps skipped", "$text-warning"))
-    if many := len(store.warnings()):
-        words.append((f"! {many} warning{'s' * (many > 1)}", "$text-warning"))
-    if store.skipped_lines:
-        words.append((f"{store.skipped_lines:,} damaged lines left out", "$text-warning"))
     out = Content(" ")
     for i, word in enumerate(words):
         piece = Content.styled(*word) if isinstance(word, tuple) else Content(str(word))
@@ -131,6 +133,26 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "stopping":
         return ["◐ stopping… the ranks finish their step and save; s again ends them now"], \
             "warning"
+    if state.again is not None and state.attempts:
+        last = state.attempts[-1]
+        left = max(round(state.again - now), 0)
+        return [f"✗ attempt {last.number} failed: {clean(last.reason or 'no reason', 300)}",
+                f"  again in {left} s, from the last checkpoint; s stops it"], "error"
+    lines, tone = _now(store, now)
+    before = store.failed_before()
+    if before and not lines:
+        tone = "plain"
+    if before:
+        last = before[-1]
+        lines.append(f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: "
+                     f"{clean(last.reason or 'no reason', 120)}"
+                     + (f" (i: all {len(state.attempts)})" if len(before) > 1 else ""))
+    return lines, tone
+
+
+def _now(store: RunStore, now: float) -> tuple[list[str], str]:
+    """What is to be said of a run that goes on."""
+    state = store.state
     lines: list[str] = []
     failing = store.first_error()
     if failing is not None:
@@ -140,17 +162,21 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         lines.append(f"× the loss of rank {rank} was not finite at step {step:,}")
     if lines:
         return lines, "error"
+    begun = state.attempts[-1].started if state.attempts else state.started
+    told = [f"! {clean(w, 300)}" for w in store.forewarned()] \
+        if begun is None or now - begun < FOREWARNED else []
     missing = rank_words.missing(store.ranks)
     if missing or not store.ranks:
         whom = rank_words.names(missing) if missing else "the ranks"
-        since = units.clock(now - (state.started or state.created))
+        since = units.clock(now - (begun or state.created))
         return [f"waiting for {whom} · {since} since "
-                + ("it started" if state.started else "it was asked for")], "plain"
+                + ("it started" if begun else "it was asked for"), *told], \
+            "warning" if told else "plain"
     standing = hang.stalled(store.ranks.values(), now)
     if standing:
-        return [f"! {clean(hang.words(standing), 300)}; d shows where"], "warning"
-    told = store.warnings()
-    return ([f"! {clean(told[-1], 300)}"], "warning") if told else ([], "plain")
+        return [f"! {clean(hang.words(standing), 300)}; d shows where", *told], "warning"
+    told += [f"! {clean(w, 300)}" for w in store.warnings()[-1:]]
+    return told, "warning" if told else "plain"
 
 
 def _failed(store: RunStore) -> list[str]:

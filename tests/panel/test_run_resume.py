@@ -1,0 +1,133 @@
+"""Another attempt of a run, asked for on its screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from gpu_engine import launch
+from gpu_engine.errors import UserError
+from gpu_panel.screens.dialogs import Message
+from gpu_panel.screens.resume import Resume
+from gpu_panel.screens.run import RunScreen
+
+from .run_kit import SMALL, T0, Mini, Written, flat, screen_is, settled, terminal, trained, until
+
+SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
+
+
+def ended(folder: Path, state: str = "stopped", spec: str = SPEC, **more) -> Written:
+    run = trained(folder)
+    run.spec(spec)
+    run.state(state, ended=T0 + 60, exit_code=130, **more)
+    run.release()
+    return run
+
+
+def saved(run: Written, step: int) -> None:
+    folder = run.run.checkpoints / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    folder.joinpath("manifest.json").write_text(json.dumps({"step": step}))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What `launch.resume` was asked for; it refuses what is in `refused`."""
+    calls: list[list[str]] = []
+
+    def resume(run, sets=()):
+        calls.append(list(sets))
+        if any("refused" in s for s in sets):
+            raise UserError("GPU 0 is held by run 12ab")
+        run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
+
+    monkeypatch.setattr(launch, "resume", resume)
+    return calls
+
+
+async def test_it_says_from_where_and_this_screen_follows(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path)
+    saved(run, 50)
+    saved(run, 99)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        text = flat(terminal(app))
+        assert "Attempt 1 stopped" in text
+        assert "from its newest checkpoint, after step 99" in text
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[]]
+        await settled(pilot, lambda s: s.state.attempt == 2)
+        assert "attempt 2" in flat(terminal(app))
+
+
+async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "completed")
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        dialog = app.screen
+        assert "There is no checkpoint: it begins anew" in flat(terminal(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "has done all of its 400 steps" in flat(terminal(app)))
+        assert asked == []
+        dialog.query_one("#length", Input).value = "500"
+        dialog.query_one("#changes", Input).value = "name='refused so'"
+        await pilot.press("enter")
+        await until(pilot, lambda: "held by run 12ab" in flat(terminal(app)))
+        assert asked == [["train.steps=500", "name=refused so"]]
+        assert dialog.query_one("#changes", Input).value == "name='refused so'"
+        dialog.query_one("#changes", Input).value = ""
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked[-1] == ["train.steps=500"]
+
+
+async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "failed", '[task]\ncommand = ["python", "train.py"]\n')
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        assert "Your command is run once more" in flat(terminal(app))
+        assert not app.screen.query("#length")
+        await pilot.press(*"nonsense", "enter")
+        await until(pilot, lambda: "expected KEY=VALUE" in flat(terminal(app)))
+        await pilot.press("escape")
+        await screen_is(pilot, RunScreen)
+        assert asked == []
+
+
+async def test_what_runs_is_not_resumed(tmp_path: Path, asked) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+        assert app.screen.check_action("resume", ()) is None
+        run.state("stopped", ended=T0 + 60)
+        await settled(pilot, lambda s: not s.state.live)
+        assert app.screen.check_action("resume", ()) is True
+        assert app.screen.check_action("stop", ()) is None
+
+
+async def test_a_spec_that_is_gone_is_said(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path)
+    (run.run.path / "spec.toml").unlink()
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Message)
+        assert "no such file" in flat(terminal(app))

@@ -1,0 +1,171 @@
+"""Asking for another attempt of a run: from where it goes on, how far, and what is different."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from gpu_engine import remains
+from gpu_engine.errors import UserError
+from gpu_engine.runs import Run, State
+from gpu_engine.spec import read_toml
+from gpu_panel.background import in_thread
+from gpu_panel.errors import record, sentence
+from gpu_panel.screens.dialogs import harmless
+
+
+@dataclass(frozen=True, slots=True)
+class Outset:
+    """What another attempt would begin with."""
+
+    state: State
+    checkpoint: str | None
+    """The newest one's name."""
+    unit: str = "steps"
+    """What `length` counts: steps or epochs."""
+    length: int | None = None
+    """None: a person's own command, whose length is its own."""
+
+    @classmethod
+    def of(cls, run: Run) -> Outset:
+        """Reads the run's folder. Raises UserError where its spec can't be read, or it lives."""
+        state = run.state()
+        if state.live:
+            raise UserError(f"run {run.id} is {state.state}: s stops it")
+        spec = read_toml(run.path / "spec.toml")
+        checkpoint = remains.last_checkpoint(run)
+        if "command" in _section(spec, "task"):
+            return cls(state, checkpoint)
+        train = _section(spec, "train")
+        unit = "steps" if train.get("steps") is not None else "epochs"
+        return cls(state, checkpoint, unit, train.get(unit, 1))
+
+    @property
+    def own(self) -> bool:
+        return self.length is None
+
+    def sentence(self) -> str:
+        """From where it would go on."""
+        if self.own:
+            return ("Your command is run once more, as it is; whether it goes on from something "
+                    "it saved is its own affair.")
+        if self.checkpoint is None:
+            return "There is no checkpoint: it begins anew."
+        step = self.checkpoint.removeprefix("step-").lstrip("0") or "0"
+        return f"It goes on from its newest checkpoint, after step {int(step):,}." \
+            if step.isdigit() else f"It goes on from its newest checkpoint, {self.checkpoint}."
+
+    def sets(self, length: str, changes: str) -> list[str]:
+        """What was typed as `key=value`s. Raises UserError."""
+        try:
+            given = shlex.split(changes)
+        except ValueError as err:
+            raise UserError(f"{changes}: {err}; write KEY=VALUE KEY=VALUE") from None
+        bad = next((g for g in given if "=" not in g), None)
+        if bad is not None:
+            raise UserError(f"{bad}: expected KEY=VALUE, as in batch.size=64")
+        if self.own:
+            return given
+        longer = bool(length.strip()) and length.strip() != str(self.length)
+        if longer:
+            given.insert(0, f"train.{self.unit}={length.strip()}")
+        if self.state.state == "completed" and not any(
+                g.startswith(("train.steps=", "train.epochs=")) for g in given):
+            raise UserError(f"it has done all of its {self.length:,} {self.unit}: type how many "
+                            "there shall be")
+        return given
+
+
+class Resume(ModalScreen[bool]):
+    """True once the attempt has been started; what does not fit is said here and nothing of
+    what was typed is lost."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, run: Run, outset: Outset) -> None:
+        super().__init__()
+        self._run, self._outset = run, outset
+        self._starting = False
+
+    def compose(self) -> ComposeResult:
+        out = self._outset
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(f"Resume run {self._run.id}")
+            box.border_subtitle = "enter resume · esc cancel"
+            told = f"{out.state.state}: {out.state.reason}" if out.state.reason else out.state.state
+            yield Static(harmless(f"Attempt {out.state.attempt} {told}"), classes="dialog-note")
+            yield Static(harmless(out.sentence()))
+            if not out.own:
+                with Horizontal(classes="ask"):
+                    yield Static(f"{out.unit} in all", classes="ask-label")
+                    yield Input(str(out.length), compact=True, id="length", max_length=12)
+            with Horizontal(classes="ask"):
+                yield Static("changed", classes="ask-label")
+                yield Input(compact=True, id="changes",
+                            placeholder="nothing, or KEY=VALUE as in batch.size=64")
+            yield Static("", id="trouble")
+            with Horizontal(classes="buttons"):
+                yield Button("Cancel", id="no", compact=True, action="screen.cancel")
+                yield Button("Resume", id="yes", compact=True, variant="primary",
+                             action="screen.resume")
+
+    def on_mount(self) -> None:
+        self.query_one("#changes" if self._outset.own else "#length").focus()
+        self._say("")
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_resume()
+
+    @on(Input.Changed)
+    def _changed(self) -> None:
+        self._say("")
+
+    def action_cancel(self) -> None:
+        if not self._starting:
+            self.dismiss(False)
+
+    def action_resume(self) -> None:
+        if not self._starting:
+            self._starting = True
+            self._resume()
+
+    @work(exit_on_error=False)
+    async def _resume(self) -> None:
+        from gpu_engine import launch
+
+        length = "" if self._outset.own else self.query_one("#length", Input).value
+        changes = self.query_one("#changes", Input).value
+        try:
+            sets = self._outset.sets(length, changes)
+            self._say("starting …", "-plain")
+            await in_thread(lambda: launch.resume(self._run, sets), name="panel-resume")
+        except UserError as err:
+            self._say(str(err))
+        except Exception as err:  # noqa: BLE001  said with a pointer to the whole traceback
+            self._say(sentence(err, record(err)))
+        else:
+            self.dismiss(True)
+        finally:
+            self._starting = False
+
+    def _say(self, text: str, tone: str = "-error") -> None:
+        place = self.query_one("#trouble", Static)
+        place.set_classes(tone)
+        place.display = bool(text)
+        place.update(harmless(text) if text else Content())
+
+
+def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    found = spec.get(name)
+    return found if isinstance(found, dict) else {}
