@@ -48,6 +48,32 @@ def test_a_finished_run_has_its_last_figures(home):
     assert "just now" in said
 
 
+def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    run, lock = runs.create("old", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "old", 1.0))
+        for _ in range(4):
+            make()
+        lines, older = RunsFeed().refresh()
+        assert [line.state for line in lines] == ["running", "completed", "completed"]
+        assert older == 2
+    finally:
+        os.close(lock)
+
+
+def test_a_run_that_waits_for_its_next_attempt_says_so(home):
+    run, lock = runs.create("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("starting", run.id, "toy", 1.0, started=2.0,
+                                   reason="attempt 1 failed: rank 1: boom; again in 4 s"))
+        (line,), _ = RunsFeed().refresh()
+        assert "◔ starting" in text(line)
+        assert "attempt 1 failed: rank 1: boom; again in 4 s" in text(line)
+    finally:
+        os.close(lock)
+
+
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     run = make(losses=[5.0] * 4000 + [0.25], total=4001)
     assert run.events(0).stat().st_size > 3 * runs_feed._PIECE

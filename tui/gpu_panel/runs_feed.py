@@ -104,7 +104,10 @@ class RunsFeed:
             return
         self._folder_stamp, self._listed_at = stamp, now
         every = runs.all_runs()
-        self._listed, self._more = every[:NEWEST], max(0, len(every) - NEWEST)
+        # One that was started long ago and still runs is not to be lost behind newer ones.
+        live = [run for run in every[NEWEST:] if run.supervised()]
+        self._listed = every[:NEWEST] + live
+        self._more = len(every) - len(self._listed)
 
     def _look(self, run: Run) -> RunLine | None:
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_engine import remains
 from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.follow import Progress, RankView, progress
 from gpu_engine.runs import AttemptRecord, Run, State
@@ -92,6 +93,8 @@ class RunStore:
         """(step, name → value), oldest first; the last few."""
         self.bad_step: tuple[int, int] | None = None
         """(step, rank) of the first loss that was not finite."""
+        self.left: list[int] = []
+        """Pids that still run of a lost run."""
         self.misshapen = 0
         self.version = 0
         self.caught_up = False
@@ -167,17 +170,21 @@ class RunStore:
         """Read the state without waiting for the next look."""
         self._look(*await asyncio.to_thread(self._ask))
 
-    def _ask(self) -> tuple[State, list[int], dict[str, Any]]:
-        """In a thread: the run's state, its ranks, its plan. OSError does not get out."""
+    def _ask(self) -> tuple[State, list[int], dict[str, Any], list[int]]:
+        """In a thread: the run's state, its ranks, its plan, what is left of it. OSError does
+        not get out."""
         ranks: list[int] = []
         with contextlib.suppress(OSError):
             ranks = self.run.ranks()
         state = self.run.state()
         again = self.state is not None and state.attempt != self.state.attempt  # resumed: replanned
-        return state, ranks, self.plan if self.plan and not again else self.run.plan()
+        left = remains.processes(self.run) if state.state == "lost" else []
+        return state, ranks, self.plan if self.plan and not again else self.run.plan(), left
 
-    def _look(self, state: State, ranks: list[int], plan: dict[str, Any]) -> None:
-        if state != self.state or plan is not self.plan:
+    def _look(self, state: State, ranks: list[int], plan: dict[str, Any],
+              left: list[int]) -> None:
+        if state != self.state or plan is not self.plan or left != self.left:
+            self.left = left
             if self.state is not None and state.attempt > self.state.attempt:
                 self.bad_step = None
             self.state, self.plan = state, plan or self.plan

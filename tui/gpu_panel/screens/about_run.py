@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -12,6 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gpu_panel.background import in_thread
 from gpu_panel.store import RunStore
 from gpu_panel.widgets import about_words
 
@@ -25,6 +27,7 @@ class AboutRun(ModalScreen[None]):
         super().__init__()
         self._store, self._clock = store, clock
         self._said = Content()
+        self._bytes: int | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="sheet") as box:
@@ -36,9 +39,15 @@ class AboutRun(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
         self._paint()
         self.set_interval(1.0, self._paint)
+        self._measure()
+
+    @work(exit_on_error=False)
+    async def _measure(self) -> None:
+        self._bytes = await in_thread(self._store.run.size, name="panel-size")
+        self._paint()
 
     def _paint(self) -> None:
-        text = Content("\n").join(about_words.about(self._store, self._clock()))
+        text = Content("\n").join(about_words.about(self._store, self._clock(), self._bytes))
         if not text.is_same(self._said):
             self._said = text
             self.query_one("#about", Static).update(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,13 @@ from textual import work
 
 from gpu_engine.devices.free import Freedom
 from gpu_engine.devices.lease import Holder
+from gpu_engine.errors import UserError
 from gpu_engine.files import write_atomic
 from gpu_panel import units
 from gpu_panel.background import in_thread
 from gpu_panel.device_source import LOOKS
 from gpu_panel.errors import guard
-from gpu_panel.screens.dialogs import Confirm
+from gpu_panel.screens.dialogs import AskCount, Confirm
 from gpu_panel.widgets.pane_bar import PaneBar
 from gpu_panel.widgets.runs_table import RunsTable
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from gpu_panel.review import Review
     from gpu_panel.runs_feed import RunLine
     from gpu_panel.screens.launch import LaunchScreen
+
+
+KEEP = 20
+"""Runs that pruning keeps unless told otherwise."""
 
 
 class RunActions:
@@ -183,6 +188,8 @@ class RunActions:
                 self.open_run(line.run)
             elif event.what == "stop":
                 await self.stop_run(line)
+            elif event.what == "resume":
+                await self._resume(line)
             else:
                 await self._remove(line)
 
@@ -196,6 +203,13 @@ class RunActions:
             await in_thread(line.run.stop, name="panel-stop")
             self.notify(f"Run {line.id} was asked to stop", markup=False)
 
+    async def _resume(self: LaunchScreen, line: RunLine) -> None:
+        from gpu_panel.screens.resume import Outset, Resume
+
+        outset = await in_thread(lambda: Outset.of(line.run), name="panel-outset")
+        if await self.app.push_screen_wait(Resume(line.run, outset)):
+            self.open_run(line.run)
+
     async def _remove(self: LaunchScreen, line: RunLine) -> None:
         if line.live:
             self.notify(f"Run {line.id} is running: s stops it", severity="warning",
@@ -204,10 +218,40 @@ class RunActions:
         size = await in_thread(line.run.size, name="panel-size")
         if await self.app.push_screen_wait(Confirm(
                 f"Remove run {line.id}", f"{line.name}: deletes {line.run.path} with logs and "
-                f"checkpoints, {units.gib(size)} GiB. This can't be undone.", yes="Delete it")):
+                f"checkpoints, {units.size(size)}. This can't be undone.", yes="Delete it")):
             await in_thread(line.run.remove, name="panel-remove")
-            self._skipped = True  # look at once
-            self.refresh_runs()
+            self._look_at_once()
+
+    def _look_at_once(self: LaunchScreen) -> None:
+        self._skipped = True
+        self.refresh_runs()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def on_runs_table_prune(self: LaunchScreen) -> None:
+        with guard(self.app):
+            ended = await in_thread(_ended, name="panel-ended")
+            if not ended:
+                self.notify("No run has ended yet", severity="warning")
+                return
+            total = units.size(sum(size for _, size in ended))
+            keep = await self.app.push_screen_wait(AskCount(
+                "Keep the newest runs", min(KEEP, len(ended)), len(ended),
+                f"Of the runs that have ended ({total} in all), how many of the newest stay?"))
+            if keep is None:
+                return
+            going = ended[keep:]
+            if not going:
+                self.notify("All of them stay")
+                return
+            size = units.size(sum(size for _, size in going))
+            names = ", ".join(run.id for run, _ in going[:12])
+            names += f" and {len(going) - 12} more" if len(going) > 12 else ""
+            if await self.app.push_screen_wait(Confirm(
+                    f"Remove {len(going)} run{'s' * (len(going) > 1)}",
+                    f"Deletes {size} of logs and checkpoints: {names}. This can't be undone.",
+                    yes="Delete them")):
+                await in_thread(lambda: _remove_all(run for run, _ in going), name="panel-prune")
+                self._look_at_once()
 
     # --- copying -------------------------------------------------------------------------------
 
@@ -226,6 +270,25 @@ class RunActions:
             return
         self.notify(f"Sent to the terminal's clipboard, and kept in {path}", title="Copied",
                     markup=False)
+
+
+def _ended() -> list[tuple[Run, int]]:
+    """Runs that have ended, newest first, with their bytes on disk."""
+    from gpu_engine import runs
+
+    return [(run, run.size()) for run in runs.all_runs() if not run.state().live]
+
+
+def _remove_all(going: Iterable[Run]) -> None:
+    """Raises UserError with all that could not be removed, after removing the others."""
+    trouble: list[str] = []
+    for run in going:
+        try:
+            run.remove()
+        except (UserError, OSError) as err:
+            trouble.append(str(err))
+    if trouble:
+        raise UserError("\n".join(trouble))
 
 
 def _only_held(problems: Sequence[Problem], held: Sequence[str]) -> bool:

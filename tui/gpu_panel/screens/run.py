@@ -82,7 +82,7 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         self._failure_shown = False
         self._optimizer = 0
         self._attempt = 1
-        self._was_live = True
+        self._was_live, self._left = True, False
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -133,8 +133,8 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         else:
             table.styles.height = "1fr"
         self._paint_logs()
-        if live != self._was_live:
-            self._was_live = live
+        if (live, bool(store.left)) != (self._was_live, self._left):
+            self._was_live, self._left = live, bool(store.left)
             self.refresh_bindings()
         if store.version != self._painted:
             self._painted = store.version
@@ -210,7 +210,7 @@ class RunScreen(LogActions, EndActions, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What is over can't be stopped, what runs can't be resumed: the footer greys the key."""
-        over = action == "stop" and not self._was_live
+        over = action == "stop" and not self._was_live and not self._left
         return None if over or (action == "resume" and self._was_live) else True
 
     def action_back(self) -> None:

@@ -30,10 +30,16 @@ class EndActions:
         from gpu_panel.screens.dialogs import Confirm
 
         state = self.store.state
-        if state is None or not state.live:
+        left = self.store.left
+        if state is None or not (state.live or left):
             return
         now = self._asked_to_stop or state.state == "stopping"
-        if now:
+        if left:
+            question = Confirm(
+                f"End what is left of run {self.run_folder.id}?",
+                f"Its supervisor is gone; pid {', '.join(map(str, left[:8]))} still run"
+                f"{'s' * (len(left) == 1)}.", yes="End it", no="Leave it")
+        elif now:
             question = Confirm(
                 f"End run {self.run_folder.id} now?",
                 "It has been asked to stop. Ended now, the ranks don't finish their step: what "
@@ -49,6 +55,9 @@ class EndActions:
             await asyncio.to_thread(self.run_folder.stop, now=now)
         except (UserError, OSError) as err:
             self.notify(str(err), severity="warning", markup=False)
+            return
+        if left:
+            self.notify("ended what was left")
             return
         self._asked_to_stop = True
         self.notify("ending the ranks" if now else "asked the ranks to stop")

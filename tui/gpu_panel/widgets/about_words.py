@@ -20,8 +20,8 @@ LOOKS = {"completed": "$text-success", "failed": "$text-error", "lost": "$text-e
          "stopped": "$text-warning"}
 
 
-def about(store: RunStore, now: float) -> list[Content]:
-    """The whole sheet. now: unix seconds."""
+def about(store: RunStore, now: float, size: int | None = None) -> list[Content]:
+    """The whole sheet. now: unix seconds; size: the folder's bytes."""
     state = store.state
     out: list[Content] = []
     if state is not None:
@@ -33,7 +33,8 @@ def about(store: RunStore, now: float) -> list[Content]:
     lines = store.plan.get("lines")
     out += _part("What runs", [Content(clean(str(line), 4000))
                                for line in (lines if isinstance(lines, list) else ())])
-    where = [f"folder      {clean(str(store.run.path), 1000)}"]
+    where = [f"folder      {clean(str(store.run.path), 1000)}"
+             + ("" if size is None else f", {units.size(size)}")]
     if store.plan.get("cwd"):
         where.append(f"runs in     {clean(str(store.plan['cwd']), 1000)}")
     if store.saved is not None and store.saved.path:

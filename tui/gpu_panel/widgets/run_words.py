@@ -124,8 +124,12 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "failed":
         return _failed(store), "error"
     if state.state == "lost":
-        return [f"? lost: {clean(state.reason or 'its supervisor is gone', 200)}",
-                _last_known(store, now)], "error"
+        lines = [f"? lost: {clean(state.reason or 'its supervisor is gone', 200)}",
+                 f"{_last_known(store, now)} · u resumes it"]
+        if store.left:
+            pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
+            lines.append(f"still running of it: pid {pids}; s ends that")
+        return lines, "error"
     if state.state == "completed":
         return _completed(store), "success"
     if state.state == "stopped":

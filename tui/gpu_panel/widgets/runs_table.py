@@ -25,21 +25,27 @@ class RunsTable(Rows):
     """One line a run, newest first, live ones on top."""
 
     HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
-live or finished. s asks its ranks to finish their step, save and end; x deletes the folder of a
-finished run with its checkpoints."""
+live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
+one that has ended; x deletes the folder of a finished run with its checkpoints, X those of all but
+the newest."""
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("runs")]
 
     @dataclass
     class Wanted(Message):
-        """The person wants something done with a run: open | stop | remove."""
+        """The person wants something done with a run: open | stop | resume | remove."""
 
         what: str
         line: RunLine
+
+    @dataclass
+    class Prune(Message):
+        """All but the newest are to go."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: tuple[RunLine, ...] | None = None
         self._older = 0
+        self._could: object = None
         self.entitle("Runs")
 
     def show(self, lines: Sequence[RunLine], older: int) -> None:
@@ -49,6 +55,29 @@ finished run with its checkpoints."""
         said = ([f"{live} running"] if live else []) + ([f"{earlier} earlier"] if earlier else [])
         self.entitle("Runs" + (f" ─ {' · '.join(said)}" if said else ""))
         self.repaint()
+        self._offer()
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self._offer()
+
+    def _offer(self) -> None:
+        """Tell the footer when something else can be done with the run under the cursor."""
+        line = self.line_at_cursor
+        if (could := line and line.live) is not self._could:
+            self._could = could
+            self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A run is stopped or resumed, never both: the footer has the one that can be done."""
+        line = self.line_at_cursor
+        if action == "resume":
+            return line is not None and not line.live
+        if action == "stop" and line is not None:
+            return line.live
+        if action in ("stop", "open", "remove"):
+            return None if line is None or (action == "remove" and line.live) else True
+        return True
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.lines is None:
@@ -72,8 +101,15 @@ finished run with its checkpoints."""
     def action_stop(self) -> None:
         self._want("stop")
 
+    def action_resume(self) -> None:
+        self._want("resume")
+
     def action_remove(self) -> None:
         self._want("remove")
+
+    def action_prune(self) -> None:
+        if self.lines:
+            self.post_message(self.Prune())
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -135,6 +171,8 @@ def run_line(line: RunLine, c: Columns) -> Line:
         parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
     if not line.live:
         return (*parts, *_end(line))
+    if line.reason:  # it waits to begin again
+        return (*parts, (clean(line.reason), "bad"))
     if c.rate:
         rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
         parts.append((f"{rate:>{c.rate}}  ", ""))

@@ -1,0 +1,91 @@
+"""What can be done with the runs in the list: resume one, delete one, delete all but the newest."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from textual.widgets import Footer, Input
+
+from gpu_engine import launch, runs
+from gpu_panel.screens.dialogs import AskCount, Confirm
+from gpu_panel.screens.resume import Resume
+from gpu_panel.screens.run import RunScreen
+from gpu_panel.widgets.runs_table import RunsTable
+
+from ..conftest import slots
+from .panel_kit import panel, screen_text, shown, until
+
+pytestmark = pytest.mark.usefixtures("home")
+PLAN = {"mode": "ddp", "replicas": 2, "ranks": []}
+
+
+def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:
+    run, lock = runs.create("toy", "[train]\nsteps = 9\n", PLAN)
+    os.close(lock)
+    run.write_state(runs.State(state, run.id, "toy", time.time() - age, ended=time.time()))
+    return run
+
+
+async def at_the_runs(pilot, screen, count: int) -> RunsTable:
+    table = screen.query_one(RunsTable)
+    await until(pilot, lambda: table.lines is not None and len(table.lines) == count)
+    await pilot.press("escape", "4")
+    await until(pilot, lambda: table.has_focus)
+    return table
+
+
+async def test_only_what_can_be_done_is_offered():
+    stopped, (live, lock) = ended(age=5), runs.create("long", "", PLAN)
+    try:
+        async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 2)
+            assert table.line_at_cursor.id == live.id
+            await until(pilot, lambda: "s stop" in screen_text(pilot.app))
+            said = screen_text(pilot.app)
+            assert "u resume" not in said
+            assert len(screen.query_one(Footer).children) <= 9  # eight, and the palette's place
+            await pilot.press("down")
+            await until(pilot, lambda: "u resume" in screen_text(pilot.app))
+            assert "s stop" not in screen_text(pilot.app)
+            assert table.line_at_cursor.id == stopped.id
+    finally:
+        os.close(lock)
+
+
+async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
+    run = ended()
+    asked: list[object] = []
+    monkeypatch.setattr(launch, "resume", lambda run, sets=(): asked.append((run.id, sets)))
+    async with panel(slots(1)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Resume))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert asked == [(run.id, [])]
+        assert pilot.app.screen.run_folder.id == run.id
+
+
+async def test_delete_all_but_the_newest():
+    made = [ended(age=n) for n in range(4)]
+    live, lock = runs.create("long", "", PLAN)
+    try:
+        async with panel(slots(1)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 5)
+            await pilot.press("X")
+            await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+            assert "KiB in all" in screen_text(pilot.app)
+            pilot.app.screen.query_one(Input).value = "1"
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            assert "Remove 3 runs" in screen_text(pilot.app)
+            assert "Deletes" in screen_text(pilot.app)
+            await pilot.press("y")
+            await until(pilot, lambda: len(runs.all_runs()) == 2)
+            assert {r.id for r in runs.all_runs()} == {made[0].id, live.id}
+            await until(pilot, lambda: len(table.lines) == 2)
+            assert made[3].id not in shown(table)
+    finally:
+        os.close(lock)
