@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gpu_engine.devices import Inventory, Snapshot
 from gpu_engine.devices.lease import Holder
@@ -35,6 +35,8 @@ class DeviceSource:
         self._sampler = sampler
         self._given = sampler is not None
         self.history = History()
+        self.gpus_aside = 0
+        """How many GPUs the machine has that are not offered, as its CPU slots are."""
 
     async def find(self) -> Inventory:
         """Find the devices (once) and begin to sample them."""
@@ -46,6 +48,25 @@ class DeviceSource:
             inventory = self.inventory
             self._sampler = await in_thread(lambda: _sampler(inventory), name="panel-sampler")
         return self.inventory
+
+    async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
+        """The machine's CPU slots in place of its GPUs, or its GPUs, looked for anew. Where there
+        is no GPU, the slots stay."""
+        if kind == "cpu":
+            from gpu_engine.devices.cpu import discover as find
+        else:
+            from gpu_engine.devices import discover as find
+
+        before = self.inventory
+        found = await in_thread(find, name="panel-discover")
+        hidden = kind == "cpu" and before is not None and before.source == "nvml"
+        self.gpus_aside = len(before.devices) if hidden and before is not None else 0
+        if before is not None and found.source == before.source == "cpu":
+            return found  # nothing else came of it: what is sampled goes on
+        self.close()
+        self.inventory, self.history = found, History()
+        self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
+        return found
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -64,6 +64,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         self._debounce: Timer | None = None
         self._painting = True
         self._held: frozenset[str] = frozenset()
+        self._ticks_of: dict[str, list[str]] = {}
 
     def compose(self) -> ComposeResult:
         yield HostBar(id="host")

@@ -27,7 +27,10 @@ class TickActions:
         """What does not fit about the devices, said with them."""
         words = [(f"The preset asks for {name}, which is not here", "warn")
                  for name in self.draft.absent]
-        inventory = self.devices.inventory
+        inventory, aside = self.devices.inventory, self.devices.gpus_aside
+        if aside:
+            many = f"{aside} GPUs" if aside > 1 else "GPU"
+            words.append((f"c brings this machine's {many} back", "dim"))
         if not self._unresolved and self.draft.missing and inventory is not None:
             there = min(self.draft.picks or 0, len(inventory.devices))
             if len(self.draft.ids) < there:
@@ -52,6 +55,12 @@ class TickActions:
         with guard(self.app):
             self._unresolved = False
             draft, inventory = self.draft, self.devices.inventory
+            slots = [i.startswith("cpu:") for i in draft.ids]
+            if slots and inventory is not None and not draft.ids_by_hand:
+                if all(slots) and inventory.source == "nvml":
+                    inventory = await self.devices.offer("cpu")
+                elif not any(slots) and self.devices.gpus_aside:
+                    inventory = await self.devices.offer("gpu")
             leases = await self.devices.leases()
             if draft is self.draft and inventory is not None and not draft.ids_by_hand:
                 draft.resolve(inventory, self.devices.looks, leases)
@@ -69,6 +78,30 @@ class TickActions:
         self.draft.tick(ids)
         self.query_one(DeviceTable).tick(ids)
         self.edited()
+
+    @work(exit_on_error=False, group="free", exclusive=True)
+    async def on_device_table_want_other(self: LaunchScreen, event: DeviceTable.WantOther) -> None:
+        """CPU slots in place of the GPUs, for a try without them, or the GPUs again."""
+        with guard(self.app):
+            before = self.devices.inventory
+            if before is None:
+                return
+            self._ticks_of[before.source] = list(self.draft.ids)
+            found = await self.devices.offer("cpu" if before.source == "nvml" else "gpu")
+            if found.source == before.source:
+                self.notify(found.problem or "No NVIDIA GPU answers on this machine",
+                            title="CPU slots", markup=False)
+                return
+            self.freedom = None
+            if self.draft.picks and not self.draft.ids_by_hand:
+                self._unresolved, self._ticks = True, 0  # as many of the freest, of the other kind
+                self.draft.data["devices"]["ids"] = []
+                self.paint_devices()
+                return
+            known = [i for i in self._ticks_of.get(found.source, ()) if found.find(i)]
+            if not known and found.source == "cpu":
+                known = [d.id for d in found.devices[:max(1, len(self.draft.ids))]]
+            self.take_ticks(known)
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def on_device_table_want_free(self: LaunchScreen, event: DeviceTable.WantFree) -> None:

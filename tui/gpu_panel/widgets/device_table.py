@@ -39,6 +39,9 @@ the panel asks once more before it launches there."""
 
         count: int | None
 
+    class WantOther(Message):
+        """The person wants CPU slots in place of GPUs, or the GPUs again."""
+
     @dataclass
     class Details(Message):
         """The person wants the device under the cursor shown whole; `enter`: and to go there."""
@@ -91,6 +94,9 @@ the panel asks once more before it launches there."""
 
     def action_details(self, enter: bool) -> None:
         self.post_message(self.Details(enter))
+
+    def action_other_kind(self) -> None:
+        self.post_message(self.WantOther())
 
     def action_order(self) -> None:
         """Sort in the next way, and go to what is first then."""

@@ -1,0 +1,77 @@
+"""The panel on a machine with a stand-in driver, from the library's calls to the screen."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gpu_engine.devices import probe
+from gpu_panel.app import PanelApp
+from gpu_panel.widgets.device_table import DeviceTable
+
+from ..panel.panel_kit import settled, shown, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@asynccontextmanager
+async def panel(preset="single", sets=(), size=(120, 40)):
+    """The panel that finds and samples the devices itself."""
+    app = PanelApp(preset, sets=sets)
+    async with app.run_test(size=size) as pilot:
+        screen = app.screen_stack[0]
+        await until(pilot, lambda: screen.review is not None and not screen._unresolved)
+        await settled(pilot, screen)
+        yield pilot, screen, screen.query_one(DeviceTable)
+
+
+# --- CPU slots on a machine with GPUs -------------------------------------------------------------
+
+
+async def test_cpu_slots_in_place_of_the_gpus_and_back(as_this_machine):
+    as_this_machine("count 3")
+    async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
+        assert table.keys == ["0", "1", "2"]
+        await pilot.press("c")
+        await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
+        await settled(pilot, screen)
+        assert set(table.keys) <= {f"cpu:{i}" for i in range(8)}
+        assert "c brings this machine's 3 GPUs back" in shown(table)
+        assert not screen.review.problems
+        assert "devices.ids=cpu:0" in screen.review.plan.lines[0]
+        assert "CUDA_VISIBLE_DEVICES" in screen.review.plan.processes[0].env
+        await pilot.press("c")
+        await until(pilot, lambda: screen.draft.ids == ["1"])
+        await settled(pilot, screen)
+        assert table.keys == ["0", "1", "2"]
+        assert "brings" not in shown(table)
+
+
+async def test_so_many_of_the_freest_are_of_what_is_offered(as_this_machine):
+    as_this_machine("count 2")
+    async with panel(sets=("devices.pick=1",)) as (pilot, screen, _):
+        await until(pilot, lambda: screen.draft.ids == ["0"])
+        await pilot.press("c")
+        await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
+        assert not screen.draft.ids_by_hand
+
+
+async def test_a_preset_that_names_slots_gets_them(as_this_machine):
+    as_this_machine("count 2")
+    async with panel(sets=("devices.ids=cpu:0",)) as (_, screen, table):
+        assert screen.draft.ids == ["cpu:0"]
+        assert not screen.review.problems
+        assert "2 GPUs back" in shown(table)
+
+
+async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
+    monkeypatch.setattr(probe, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    async with panel(sets=("devices.ids=cpu:0",)) as (pilot, screen, table):
+        before = screen.devices._sampler
+        await pilot.press("c")
+        await until(pilot, lambda: any("No NVIDIA GPU" in n.message
+                                       for n in pilot.app._notifications))
+        assert screen.draft.ids == ["cpu:0"]
+        assert table.keys[0] == "cpu:0"
+        assert screen.devices._sampler is before
