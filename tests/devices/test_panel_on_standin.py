@@ -53,7 +53,7 @@ async def test_so_many_of_the_freest_are_of_what_is_offered(as_this_machine):
     async with panel(sets=("devices.pick=1",)) as (pilot, screen, _):
         await until(pilot, lambda: screen.draft.ids == ["0"])
         await pilot.press("c")
-        await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
+        await until(pilot, lambda: [i[:4] for i in screen.draft.ids] == ["cpu:"])
         assert not screen.draft.ids_by_hand
 
 
@@ -75,3 +75,25 @@ async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
         assert screen.draft.ids == ["cpu:0"]
         assert table.keys[0] == "cpu:0"
         assert screen.devices._sampler is before
+
+
+# --- while the driver fails -----------------------------------------------------------------------
+
+
+async def test_nothing_is_free_while_the_driver_hangs(as_this_machine):
+    machine = as_this_machine("count 2")
+    async with panel(sets=("devices.ids=0",)) as (pilot, screen, table):
+        await until(pilot, lambda: screen.freedom)
+        machine.add("gpu * hang 1")
+        await until(pilot, lambda: "not answered" in screen.freedom["0"].reason)
+        await until(pilot, lambda: "0 free" in str(table.border_title))
+        assert "not answered" in shown(table)
+
+
+async def test_what_is_unknown_for_good_is_never_ticked_as_free(as_this_machine):
+    as_this_machine("count 2", "gpu 0 util na")
+    async with panel(sets=("devices.pick=2",)) as (pilot, screen, table):
+        assert screen.draft.ids == ["1"]
+        assert "asks for the 2 freest" in shown(table)
+        await pilot.press("a", "f")
+        await until(pilot, lambda: screen.draft.ids == ["1"])

@@ -75,10 +75,11 @@ class DeviceSource:
     @property
     def looks(self) -> tuple[Snapshot, ...]:
         """The last looks, oldest first, as judging a device's freedom takes them."""
-        recent = getattr(self._sampler, "recent", None)
-        if recent:
-            return tuple(recent)[-LOOKS:]
-        return (self.snapshot,) if self.snapshot is not None else ()
+        recent = tuple(getattr(self._sampler, "recent", ()))
+        latest = self.snapshot  # after the others, so that it is none older
+        if latest is not None and (not recent or latest is not recent[-1]):
+            recent += (latest,)  # one that brought nothing new says what is wrong
+        return recent[-LOOKS:]
 
     def remember(self) -> None:
         """Take what is new into the history."""

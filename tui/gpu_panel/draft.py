@@ -254,7 +254,8 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
     """The freest devices, at most `count`; fewer where fewer may be taken.
 
     What has not been looked at long enough to be called free is still offered here: nothing is
-    started before the person has seen which ones are ticked.
+    started before the person has seen which ones are ticked. What is unknown for another reason
+    is not.
     """
     from gpu_engine.devices import free
 
@@ -265,8 +266,8 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
         return free.freest(count, looks, leases)
     except UserError:
         states = free.judge_all(looks, leases)
-        able = [d for d in inventory.devices
-                if d.id in states and states[d.id].state in ("free", "unknown")]
+        so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
+        able = [d for d in inventory.devices if d.id in so_far and so_far[d.id].free]
         able.sort(key=lambda d: not states[d.id].free)
         chosen = {d.id for d in able[:count]}
         return [d for d in inventory.devices if d.id in chosen]

@@ -36,4 +36,5 @@ def command(as_json: bool) -> None:
         free_or = freedom[s.device.id]
         click.echo(f"{s.device.id:<6} {s.device.name:<{width}}  {units.share(s.utilization):>5}  "
                    f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB  "
-                   f"{free_or.state}: {free_or.reason}")
+                   + (free_or.state if free_or.state == free_or.reason
+                      else f"{free_or.state}: {free_or.reason}"))

@@ -7,7 +7,7 @@ asked from another process (`probe`), and every wait has an end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_engine.devices import Device, Inventory, Sample, probe, words
@@ -39,7 +39,7 @@ def looks(
         raise NoAnswer(f"the process that reads the GPUs could not be started: {error}")
     try:
         # All GPUs, whatever CUDA_VISIBLE_DEVICES says: what was chosen stands.
-        asked.send(("discover", (None, None)))
+        asked.send(("discover", (None, None, timeout / 2)))
         found = _reply(asked, "inventory", timeout, asked_to_end)
         if found is None:
             return
@@ -56,9 +56,7 @@ def looks(
                     return
                 by_id = {s.device.id: s for s in frame[0]}
             yield tuple(
-                replace(by_id[here.id], device=device)
-                if here is not None
-                else Sample(device, problem=gone)
+                _seen(device, here, by_id) if here is not None else Sample(device, problem=gone)
                 for device, here in zip(wanted, there, strict=True)
             )
             if not watched:
@@ -83,6 +81,15 @@ def _reply(
         if reply is not None and reply[0] == kind:
             return reply[1]
     raise NoAnswer(f"the driver has not answered for {timeout:g} s (see dmesg)")
+
+
+def _seen(device: Device, here: Device, by_id: Mapping[str, Sample]) -> Sample:
+    """The sample of a device, by the name it was asked for."""
+    sample = replace(by_id[here.id], device=device)
+    if device.kind == "gpu" and here.index != device.index and not sample.problem:
+        # Its number is what the ranks are told: they would start on the card that has it now.
+        return replace(sample, problem=f"a card came or went, and it is GPU {here.index} now")
+    return sample
 
 
 def _same(device: Device, found: Inventory) -> Device | None:

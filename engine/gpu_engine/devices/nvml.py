@@ -5,6 +5,8 @@ Runs in the probe's process, never in the panel's: any call here may take for ev
 
 from __future__ import annotations
 
+import threading
+import time
 from types import ModuleType
 from typing import Any
 
@@ -42,20 +44,22 @@ def start() -> tuple[ModuleType | None, str | None]:
     return nvml, None
 
 
-def discover(inherited: str | None, device_order: str | None) -> Inventory:
+def discover(inherited: str | None, device_order: str | None, patience: float) -> Inventory:
     """All GPUs that may be offered.
 
     `inherited` and `device_order` are CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as this program
-    was started with.
+    was started with. A GPU that does not answer within `patience` seconds is listed without what
+    is not known of it, and holds up no other.
     """
     nvml, problem = start()
     if nvml is None:
         return Inventory((), "nvml", problem=problem, inherited_visible=inherited)
-    return look(nvml, inherited, device_order)
+    return _look(nvml, inherited, device_order, patience)
 
 
-def look(nvml: Any, inherited: str | None, device_order: str | None) -> Inventory:
-    """`discover` with NVML already started."""
+def _look(
+    nvml: Any, inherited: str | None, device_order: str | None, patience: float
+) -> Inventory:
     calls = Calls(nvml)
     try:
         driver = text(calls.ask("nvmlSystemGetDriverVersion"))
@@ -67,8 +71,10 @@ def look(nvml: Any, inherited: str | None, device_order: str | None) -> Inventor
     if not count and calls.last_error is not None:
         problems.append(words.error(calls.last_error))
     found: list[Device] = []
-    for index in range(count):
-        found += _devices_at(nvml, index, problems)
+    for index, (devices, problem) in enumerate(_all_at_once(nvml, count, patience)):
+        found += devices
+        if problem is not None:
+            problems.append(f"GPU {index} {problem}")
     offered = visible.narrow(found, inherited)
     doubt = visible.order_doubt(found, inherited, device_order)
     if doubt:
@@ -144,10 +150,40 @@ def text(value: str | bytes | None) -> str | None:
     return value or None
 
 
-def _devices_at(nvml: Any, index: int, problems: list[str]) -> list[Device]:
+_Found = tuple[list[Device], str | None]
+"""The devices that one GPU is offered as, and what a person should know about that."""
+
+
+def _all_at_once(nvml: Any, count: int, patience: float) -> list[_Found]:
+    """What is at each index, asked in a thread a GPU: waking one can take seconds, and a call
+    about one that hangs never returns."""
+    found: dict[int, _Found] = {}
+
+    def ask(index: int) -> None:
+        try:
+            found[index] = _devices_at(nvml, index)
+        except Exception as error:  # noqa: BLE001  one GPU's oddity is not the others'
+            found[index] = [_unread(index)], f"could not be read: {error!r}"
+
+    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + patience
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    late = f"has not answered for {patience:g} s (its driver may hang: see dmesg)"
+    return [found.get(i) or ([_unread(i)], late) for i in range(count)]
+
+
+def _unread(index: int) -> Device:
+    """A GPU of which nothing is known but its number."""
+    return Device(str(index), "gpu", "NVIDIA GPU", index=index)
+
+
+def _devices_at(nvml: Any, index: int) -> _Found:
     """The GPU at `index`, or its slices where it is cut into some (CUDA can't use both)."""
     calls = Calls(nvml)
-    lost = Device(str(index), "gpu", "NVIDIA GPU", index=index)
+    lost = _unread(index)
     try:
         handle = _handle_at(nvml, index)
         uuid = text(calls.ask("nvmlDeviceGetUUID", handle))
@@ -166,7 +202,7 @@ def _devices_at(nvml: Any, index: int, problems: list[str]) -> list[Device]:
                     memory_total=memory_total(calls, handle),
                     capability=capability,
                 )
-            ]
+            ], None
         slices = []
         for ordinal, part in slices_of(calls, handle):
             own = Calls(nvml)
@@ -185,14 +221,13 @@ def _devices_at(nvml: Any, index: int, problems: list[str]) -> list[Device]:
                     capability=capability,
                 )
             )
-        if not slices:
-            problems.append(
-                f"GPU {index} is in MIG mode and has no slice that may be used "
-                f"(make one with nvidia-smi mig, or switch MIG off)"
-            )
-        return slices
+        none = (
+            "is in MIG mode and has no slice that may be used "
+            "(make one with nvidia-smi mig, or switch MIG off)"
+        )
+        return slices, None if slices else none
     except Trouble:
-        return [lost]  # the sampler says what is wrong with it, and sees it come back
+        return [lost], None  # the sampler says what is wrong with it, and sees it come back
 
 
 def memory_total(calls: Calls, handle: Any) -> int | None:

@@ -27,6 +27,10 @@ _START = (
 )
 
 
+_SHARE = 0.75
+"""Part of the time for finding devices that a single GPU may take."""
+
+
 class Gone(Exception):
     """The probe has ended; the text says why where that is known."""
 
@@ -181,7 +185,8 @@ def discover(timeout: float) -> Inventory:
     except OSError as error:
         return _with(none, f"the process that reads the GPUs could not be started: {error}")
     try:
-        probe.send(("discover", (inherited, os.environ.get("CUDA_DEVICE_ORDER"))))
+        order = os.environ.get("CUDA_DEVICE_ORDER")
+        probe.send(("discover", (inherited, order, _SHARE * timeout)))
         reply = probe.receive(timeout)
     except Gone as gone:
         probe.close()
