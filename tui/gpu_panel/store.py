@@ -93,6 +93,8 @@ class RunStore:
         """(step, name → value), oldest first; the last few."""
         self.bad_step: tuple[int, int] | None = None
         """(step, rank) of the first loss that was not finite."""
+        self.launchers: list[str] = []
+        """Names of the logs that launchers write, one a node: "node0"."""
         self.left: list[int] = []
         """Pids that still run of a lost run."""
         self.misshapen = 0
@@ -176,6 +178,7 @@ class RunStore:
         ranks: list[int] = []
         with contextlib.suppress(OSError):
             ranks = self.run.ranks()
+            self.launchers = sorted(p.stem for p in self.run.path.glob("node*.log"))
         state = self.run.state()
         again = self.state is not None and state.attempt != self.state.attempt  # resumed: replanned
         left = remains.processes(self.run) if state.state == "lost" else []

@@ -94,6 +94,11 @@ class LogFile:
         return self._ends + self._tail
 
     @property
+    def scanned(self) -> int:
+        """Bytes read through so far."""
+        return self._scanned
+
+    @property
     def share(self) -> float:
         """How much of the file has been read through, of one."""
         return 1.0 if not self._size else min(self._scanned / self._size, 1.0)
@@ -145,7 +150,7 @@ class LogFile:
         fold = needle == needle.lower()
         raw = needle.lower().encode() if fold else needle.encode()
         number = start
-        while 0 <= number < len(self) and not stop.is_set():
+        while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
             rows = self._rows(number, step)
             if not raw.isascii() or len(rows) == 1:
                 hits = range(len(rows))  # bytes don't tell: look at what would be shown

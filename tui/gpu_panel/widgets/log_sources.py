@@ -1,5 +1,5 @@
 """Which logs a run has, and which of them is shown: the ranks' in order, the traceback of the
-rank that failed first, the supervisor's own."""
+rank that failed first, what launchers printed ("node0"), the supervisor's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from gpu_engine.clean import clean
 from gpu_engine.runs import Run
 from gpu_panel.store import RunStore
 from gpu_panel.widgets.log_file import Lines, LogFile, TextLines
+from gpu_panel.widgets.log_joined import JoinedLog
 
 SUPERVISOR, FAILURE = "supervisor", "traceback"
 
@@ -17,6 +18,7 @@ class LogSources:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._ranks: list[int] = []
+        self._launchers: list[str] = []
         self._at: int | str = SUPERVISOR
         self._chosen = False
         self.failed: tuple[int | None, str] | None = None
@@ -34,7 +36,7 @@ class LogSources:
 
     def learn(self, store: RunStore) -> None:
         """Take in ranks and the failure that have become known."""
-        self._ranks = list(store.ranks)
+        self._ranks, self._launchers = list(store.ranks), store.launchers
         if self.failed is None:
             self.failed = _failure(store)
         if not self._chosen and self._ranks:
@@ -44,7 +46,7 @@ class LogSources:
             self._chosen = False
 
     def keys(self) -> list[int | str]:
-        return [*self._ranks, *([FAILURE] if self.failed else []), SUPERVISOR]
+        return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
 
     def move(self, by: int) -> None:
         keys = self.keys()
@@ -82,7 +84,9 @@ class LogSources:
             self.current = TextLines(FAILURE, self.failed[1])
         elif isinstance(key, int):
             self.rank = key
-            self.current = LogFile(self._run.log(key), f"rank {key}")
+            self.current = JoinedLog(self._run.log(key), f"rank {key}")
+        elif key in self._launchers:
+            self.current = JoinedLog(self._run.path / f"{key}.log", str(key))
         else:
             self.current = LogFile(self._run.path / "supervisor.log", SUPERVISOR)
 

@@ -19,6 +19,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gpu_panel.widgets.log_file import Lines, LogFile
+from gpu_panel.widgets.log_joined import JoinedLog
+
+FILES = (LogFile, JoinedLog)
 
 
 class LogView(ScrollView, can_focus=True):
@@ -65,7 +68,7 @@ class LogView(ScrollView, can_focus=True):
         self.cursor = 0
         self.needle = ""
         self._cache: LRUCache[object, str] = LRUCache(512)
-        self._generation = 0
+        self._generation = self._gone = 0
         self._longest = 0
         self._stop = threading.Event()
         self._busy = False
@@ -77,19 +80,21 @@ class LogView(ScrollView, can_focus=True):
         """Show another source, from its end."""
         if self.lines is lines:
             return
-        if isinstance(self.lines, LogFile):
+        if isinstance(self.lines, FILES):
             self.lines.close()
         self.lines = lines
         self._stop.set()
         self._cache.clear()
         self._longest = 0
+        self._generation = lines.generation if isinstance(lines, FILES) else 0
+        self._gone = _gone(lines)
         self.following, self.cursor = True, max(len(lines or ()) - 1, 0)
         self.scroll_to(x=0, animate=False)
         self.refresh_lines()
 
     def refresh_lines(self) -> None:
         """Look whether the file has grown; reads on in a thread."""
-        if not isinstance(self.lines, LogFile):
+        if not isinstance(self.lines, FILES):
             self._grown()
         elif not self._busy:
             self._to_end()
@@ -97,7 +102,7 @@ class LogView(ScrollView, can_focus=True):
             self._read(self.lines)
 
     @work(thread=True, group="log-read", exit_on_error=False)
-    def _read(self, lines: LogFile) -> None:
+    def _read(self, lines: LogFile | JoinedLog) -> None:
         changed = False
         try:
             changed = lines.update()
@@ -108,7 +113,7 @@ class LogView(ScrollView, can_focus=True):
             self._busy = False
             self.call_later(self._have_read, lines, changed)
 
-    def _have_read(self, lines: LogFile, changed: bool) -> None:
+    def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
         if lines is not self.lines:  # another was asked for meanwhile
             self.refresh_lines()
         elif changed or lines.missing or not len(lines):
@@ -120,16 +125,25 @@ class LogView(ScrollView, can_focus=True):
         if not self.is_mounted or self.lines is None:
             return
         lines = self.lines
-        if isinstance(lines, LogFile) and lines.generation != self._generation:
+        if isinstance(lines, FILES) and lines.generation != self._generation:
             self._generation = lines.generation
             self._cache.clear()
-            self.cursor = min(self.cursor, max(len(lines) - 1, 0))
+            self._stay(lines)
         self._retitle()
         self._measure()
         if self.following:
             self.cursor = max(len(lines) - 1, 0)
             self.call_after_refresh(self._to_end)
         self.refresh()
+
+    def _stay(self, lines: LogFile | JoinedLog) -> None:
+        """Lines have left at the front: stay at those that are shown."""
+        by, self._gone = _gone(lines) - self._gone, _gone(lines)
+        self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
+        if by and not self.following:
+            top = max(round(self.scroll_y) - by, 0)
+            self._measure()
+            self.scroll_to(y=top, animate=False, force=True, immediate=True)
 
     def _to_end(self) -> None:
         """Move the bar to the end; what is drawn there goes by `top`."""
@@ -158,7 +172,7 @@ class LogView(ScrollView, can_focus=True):
 
     def _retitle(self) -> None:
         words = []
-        if isinstance(self.lines, LogFile) and self.lines.share < 1.0:
+        if isinstance(self.lines, FILES) and self.lines.share < 1.0:
             words.append(f"reading {self.lines.share:.0%}")
         words.append("following" if self.following else f"line {self.cursor + 1:,}")
         words.append(f"{len(self.lines or ()):,} lines")
@@ -240,22 +254,23 @@ class LogView(ScrollView, can_focus=True):
     @work(thread=True, group="log-search", exit_on_error=False)
     def _search(self, lines: Lines, needle: str, start: int, step: int,
                 stop: threading.Event) -> None:
+        gone = _gone(lines)
         found = lines.find(needle, start, step, stop)
         around = False
         if found is None and not stop.is_set():  # once around
             found = lines.find(needle, 0 if step > 0 else len(lines) - 1, step, stop)
             around = found is not None
         if not stop.is_set():
-            self.call_later(self._found, lines, found, around)
+            self.call_later(self._found, lines, found, around, gone)
 
-    def _found(self, lines: Lines, found: int | None, around: bool) -> None:
+    def _found(self, lines: Lines, found: int | None, around: bool, gone: int) -> None:
         if lines is not self.lines or not self.is_mounted:
             return
         if found is None:
             self.post_message(self.Told(f"not found: {self.needle}"))
             return
         self.post_message(self.Told("from the other end" if around else ""))
-        self.move_to(found)
+        self.move_to(found - (_gone(lines) - gone))
 
     # --- drawing --------------------------------------------------------------------------------
 
@@ -311,11 +326,16 @@ class LogView(ScrollView, can_focus=True):
         return [*out, Segment(text[begin:], ground)]
 
     def _nothing(self) -> str:
-        if isinstance(self.lines, LogFile) and self.lines.missing:
+        if isinstance(self.lines, FILES) and self.lines.missing:
             return "no output yet"
         return "empty so far"
 
     def on_unmount(self) -> None:
         self._stop.set()
-        if isinstance(self.lines, LogFile):
+        if isinstance(self.lines, FILES):
             self.lines.close()
+
+
+def _gone(lines: Lines | None) -> int:
+    """Lines that have left at the front of a log that is cut now and then."""
+    return lines.gone if isinstance(lines, JoinedLog) else 0
