@@ -14,6 +14,7 @@ import msgspec
 from gpu_engine import logind, remains, runs
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
+from gpu_engine.devices.visible import hides_all
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all, occupied
@@ -145,13 +146,19 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`, judged
     by `looks` (newest last), or by some taken now.
 
-    Raises UserError saying what holds the others where there are too few.
+    Raises UserError saying what holds the others where there are too few, and where the GPUs
+    can't be used: a run that was meant for them does not begin on the processor unasked.
     """
     count = spec.devices.pick
     if not count or spec.devices.ids:
         return spec
     from gpu_engine.devices import free, lease, sampler
 
+    if inventory.problem and inventory.source == "cpu" and not hides_all(
+            inventory.inherited_visible):
+        slots = ",".join(d.id for d in inventory.devices[:count])
+        raise UserError(f"devices.pick = {count}: no GPU can be used: {inventory.problem}. To "
+                        f"train on the processor all the same, name its slots: devices.ids={slots}")
     if count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)

@@ -67,7 +67,10 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
     found, problems = [], []
     for name in ids:
         device = inventory.find(name)
-        if device is None:
+        if device is None and name.startswith("cpu:") and inventory.source == "nvml":
+            problems.append(Problem("devices.ids", name,
+                                    "CPU slots and GPUs can't train together"))
+        elif device is None:
             problems.append(Problem("devices.ids", name,
                                     f"there is no such device here; this machine has {offered}"))
         else:

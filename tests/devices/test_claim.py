@@ -266,3 +266,23 @@ def test_looking_ends_when_asked(as_this_machine):
     plan = plan_of(*discover().devices)
     machine.add("gpu * hang 1")
     assert blocked(plan, end=lambda: True) is None
+
+
+# --- no GPU where some were meant ---------------------------------------------------------------
+
+
+def test_a_run_for_gpus_does_not_begin_on_the_processor_unasked(as_this_machine, spec, monkeypatch):
+    as_this_machine("init 18")
+    with pytest.raises(UserError, match=r"different versions.*devices\.ids=cpu:0"):
+        prepare(spec(pick=1))
+    assert prepare(spec("cpu:0")).plan.device_type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert prepare(spec(pick=1)).plan.device_type == "cpu"
+
+
+def test_slots_by_name_on_a_machine_with_gpus_and_never_both(as_this_machine, spec):
+    as_this_machine("count 2")
+    assert prepare(spec("cpu:0")).plan.device_type == "cpu"
+    assert prepare(spec(pick=2)).spec.devices.ids == ["0", "1"]
+    with pytest.raises(SpecError, match="can't train together"):
+        prepare(spec("0", "cpu:0"))

@@ -168,7 +168,7 @@ def test_nothing_allotted(as_this_machine, monkeypatch, value):
     found = devices.discover()
     assert found.source == "cpu"
     assert found.inherited_visible == value
-    assert "none of the 4 GPUs" in found.problem
+    assert "none of the 4 devices" in found.problem
 
 
 def test_indices_are_in_doubt_with_mixed_cards(as_this_machine, monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices import Device
-from gpu_engine.devices.visible import narrow, order_doubt
+from gpu_engine.devices.visible import hides_all, narrow, order_doubt
 
 GPUS = tuple(
     Device(str(i), "gpu", "A100", index=i, uuid=u)
@@ -91,3 +91,11 @@ def test_never_more_than_there_is_and_none_twice(value):
 def test_when_indices_are_ambiguous(names, value, order, doubtful):
     machine = [Device(str(i), "gpu", n, index=i) for i, n in enumerate(names)]
     assert (order_doubt(machine, value, order) is not None) == doubtful
+
+
+@pytest.mark.parametrize(("value", "meant"), [
+    (None, False), ("", True), ("-1", True), ("NoDevFiles", True), ("0", False), (" 7", False),
+    ("GPU-12", False), ("GPU-", True), ("MIG-a", False),
+])  # fmt: skip
+def test_hidden_on_purpose(value, meant):
+    assert hides_all(value) is meant

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from gpu_engine.devices import Device
 
 
 @click.command()
@@ -28,13 +33,20 @@ def command(as_json: bool) -> None:
         return
     if inventory.problem:
         click.echo(f"note: {inventory.problem}", err=True)
-    if inventory.inherited_visible is not None:
+    if inventory.inherited_visible is not None and inventory.source == "nvml":
         click.echo(f"note: CUDA_VISIBLE_DEVICES={inventory.inherited_visible} was set: only "
-                   "those are offered", err=True)
+                   "those are offered; →0 is the first of them", err=True)
+    names = {s.device.id: _numbered(s.device) for s in snapshot.samples}
+    first = max((len(n) for n in names.values()), default=4)
     width = max((len(s.device.name) for s in snapshot.samples), default=4)
     for s in snapshot.samples:
         free_or = freedom[s.device.id]
-        click.echo(f"{s.device.id:<6} {s.device.name:<{width}}  {units.share(s.utilization):>5}  "
-                   f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB  "
-                   + (free_or.state if free_or.state == free_or.reason
-                      else f"{free_or.state}: {free_or.reason}"))
+        memory = f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB"
+        why = "" if free_or.reason == free_or.state else f": {free_or.reason}"
+        click.echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
+                   f"{units.share(s.utilization):>5}  {memory}  {free_or.state}{why}")
+
+
+def _numbered(device: Device) -> str:
+    """The id, and its place in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
+    return device.id + ("" if device.visible_index is None else f"→{device.visible_index}")

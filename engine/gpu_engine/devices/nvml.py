@@ -82,7 +82,7 @@ def _look(
     if found and not offered:
         problems.append(
             f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which lets through none of the '
-            f"{len(found)} GPUs"
+            f"{len(found)} devices"
         )
     return Inventory(
         offered,

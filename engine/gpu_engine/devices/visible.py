@@ -45,6 +45,11 @@ def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
     return tuple(replace(d, visible_index=i) for i, d in enumerate(chosen))
 
 
+def hides_all(visible: str | None) -> bool:
+    """Whether somebody meant to hide every GPU: set, and its first entry can't name any."""
+    return visible is not None and not re.match(r"\s*(\+?\d|GPU-.|MIG-.)", visible)
+
+
 def order_doubt(
     devices: Sequence[Device], visible: str | None, device_order: str | None
 ) -> str | None:
