@@ -139,7 +139,8 @@ def _python(spec: RunSpec) -> list[Problem]:
     python = spec.run.python
     if python is None or shutil.which(python):
         return []
-    what = "can't be executed" if Path(python).exists() else "there is no such interpreter"
+    there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
+    what = "can't be executed" if there else "there is no such interpreter"
     return [Problem("run.python", python, what)]
 
 

@@ -35,12 +35,12 @@ and the environment that its processes get. y copies that line; v shows every pr
         yield Static(Content.styled("Reading the preset …", "$text-muted"), id="plan-text")
 
     def show_waiting(self, text: str) -> None:
-        self.border_subtitle = ""
+        self.border_title, self.border_subtitle = "What will run", ""
         self._put(Content.styled(text, "$text-muted"))
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
         """Nothing runs as long as something does not fit: no plan is shown beside that."""
-        self.border_subtitle = ""
+        self.border_title, self.border_subtitle = "What will run", ""
         lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error")
                  for p in problems[:_MOST_PROBLEMS]]
         if len(problems) > _MOST_PROBLEMS:
@@ -50,13 +50,18 @@ and the environment that its processes get. y copies that line; v shows every pr
 
     def show_plan(self, plan: LaunchPlan) -> None:
         self.border_subtitle = "y copy · v processes"
+        many = len(plan.warnings)
+        self.border_title = "What will run" + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
+                                               else "")
         gap = "      "
         first = [Content.styled(plan.batch.sentence(plan.unit), "bold"), Content(gap),
                  Content(plan.lr.sentence())]
-        lines = [Content("").join(first), _ranks(plan, gap[:3])]
+        # Warnings come before what is read least: what does not fit below can't be missed.
+        lines = [Content("").join(first),
+                 *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
+                 _ranks(plan, gap[:3])]
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
-        lines += [Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings]
         lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))
         self._put(Content("\n").join(lines))
 

@@ -39,7 +39,7 @@ class FormRow:
     fields: tuple[Field, ...]
 
 
-_MANY = ("multinode",)
+_MANY, _RANKS = ("multinode",), ("ddp", "multinode")
 _FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
 
 TASK_ROWS = (
@@ -102,8 +102,42 @@ MORE_ROWS = (
               "at the end", width=6),
         Field("train.keep", "keep", "How many of the newest checkpoints stay, at least 2",
               width=4),
-        Field("train.restarts", "restarts", "Whole-run restarts after a failure", width=4),
+        Field("train.restarts", "restarts", "Whole-run restarts from the last checkpoint after a "
+              "failure", width=4),
     )),
+    FormRow("", (
+        Field("train.eval_every", "evaluate every", "Steps between evaluations; 0: after each "
+              "epoch and at the end", width=6),
+        Field("train.best", "best by", "Evaluation value whose best checkpoint is kept too: loss, "
+              "or max:accuracy", width=14, placeholder="none"),
+    )),
+    FormRow("", (
+        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is no finite "
+              "number", options=(("stop", "stop"), ("skip", "skip"), ("continue", "go on"))),
+    )),
+    FormRow("", (
+        Field("train.hang_timeout", "hang after", "Seconds that a rank may stand still before the "
+              "run is ended with every thread's stack; longer than an evaluation or a checkpoint "
+              "takes. 0: wait for ever", width=6),
+        Field("run.grace", "grace", "Seconds that ranks get to save when asked to stop, before "
+              "they are ended", width=5),
+        Field("run.log_mb", "log MiB", "MiB of output kept a rank, and as much again of what came "
+              "before", width=5),
+    )),
+    FormRow("", (
+        Field("parallel.timeout", "wait", "Seconds that ranks wait for each other before they "
+              "give up", width=6, modes=_RANKS),
+        Field("parallel.find_unused", "unused", "Look for parameters that a step did not use; "
+              "DDP then says no error about them, and is slower",
+              options=(("false", "no"), ("true", "yes")), modes=_RANKS),
+    )),
+    FormRow("", (
+        Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it",
+              options=(("false", "off"), ("true", "on"))),
+    )),
+    FormRow("", (Field("run.python", "python", "Interpreter of the ranks, which needs torch "
+                       "alone; empty: the panel's own, or the one that your command names",
+                       width=0, placeholder="/path/to/env/bin/python"),)),
 )
 
 FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}

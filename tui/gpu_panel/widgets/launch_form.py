@@ -128,7 +128,7 @@ from field to field; left and right choose between the dots."""
 
     def _put(self, field: Field, draft: Draft) -> None:
         if field.options:
-            self._choice(field.key).value = str(draft.value(field.key))
+            self._choice(field.key).value = draft.text(field.key)
             return
         said = draft.says(field.key)
         self._input(field.key).value = draft.text(field.key) if said else ""
@@ -136,7 +136,7 @@ from field to field; left and right choose between the dots."""
     def adapt(self, draft: Draft) -> None:
         """Show the fields that the chosen mode and task have, and the defaults in empty ones."""
         mode = str(draft.value("parallel.mode"))
-        for row in (*TASK_ROWS, *ROWS):
+        for row in (*TASK_ROWS, *ROWS, *MORE_ROWS):
             shown = False
             for field in row.fields:
                 here = self._has(field, mode, draft)
