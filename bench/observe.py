@@ -1,8 +1,9 @@
 """What observing costs a person's own script: steps of about 1 ms with and without the hook.
 
-Both in one process, in short blocks that take turns, so that what else the machine does meets
-both alike; processor time of the whole process, our thread included, as others' load shifts that
-least; the figure is the median over pairs of blocks.
+Both in one process, in short blocks that take turns (with, without, without, with), so that what
+else the machine does meets both alike; processor time of the whole process, our thread included,
+as others' load shifts that least. Beside the ratio stand its parts, taken by a clock around our
+own code: they are far steadier than a difference of two loops.
 """
 
 from __future__ import annotations
@@ -15,34 +16,68 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+LOOPS = {"plain": 1.0, "accumulation over 4": 0.25, "GAN": 0.25}
+"""What is measured, and with which share of the rounds."""
 
 
-def measure(pairs: int, block: int) -> dict[str, float]:
+def _net(width: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def loop(name: str) -> Callable[[], None]:
+    """A function that does one optimizer step (of the GAN: one of both) in about 1 ms."""
+    import torch
+    from torch.nn import functional
+
+    torch.manual_seed(0)
+    y = torch.randint(0, 10, (64,))
+    if name == "GAN":
+        x = torch.randn(32, 784)
+        nets = [_net(192), _net(192)]
+        both = [torch.optim.SGD(net.parameters(), lr=0.01) for net in nets]
+
+        def step() -> None:
+            for net, optimizer in zip(nets, both, strict=True):
+                optimizer.zero_grad()
+                functional.cross_entropy(net(x), y[:32]).backward()
+                optimizer.step()
+        return step
+    parts = 4 if name.startswith("accumulation") else 1
+    x, y = torch.randn(64 // parts, 784), y[:64 // parts]
+    net = _net(448)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(parts):
+            functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return step
+
+
+def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
     """Run inside a process that has the hook. Figures in microseconds a step."""
     import torch
     from torch.optim import optimizer as optim
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     ours = sys.modules["_gpu_panel.worker.observe"]
     wrapped, original = torch.autograd.backward, torch.autograd.backward.__wrapped__
     hooks = [optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks]
     kept = [dict(h) for h in hooks]
-    width = 448
-    model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(),
-                                torch.nn.Linear(width, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = torch.randn(64, 784), torch.randint(0, 10, (64,))
+    step = loop(name)
 
     def steps() -> float:
         """Microseconds a step."""
         began = time.process_time()
         for _ in range(block):
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step()
         return (time.process_time() - began) / block * 1e6
 
     def switch(on: bool) -> None:
@@ -58,39 +93,97 @@ def measure(pairs: int, block: int) -> dict[str, float]:
 
     steps()
     bare, observed = [], []
-    for i in range(pairs):
-        for on in ((False, True) if i % 2 else (True, False)):
+    for i in range(rounds):
+        times: dict[bool, float] = {True: 0.0, False: 0.0}
+        for on in ((True, False, False, True) if i % 2 else (False, True, True, False)):
             switch(on)
-            (observed if on else bare).append(steps())
+            times[on] += steps() / 2
+        observed.append(times[True])
+        bare.append(times[False])
     ratios = [o / b for o, b in zip(observed, bare, strict=True)]
-    return {"bare": statistics.median(bare), "observed": statistics.median(observed),
-            "ratio": statistics.median(ratios),
-            "low": statistics.quantiles(ratios, n=4)[0],
-            "high": statistics.quantiles(ratios, n=4)[2], "pairs": pairs, "block": block}
+    switch(True)
+    return {"loop": name, "bare": statistics.median(bare), "rounds": rounds, "block": block,
+            "ratios": statistics.quantiles(ratios, n=4), "parts": _parts(step, 10 * block)}
+
+
+def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
+    """Microseconds a step in our own code: around `backward`, in both hooks, in our thread."""
+    import torch
+    from torch.optim import optimizer as optim
+
+    clock, spent = time.perf_counter_ns, {"backward": 0, "hooks": 0, "thread": 0, "clock": 0}
+
+    def timed(part: str, function: Any) -> Any:
+        def run(*args: Any) -> None:
+            began = clock()
+            function(*args)
+            spent[part] += clock() - began
+        return run
+
+    wrapped = torch.autograd.backward
+    cell = dict(zip(wrapped.__code__.co_freevars, wrapped.__closure__, strict=True))["original"]
+    original = cell.cell_contents
+
+    def inner(*args: Any, **kwargs: Any) -> None:
+        began = clock()
+        original(*args, **kwargs)
+        spent["backward"] -= clock() - began
+
+    def outer(*args: Any, **kwargs: Any) -> None:
+        began = clock()
+        wrapped(*args, **kwargs)
+        spent["backward"] += clock() - began
+
+    rec = sys.modules["_gpu_panel.worker.observe"].observer.rec
+    tick = rec._tick
+
+    def timed_tick() -> None:
+        began = time.thread_time_ns()
+        tick()
+        spent["thread"] += time.thread_time_ns() - began
+
+    cell.cell_contents, torch.autograd.backward, rec._tick = inner, outer, timed_tick
+    for hooks in (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks):
+        for key, hook in list(hooks.items()):
+            hooks[key] = timed("hooks", hook)
+    nothing = timed("clock", lambda *args: None)
+    for _ in range(count):
+        step()
+        nothing()
+    return {part: max(ns, 0) / count / 1000 for part, ns in spent.items()}
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument("--block", type=int, default=200)
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=50, help="of four blocks each")
+    parser.add_argument("--block", type=int, default=200, help="steps")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     args = parser.parse_args(argv or [])
     if args.inside:
-        print(json.dumps(measure(args.pairs, args.block)))  # noqa: T201
+        print(json.dumps(measure(args.inside, args.rounds, args.block)))  # noqa: T201
         return
+    for name, share in LOOPS.items():
+        found = _in_a_process(name, max(round(args.rounds * share), 4), args.block)
+        low, median, high = found["ratios"]
+        parts = found["parts"]
+        print(f"observing a script, {name}: {found['bare']:.0f} µs a step without; median "  # noqa: T201
+              f"ratio {median:.4f} (quartiles {low:.4f} to {high:.4f}) over {found['rounds']} "
+              f"rounds of 4 × {found['block']} steps; in our own code {parts['backward']:.1f} µs "
+              f"around backward(), {parts['hooks']:.1f} in hooks, {parts['thread']:.1f} in our "
+              f"thread (a clock: {parts['clock']:.1f})", flush=True)
+
+
+def _in_a_process(name: str, rounds: int, block: int) -> dict[str, Any]:
     from gpu_engine.plan_processes import HOOK
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ranks").mkdir()
         out = subprocess.run(
-            [sys.executable, __file__, "--inside", "--pairs", str(args.pairs), "--block",
-             str(args.block)], check=True, capture_output=True, text=True,
+            [sys.executable, __file__, "--inside", name, "--rounds", str(rounds), "--block",
+             str(block)], check=True, stdout=subprocess.PIPE, text=True,
             env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": folder, "GPU_PANEL_RANK": "0",
                               "OMP_NUM_THREADS": "1"})
-    found = json.loads(out.stdout)
-    print("observing a script: {bare:.0f} µs a step without, {observed:.0f} µs with; "  # noqa: T201
-          "median ratio {ratio:.4f} (quartiles {low:.4f} to {high:.4f}) over {pairs} pairs of "
-          "{block} steps".format(**found))
+    return json.loads(out.stdout)
 
 
 if __name__ == "__main__":

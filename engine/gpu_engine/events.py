@@ -35,15 +35,17 @@ from typing import Any
 KINDS = ("start", "schedule", "step", "memory", "metric", "eval", "checkpoint", "phase",
          "warning", "error", "end")
 
+_encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
 
 def encode(kind: str, fields: dict[str, Any], *, t: float | None = None) -> bytes:
     """One event as a line, newline included. Values not finite become strings."""
     event = {"t": round(time.time() if t is None else t, 3), "kind": kind}
     event.update(fields)
     try:
-        text = json.dumps(event, allow_nan=False, separators=(",", ":"))
+        text = _encoded(event)
     except ValueError:
-        text = json.dumps(strict(event), allow_nan=False, separators=(",", ":"))
+        text = _encoded(strict(event))
     return text.encode() + b"\n"
 
 

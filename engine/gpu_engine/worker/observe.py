@@ -31,7 +31,9 @@ from typing import Any
 
 import torch
 
-from . import observe_script
+from . import observe_loss, observe_rank, observe_script
+
+RUNNING, BACKWARD, OPTIMIZER = observe_rank.DOING
 
 observer: observe_script.Observer
 _is_compiling = torch.compiler.is_compiling
@@ -48,16 +50,33 @@ def _seen(what: Callable[..., None], *args: Any) -> None:
 def _wrap_backward() -> Any:
     original = torch.autograd.backward
     inside = torch._C._current_graph_task_id
+    tensor, most = torch.Tensor, observe_loss.MOST
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if observer.off or inside() != -1:
+        o = observer
+        if o.off or inside() != -1:
             return original(*args, **kwargs)
-        rec = observer.backward(args[0] if args else kwargs.get("tensors"),
+        rec = o.rec
+        # Nearly every call of a loop on the CPU; what `o.backward` does, in few steps.
+        if o.ready and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
+                and type(args[0]) is tensor and args[0].is_cpu and len(o.losses.parts) < most:
+            try:
+                loss = args[0].item()
+            except Exception:  # noqa: BLE001 - no scalar: torch says so itself
+                loss = None
+            if type(loss) is float:
+                o.losses.parts.append(loss)
+                rec.phase = BACKWARD
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    rec.phase = RUNNING
+        rec = o.backward(args[0] if args else kwargs.get("tensors"),
                                 args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
         if rec is None:
             return original(*args, **kwargs)
-        before, rec.phase = rec.phase, "backward"
+        before, rec.phase = rec.phase, BACKWARD
         try:
             return original(*args, **kwargs)
         finally:
@@ -77,6 +96,7 @@ def _wrap_scaler() -> list[Any]:
     def observed_scale(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
         if result is not outputs and not observer.off:
+            observer.ready = False
             _seen(observer.losses.scaled, result, outputs, self._scale)
         return result
 
@@ -84,7 +104,7 @@ def _wrap_scaler() -> list[Any]:
     def observed_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = observer.stepped
         result = step(self, optimizer, *args, **kwargs)
-        if observer.stepped == before and not observer.off:
+        if observer.stepped == before and not (observer.off or observer.losses.plain):
             _seen(observer.skipped)
         return result
 
@@ -95,13 +115,48 @@ def _wrap_scaler() -> list[Any]:
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     # While torch.compile traces a step, there is nothing here to trace. It gets no further than
     # this: what comes next in every step breaks its graph.
-    if not _is_compiling() and not observer.off:
-        observer.step_begins(optimizer)
+    if _is_compiling():
+        return
+    o = observer
+    if o.ready and not o.here.steps:
+        o.here.steps = 1
+        o.rec.phase = OPTIMIZER
+    elif not o.off:
+        o.step_begins(optimizer)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not observer.off:
-        observer.step_ends(optimizer)
+    o = observer
+    here = o.here
+    if o.off or not here.steps:
+        return
+    if o.ready and here.steps == 1 and not here.closed:
+        # Nearly every step of a loop on the CPU; what `o.step_ends` does, in few steps.
+        parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
+        if mine is not None and mine.ref() is optimizer:
+            try:
+                loss, rate = sum(parts), optimizer.param_groups[0]["lr"]
+            except Exception:  # noqa: BLE001 - unknown or not there yet
+                loss = rate = None
+            if type(loss) is float and type(rate) is float:
+                rec = o.rec
+                if mine.index == 0:
+                    rec.step_now = mine.steps = mine.steps + 1
+                elif o.optimizers.beside(mine):
+                    mine.steps += 1
+                else:
+                    o.step_ends(optimizer)
+                    return
+                here.steps = 0
+                rec.phase = RUNNING
+                parts.clear()
+                if rate is mine.lr and mine.index == 0:
+                    rec.queue.append(loss)
+                else:
+                    mine.lr = rate
+                    rec.queue.append((mine.index, loss, rate))
+                return
+    o.step_ends(optimizer)
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:

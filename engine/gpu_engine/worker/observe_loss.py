@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 _SLOTS = 4096
+MOST = 1000
+"""Losses of one step that are kept apart."""
 _EMPTY = 0x7FF4_DEAD_BEEF_0001
 """The bits of a slot that nothing has arrived in: a NaN that no conversion to double gives."""
 
@@ -89,8 +91,8 @@ class Losses:
     """Adds up what is differentiated between two steps."""
 
     def __init__(self) -> None:
-        self._parts: list[Any] = []
-        self._unknown = False
+        self.parts: list[Any] = []
+        """A float for what is known now, slots for what is on its way, None: has no number."""
         self.plain = True
         """Whether no GradScaler is between, so that what is differentiated is what counts."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
@@ -98,7 +100,7 @@ class Losses:
         self._ring: _Ring | None = None
 
     def __len__(self) -> int:
-        return len(self._parts) + self._unknown
+        return len(self.parts)
 
     def add(self, tensors: Any, gradients: Any) -> None:
         """`backward(tensors, gradients)` is about to run."""
@@ -106,20 +108,16 @@ class Losses:
                 and tensors.is_cpu and tensors.numel() == 1:
             value = tensors.item()  # nearly always; in few steps, as steps may be short
             if type(value) is float:
-                self._parts.append(value)
-                if len(self._parts) > 1000 and self._ring is None:  # calls without steps
-                    self._parts[:] = [sum(self._parts)]
+                self.parts.append(value)
+                if len(self.parts) > MOST and self._ring is None:  # calls without steps
+                    self.parts[:] = [None if None in self.parts else sum(self.parts)]
                 return
         if isinstance(tensors, torch.Tensor):
             tensors, gradients = (tensors,), (gradients,)
         elif gradients is None or isinstance(gradients, torch.Tensor):
             gradients = (gradients,) * len(tensors)
         for tensor, gradient in zip(tensors, gradients):  # noqa: B905 - Python 3.9
-            part = self._part(tensor, gradient)
-            if part is None:
-                self._unknown = True
-            else:
-                self._parts.append(part)
+            self.parts.append(self._part(tensor, gradient))
         self._scale = None
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
@@ -136,15 +134,15 @@ class Losses:
     def take(self) -> float | Later | None:
         """The sum since the last `take`; None: nothing, or something that has no number. Who takes
         a Later must take its value too."""
-        parts = self._parts
-        if len(parts) == 1 and self.plain and not self._unknown and type(parts[0]) is float:
+        parts = self.parts
+        if len(parts) == 1 and self.plain and type(parts[0]) is float:
             return parts.pop()
-        self._parts = []
-        unknown, self._unknown = self._unknown, False
+        self.parts = []
         self._scaled.clear()
+        known = None not in parts
         if any(isinstance(p, tuple) for p in parts):
-            return Later(self._ring, parts, not unknown)
-        return None if unknown or not parts else sum(parts)
+            return Later(self._ring, [p for p in parts if p is not None], known)
+        return sum(parts) if known and parts else None
 
     def read(self, value: torch.Tensor) -> float | Later | None:
         """A tensor of one element as a number, now or later."""

@@ -16,12 +16,72 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import events, procs
 from . import memory, observe_loss, recorder
 
+DOING = "running", "backward", "optimizer"
+"""What a rank of a script may be doing; compared by identity."""
+
+_TICK = 0.2
+_EACH_LOSS_UP_TO = 40  # as many a second as of the engine's own ranks
 _OTHERS = 8  # optimizers beside the first whose losses are kept
+
+
+class Step(NamedTuple):
+    """One step of an optimizer. Loss and norm: a number, one that comes later, or None."""
+
+    index: int
+    name: str
+    step: int
+    loss: Any
+    lr: float | None
+    norm: Any
+
+    @property
+    def arrived(self) -> bool:
+        return observe_loss.arrived(self.loss) and observe_loss.arrived(self.norm)
+
+
+class Named(NamedTuple):
+    """Named values, some of which may come later; one without a name is only waited for."""
+
+    step: int
+    values: dict[str, Any]
+
+    @property
+    def arrived(self) -> bool:
+        return all(map(observe_loss.arrived, self.values.values()))
+
+
+class _Span:
+    """Steps of one optimizer that make one event. What they don't say is as it was before."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.name = ""
+        self.step = 0
+        self.lr: float | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.n = 0
+        self.losses: list[float] = []
+        self.norm: float | None = None
+
+    def took(self, loss: float) -> None:
+        self.step += 1
+        self.n += 1
+        self.losses.append(loss)
+
+    def took_at_length(self, step: Step) -> None:
+        self.index, self.name, self.step, *_, self.lr, _ = step
+        self.n += 1
+        loss = observe_loss.taken(step.loss)
+        if loss is not None:
+            self.losses.append(loss)
+        self.norm = observe_loss.taken(step.norm)
 
 
 class Watcher(recorder.Recorder):
@@ -36,11 +96,14 @@ class Watcher(recorder.Recorder):
         self._run_folder = run
         self._pid = os.getpid()
         self._gone = _thread.allocate_lock()
+        self._stop = _thread.allocate_lock()
         self.started = False
         """Whether the thread runs."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._claimed = False
         self._given_up = False
+        self._spans = {0: _Span()}
+        """By the optimizer's number, the first's first."""
 
     # --- who may write -------------------------------------------------------------------------
 
@@ -70,14 +133,14 @@ class Watcher(recorder.Recorder):
     def let_go(self) -> None:
         """Write no more, and free the rank for others."""
         self._given_up = True
-        self._queue.clear()
+        self.queue.clear()
         with contextlib.suppress(OSError):
             os.close(self._file)
 
     # --- the thread ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._done.clear()
+        self._stop.acquire(blocking=False)
         self._gone.acquire()
         self.started = True
         _thread.start_new_thread(self._run, ())
@@ -85,7 +148,7 @@ class Watcher(recorder.Recorder):
     def pause(self) -> None:
         """End the thread for now, within a moment."""
         if self.started:
-            self._done.set()
+            self._stop.release()
             if self._gone.acquire(timeout=2.0):
                 self._gone.release()
                 self.started = False
@@ -94,6 +157,9 @@ class Watcher(recorder.Recorder):
         self.pause()
         with self._lock:
             self._flush()
+
+    def _wait(self) -> bool:
+        return self._stop.acquire(timeout=_TICK)  # the least that can wake a thread
 
     def _run(self) -> None:
         try:
@@ -118,64 +184,68 @@ class Watcher(recorder.Recorder):
 
     # --- what is observed ----------------------------------------------------------------------
 
-    def took(self, *step: Any) -> None:
-        """An optimizer's step: the optimizer's number and name, the step's, the loss, the learning
-        rate, the gradients' norm. Loss and norm: a number, one that comes later, or None."""
-        self._queue.append(("step", *step))
+    # There is an entry of the queue for each step, so it is small: a float is the loss of one more
+    # step of the first optimizer; a tuple, an optimizer's number, the loss of one more step of it
+    # and its learning rate.
+
+    def took(self, step: Step) -> None:
+        """A step of an optimizer of which more is to be told than that."""
+        self.queue.append(step)
 
     def forget(self, value: Any) -> None:
         """Nobody wants this number; what is on its way still has to arrive."""
         if isinstance(value, observe_loss.Later):
-            self._queue.append(("drop", value))
+            self.queue.append(Named(0, {"": value}))
 
     def metric(self, values: dict[str, Any]) -> None:
-        self._queue.append(("metric", self.step_now,
-                            {k: read(v) for k, v in values.items()}))
+        self.queue.append(Named(self.step_now, {k: read(v) for k, v in values.items()}))
 
     def _flush(self) -> None:
-        steps: dict[int, list[tuple]] = {}
         lines: list[bytes] = []
+        queue, spans = self.queue, self._spans
+        first = spans[0]
 
         def end_steps() -> None:
-            if steps:
-                lines.append(self._observed(steps))
-                steps.clear()
+            if any(span.n for span in spans.values()):
+                lines.append(self._observed())
+                for span in spans.values():
+                    span.clear()
 
-        while self._queue:
-            item = self._queue[0]
-            if item[0] == "step" and type(item[4]) is float and item[6] is None:
-                steps.setdefault(item[1], []).append((*item[2:6], None))
-                self._queue.popleft()
-                continue
-            if not _all_here(item):
+        while queue:
+            item = queue[0]
+            if type(item) is float:
+                first.took(item)
+            elif type(item) is tuple:
+                span = spans[item[0]]
+                span.lr = item[2]
+                span.took(item[1])
+            elif not item.arrived:
                 break
-            self._queue.popleft()
-            if item[0] == "step":
-                loss, norm = observe_loss.taken(item[4]), observe_loss.taken(item[6])
-                steps.setdefault(item[1], []).append((*item[2:4], loss, item[5], norm))
-            elif item[0] == "metric":
-                end_steps()  # in the order in which they happened
-                values = {k: recorder._read(observe_loss.taken(v)) for k, v in item[2].items()}
-                lines.append(events.encode("metric", {"step": item[1], **values}))
+            elif type(item) is Step:
+                spans.setdefault(item.index, _Span()).took_at_length(item)
             else:
-                item[1].take()
+                values = {k: observe_loss.taken(v) for k, v in item.values.items()}
+                if "" not in values:
+                    end_steps()  # in the order in which they happened
+                    lines.append(events.encode("metric", {
+                        "step": item.step, **{k: recorder._read(v) for k, v in values.items()}}))
+            queue.popleft()
         end_steps()
         if lines and not self._given_up:
             self._out.write(*lines)
 
-    def _observed(self, steps: dict[int, list[tuple]]) -> bytes:
-        first = steps.pop(0, [])
-        step, lr, norm = (first[-1][1], first[-1][3], first[-1][4]) if first \
-            else (self.step_now, None, None)
-        fields: dict[str, Any] = {"step": step, "n": len(first), "lr": lr,
+    def _observed(self) -> bytes:
+        first, *more = self._spans.values()
+        others = [span for span in more if span.n]
+        fields: dict[str, Any] = {"step": first.step, "n": first.n, "lr": first.lr,
                                   "skipped": self.skipped}
         fields |= _losses(first)
-        if norm is not None:
-            fields["grad_norm"] = recorder._short(norm)
-        if steps:
+        if first.norm is not None:
+            fields["grad_norm"] = recorder._short(first.norm)
+        if others:
             fields["others"] = {
-                str(index): {"name": seen[-1][0], "step": seen[-1][1], "n": len(seen)}
-                | _losses(seen) for index, seen in steps.items() if index <= _OTHERS}
+                str(span.index): {"name": span.name, "step": span.step, "n": span.n}
+                | _losses(span) for span in others if span.index <= _OTHERS}
         return events.encode("step", fields)
 
     def _memory(self) -> dict[str, Any]:
@@ -248,16 +318,8 @@ def error_fields(err: BaseException) -> dict[str, Any]:
     return fields
 
 
-def _all_here(item: tuple) -> bool:
-    if item[0] == "step":
-        return observe_loss.arrived(item[4]) and observe_loss.arrived(item[6])
-    if item[0] == "metric":
-        return all(map(observe_loss.arrived, item[2].values()))
-    return item[1].arrived
-
-
-def _losses(steps: list[tuple]) -> dict[str, Any]:
-    return recorder.losses_of([s[2] for s in steps if s[2] is not None])
+def _losses(span: _Span) -> dict[str, Any]:
+    return recorder.losses_of(span.losses, _EACH_LOSS_UP_TO)
 
 
 def _int(text: str | None, default: Any) -> Any:

@@ -20,6 +20,7 @@ import torch
 
 from . import observe_loss, observe_optimizers, observe_rank, recorder
 
+RUNNING, _, OPTIMIZER = observe_rank.DOING
 ALONE = 100  # calls of backward() without any step
 _FAULTS = 5  # of our own, after which we keep out of it
 _HOOKS = str(Path(__file__).with_name("observe.py"))
@@ -44,11 +45,14 @@ class Observer:
         self.tried = False
         """Whether this process has tried to become a rank."""
         self.off = False
+        self.ready = False
+        """Whether a rank is recorded, has stepped and there is nothing particular about it, so
+        that its loop can be seen in the few steps that `observe` takes."""
         self.stepped = 0
-        """Steps of all optimizers."""
+        """Steps of all optimizers, but for those seen while `ready`."""
         self._began = time.monotonic()
-        self._here = _Here()
-        self._optimizers = observe_optimizers.Optimizers()
+        self.here = _Here()
+        self.optimizers = observe_optimizers.Optimizers()
         self._alone = 0
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
@@ -62,7 +66,7 @@ class Observer:
         self.rec = observe_rank.Watcher(self._path(who["rank"]), self.run)
         self.rank = who["rank"]
         recorder.current = self.rec
-        self.rec.phase = "running"
+        self.rec.phase = RUNNING
         self.rec.begin()
 
     def become(self, tensor: Any = None) -> None:
@@ -136,10 +140,10 @@ class Observer:
                 return None
             if not rec.started:
                 rec.begin()  # after a fork
-            if self._here.steps:
-                if self._here.closed:
+            if self.here.steps:
+                if self.here.closed:
                     return rec
-                self._here.closed = True
+                self.here.closed = True
             elif not self.stepped:
                 self._without_steps()
             self.losses.add(tensors, gradients)
@@ -153,19 +157,19 @@ class Observer:
                 self.become()
             if self.rec is None:
                 return
-            here = self._here
+            here = self.here
             if here.steps and _wrappers_on_stack() <= 1:
                 here.steps = 0  # the one before was left by an exception
             here.steps += 1
             if here.steps == 1:
                 here.closed = False
-                self.rec.phase = "optimizer"
+                self.rec.phase = OPTIMIZER
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
     def step_ends(self, optimizer: Any) -> None:
         try:
-            here = self._here
+            here = self.here
             rec = self.rec
             if rec is None or not here.steps:
                 return
@@ -173,17 +177,16 @@ class Observer:
             if here.steps:
                 return
             self.stepped += 1
-            rec.phase = "running"
+            here.closed = False
+            rec.phase = RUNNING
             loss = self.losses.take()
             if not self.losses.plain and _found_inf(optimizer):
                 rec.skipped += 1
                 rec.forget(loss)
                 return
-            mine = self._optimizers.last
-            if mine.ref() is not optimizer:
-                mine = self._optimizers.which(optimizer, loss)
-                if mine is None:
-                    return
+            mine = self.optimizers.which(optimizer, loss)
+            if mine is None:
+                return
             mine.steps += 1
             norm = None
             if mine.index == 0:
@@ -191,8 +194,10 @@ class Observer:
                 if self._norm:
                     norm = self._norm_of(optimizer)
             lr = optimizer.param_groups[0].get("lr")
-            rec.took(mine.index, mine.name, mine.steps, loss,
-                     lr if type(lr) is float else _number(lr), norm)
+            rec.took(observe_rank.Step(mine.index, mine.name, mine.steps, loss,
+                                       lr if type(lr) is float else _number(lr), norm))
+            mine.lr = lr if type(lr) is float else None
+            self.ready = rec.started and self.losses.plain and not (self.off or self._norm)
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
@@ -216,7 +221,7 @@ class Observer:
 
     def _step_alone(self, step: int) -> None:
         self.rec.step_now = step
-        self.rec.took(0, "backward", step, self.losses.take(), None, None)
+        self.rec.took(observe_rank.Step(0, "backward", step, self.losses.take(), None, None))
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
@@ -235,6 +240,7 @@ class Observer:
         with contextlib.suppress(Exception):
             self._faults += 1
             self.off = self._faults >= _FAULTS
+            self.ready = False
             text = f"observing: {type(err).__name__}: {err}"
             if self.off:
                 text += "; no more is observed of this process"
@@ -250,6 +256,7 @@ class Observer:
                            step=self.rec.step_now)
 
     def before_fork(self) -> None:
+        self.ready = False
         if self.rec is not None:
             self.rec.pause()
 
@@ -262,18 +269,20 @@ class Observer:
 
     def in_child(self) -> None:
         """A fork of a rank is no rank, until it trains itself."""
+        self.ready = False
         rec, self.rec = self.rec, None
         recorder.current = None
         self.tried = self.off = False
         self.losses = observe_loss.Losses()
-        self._optimizers = observe_optimizers.Optimizers()
+        self.optimizers = observe_optimizers.Optimizers()
         self._alone = self.stepped = 0
-        self._here = _Here()
+        self.here = _Here()
         if rec is not None:
             rec.let_go()
 
     def finish(self) -> None:
         """The interpreter ends. How, only the exit status will tell."""
+        self.ready = False
         rec = self.rec
         if rec is None:
             return

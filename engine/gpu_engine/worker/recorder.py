@@ -50,7 +50,7 @@ class Recorder:
         """Called at each tick, in the recorder's thread."""
         self._out = _Patient(path, self._complain)
         self._lock = threading.RLock()
-        self._queue: deque[tuple] = deque()
+        self.queue: deque[Any] = deque()
         self._losses: _PinnedLosses | None = None
         self._devices: list[Any] = []
         self._echo = _Echo() if echo else None
@@ -83,15 +83,15 @@ class Recorder:
                 self._note(step, value)
         else:
             value = self._losses.put(loss)
-        self._queue.append((step, epoch, value, lr, examples, wait, time.monotonic()))
+        self.queue.append((step, epoch, value, lr, examples, wait, time.monotonic()))
 
     def mark(self) -> None:
         """Training goes on from here: what came between is no part of the rates."""
-        self._queue.append((time.monotonic(),))
+        self.queue.append((time.monotonic(),))
 
     def metric(self, values: dict[str, Any]) -> None:
         """Named values of the present step. Tensors are read later, in the other thread."""
-        self._queue.append((self.step_now, {k: _hold(v) for k, v in values.items()}))
+        self.queue.append((self.step_now, {k: _hold(v) for k, v in values.items()}))
 
     def write(self, kind: str, **fields: Any) -> None:
         """An event that is written at once, after everything that came before it."""
@@ -116,7 +116,7 @@ class Recorder:
     # --- the other thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._done.wait(_TICK):
+        while not self._wait():
             try:
                 self._tick()
             except Exception as err:  # noqa: BLE001 - a fault in telemetry never ends training
@@ -124,6 +124,10 @@ class Recorder:
                 if text != self._complaint:  # ten times a second would fill the log
                     self._complain(text)
                 self._complaint = text
+
+    def _wait(self) -> bool:
+        """Until the next tick; True: there is none."""
+        return self._done.wait(_TICK)
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with the record itself."""
@@ -149,8 +153,8 @@ class Recorder:
 
     def _flush(self) -> None:
         steps, lines = [], []
-        while self._queue:
-            item = self._queue[0]
+        while self.queue:
+            item = self.queue[0]
             if len(item) < 3 and steps:  # in the order in which they happened
                 lines.append(self._steps(steps))
                 steps = []
@@ -169,7 +173,7 @@ class Recorder:
                     if loss is not None and not math.isfinite(loss):
                         self._note(item[0], loss)
                 steps.append((*item[:2], loss, *item[3:]))
-            self._queue.popleft()
+            self.queue.popleft()
         if steps:
             lines.append(self._steps(steps))
         if lines:
@@ -206,15 +210,18 @@ class Recorder:
         return fields
 
 
-def losses_of(losses: list[float]) -> dict[str, Any]:
+def losses_of(losses: list[float], each_up_to: int = _EACH_LOSS_UP_TO) -> dict[str, Any]:
     """The fields of a step event that say what these losses were."""
     if not losses:
         return {}
-    fields: dict[str, Any] = {"loss": _short(sum(losses) / len(losses))}
-    if len(losses) <= _EACH_LOSS_UP_TO:
+    total = sum(losses)
+    fields: dict[str, Any] = {"loss": _short(total / len(losses))}
+    if len(losses) <= each_up_to:
         fields["losses"] = [_short(x) for x in losses]
     else:
-        finite = [x for x in losses if math.isfinite(x)] or losses
+        finite = losses
+        if not math.isfinite(total):
+            finite = [x for x in losses if math.isfinite(x)] or losses
         fields["loss_min"], fields["loss_max"] = _short(min(finite)), _short(max(finite))
     return fields
 
