@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpu_engine.devices import DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.devices import Device, DeviceProcess, Inventory, Sample, Snapshot
 from gpu_engine.devices.free import judge_all
 from gpu_panel.history import History
 from gpu_panel.widgets.device_lines import Look, bar, build
@@ -108,6 +108,14 @@ def test_the_small_curve_comes_where_there_is_room(width, there):
     assert ("2 min" in said) is there
     assert ("▅▅▅▅▅▅▅▅" in said) is there
     assert max(map(len, said.splitlines())) <= width
+
+
+def test_of_a_slice_its_size_is_read_first():
+    card = gpus(1).devices[0]
+    part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)
+    machine = Inventory((card, part), "nvml")
+    said = text(Look(machine, Snapshot(1.0, (Sample(card), Sample(part)))), 60)
+    assert "1:2  1g.10gb of" in said
 
 
 def test_the_table_sorts_free_ones_first_and_the_unknown_last():

@@ -120,8 +120,11 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
 
 
 def _name(device: Device) -> str:
-    """The card's name; that it is NVIDIA's goes without saying."""
-    return clean(device.name).removeprefix("NVIDIA ")
+    """The card's name; that it is NVIDIA's goes without saying. A slice's size comes first, as
+    the end is what there may be no room for."""
+    name = clean(device.name).removeprefix("NVIDIA ")
+    card, mig, size = name.partition(" MIG ")
+    return f"{size.partition(' ')[0]} of {card}" if device.kind == "mig" and mig else name
 
 
 def _header(c: Columns) -> Line:

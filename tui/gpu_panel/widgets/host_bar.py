@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -56,9 +57,10 @@ def _long(parts: list[str], gap: str) -> int:
 def _machine(inventory: Inventory | None) -> list[str]:
     if inventory is None:
         return ["…"]
-    count = len(inventory.devices)
-    kind = "CPU slot" if inventory.source == "cpu" else "GPU"
-    out = [f"{count} {kind}{'' if count == 1 else 's'}"]
+    names = {"gpu": "GPU", "mig": "MIG slice", "cpu": "CPU slot"}
+    counts = Counter(d.kind for d in inventory.devices)
+    out = [" + ".join(f"{n} {names[kind]}{'' if n == 1 else 's'}"
+                      for kind, n in sorted(counts.items()))]
     if inventory.driver:
         out.append(f"driver {clean(inventory.driver)}")
     if inventory.cuda:
