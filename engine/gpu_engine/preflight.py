@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from gpu_engine.devices import Device, Inventory, Snapshot
 from gpu_engine.errors import Problem, UserError
 from gpu_engine.plan_check import check
 from gpu_engine.spec import RunSpec
+
+_PATIENCE = 1.0
+"""Seconds in which a process may leave a GPU by itself: a run before this one that ends now."""
 
 
 def check_all(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
@@ -49,15 +53,28 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
 def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
              ) -> tuple[list[Problem], tuple[str, ...]]:
     """Named GPUs that can't be used or that others compute on, which only sharing on purpose
-    allows; and what is in doubt about the rest. `looks`: newest last; without any, one is taken.
+    allows; and what is in doubt about the rest. `looks`: newest last; without any, some are taken
+    until nothing is in the way, for `_PATIENCE` at most.
     """
     gpus = _gpus(spec, inventory)
     if not gpus or spec.devices.share:
         return [], ()
-    from gpu_engine.devices import free, sampler
+    if looks:
+        return _judged(gpus, looks[-1])
+    from gpu_engine.devices import sampler
 
-    shot = looks[-1] if looks else \
-        sampler.take_several(replace(inventory, devices=tuple(gpus)), looks=0)[-1]
+    end = time.monotonic() + _PATIENCE
+    while True:
+        found = _judged(gpus, sampler.take_several(replace(inventory, devices=tuple(gpus)),
+                                                   looks=0)[-1])
+        if not found[0] or time.monotonic() >= end:
+            return found
+        time.sleep(0.2)
+
+
+def _judged(gpus: Sequence[Device], shot: Snapshot) -> tuple[list[Problem], tuple[str, ...]]:
+    from gpu_engine.devices import free
+
     problems, doubts = [], []
     for device in gpus:
         sample = shot.of(device.id)

@@ -71,6 +71,12 @@ def test_a_named_gpu_that_another_computes_on_takes_a_word_more(as_this_machine,
     prepare(spec("0", "1", share=True))
 
 
+def test_a_run_right_after_another_waits_for_its_end(as_this_machine, spec, bob):
+    machine = as_this_machine(f"gpu 0 proc {bob} {GIB}")
+    threading.Timer(0.3, machine.set).start()
+    prepare(spec("0"))
+
+
 def test_one_that_is_picked_is_free_or_not_picked(as_this_machine, spec, bob):
     as_this_machine("count 2", f"gpu 0 proc {bob} {GIB}")
     assert prepare(spec(pick=1)).spec.devices.ids == ["1"]
