@@ -32,3 +32,12 @@ def boot_id() -> str | None:
 def alive(pid: int | None, ticks: int | None) -> bool:
     """Whether the process known by pid and start ticks still runs."""
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
+
+
+def suspended(pid: int) -> bool:
+    """Whether the process was stopped by a signal (SIGSTOP, ctrl+z) and waits for SIGCONT."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]

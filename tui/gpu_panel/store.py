@@ -9,17 +9,16 @@ of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_engine import remains
 from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.follow import Progress, RankView, progress
 from gpu_engine.runs import AttemptRecord, Run, State
+from gpu_panel import run_look
 from gpu_panel.widgets.series import RankSeries, Series
 
 BATCH = 0.02
@@ -95,6 +94,8 @@ class RunStore:
         """(step, rank) of the first loss that was not finite."""
         self.launchers: list[str] = []
         """Names of the logs that launchers write, one a node: "node0"."""
+        self.suspended: dict[int, int] = {}
+        """Rank → pid, of silent ranks that a signal has stopped."""
         self.left: list[int] = []
         """Pids that still run of a lost run."""
         self.misshapen = 0
@@ -152,7 +153,7 @@ class RunStore:
             now = time.monotonic()
             if now - looked >= 1.0 or not self._tails:
                 looked = now
-                self._look(*await asyncio.to_thread(self._ask))
+                self._look(await asyncio.to_thread(self._ask))
             fresh = await asyncio.to_thread(self._read)
             if fresh:
                 self.fold(fresh)
@@ -170,24 +171,19 @@ class RunStore:
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""
-        self._look(*await asyncio.to_thread(self._ask))
+        self._look(await asyncio.to_thread(self._ask))
 
-    def _ask(self) -> tuple[State, list[int], dict[str, Any], list[int]]:
-        """In a thread: the run's state, its ranks, its plan, what is left of it. OSError does
-        not get out."""
-        ranks: list[int] = []
-        with contextlib.suppress(OSError):
-            ranks = self.run.ranks()
-            self.launchers = sorted(p.stem for p in self.run.path.glob("node*.log"))
-        state = self.run.state()
-        again = self.state is not None and state.attempt != self.state.attempt  # resumed: replanned
-        left = remains.processes(self.run) if state.state == "lost" else []
-        return state, ranks, self.plan if self.plan and not again else self.run.plan(), left
+    def _ask(self) -> run_look.Seen:
+        """In a thread."""
+        return run_look.look(self.run, self.plan, self.state.attempt if self.state else None,
+                             list(self.ranks.values()))
 
-    def _look(self, state: State, ranks: list[int], plan: dict[str, Any],
-              left: list[int]) -> None:
-        if state != self.state or plan is not self.plan or left != self.left:
-            self.left = left
+    def _look(self, seen: run_look.Seen) -> None:
+        state, ranks, plan = seen.state, seen.ranks, seen.plan
+        beside = (seen.left, seen.launchers, seen.suspended)
+        if state != self.state or plan is not self.plan \
+                or beside != (self.left, self.launchers, self.suspended):
+            self.left, self.launchers, self.suspended = beside
             if self.state is not None and state.attempt > self.state.attempt:
                 self.bad_step = None
             self.state, self.plan = state, plan or self.plan

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Input
 
+from gpu_panel.widgets import rank_words, run_words
 from gpu_panel.widgets.log_view import LogView
 from gpu_panel.widgets.rank_table import RankTable
 
@@ -31,6 +32,9 @@ class FindInput(Input):
 
 class LogActions:
     """Mixed into the run screen."""
+
+    _stalled: int | None = None
+    """The rank that was shown as the cause of a standstill."""
 
     # --- which log -----------------------------------------------------------------------------
 
@@ -68,9 +72,23 @@ class LogActions:
     # By name, as the worker's decorator needs no class that handles messages.
     @work(group="stacks", exclusive=True, exit_on_error=False)
     async def action_stacks(self: RunScreen) -> None:
-        """Have the chosen rank print its stacks, and follow its log, where they arrive."""
+        """Have the chosen rank print its stacks, and follow its log, where they arrive. Where
+        ranks stand still all of them are asked, and the one that seems to be why is shown."""
         rank = self.sources.rank if self.sources.rank is not None else 0
-        if not await asyncio.to_thread(self.run_folder.dump_stacks, rank):
+        standing = [sign.rank for sign in run_words.stalled(self.store, self.clock())]
+        if standing and standing[0] != self._stalled:
+            rank = standing[0]
+        self._stalled = standing[0] if standing else None
+        others = [r for r in standing if r != rank and r not in self.store.suspended]
+        if pid := self.store.suspended.get(rank):
+            self.notify(f"rank {rank} was stopped by a signal and can't answer: kill -CONT {pid} "
+                        "lets it go on", severity="warning", timeout=10)
+            rank = others.pop(0) if others else None
+        answers = await asyncio.to_thread(lambda: [
+            self.run_folder.dump_stacks(r) for r in (rank, *others) if r is not None])
+        if rank is None:
+            return
+        if not answers[0]:
             self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
                         "listen", severity="warning")
             return
@@ -79,7 +97,8 @@ class LogActions:
         self.query_one(LogView).action_last()
         if self.has_class("-tabs"):
             self.action_pane("log")
-        self.notify(f"asked rank {rank} where it is; its log has the answer")
+        also = f", and {rank_words.names(others)}" if others else ""
+        self.notify(f"asked rank {rank} where it is{also}; its log has the answer")
 
     # --- find ----------------------------------------------------------------------------------
 

@@ -176,11 +176,24 @@ def _now(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"waiting for {whom} · {since} since "
                 + ("it started" if begun else "it was asked for"), *told], \
             "warning" if told else "plain"
-    standing = hang.stalled(store.ranks.values(), now)
+    standing = stalled(store, now)
     if standing:
-        return [f"! {clean(hang.words(standing), 300)}; d shows where", *told], "warning"
+        stopped = next(iter(store.suspended.items()), None)
+        told.insert(0, "  d shows where" if stopped is None else
+                    f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} lets "
+                    "it go on")
+        return [f"! {clean(hang.words(standing), 300)}", *told], "warning"
     told += [f"! {clean(w, 300)}" for w in store.warnings()[-1:]]
     return told, "warning" if told else "plain"
+
+
+def stalled(store: RunStore, now: float) -> list[hang.Sign]:
+    """The ranks that stand still, whose fault it seems first. One that is silent is told of
+    sooner: ranks that live beat once a second."""
+    silent = any(v.beat is not None and v.outcome is None and now - v.beat > rank_words.SILENT
+                 for v in store.ranks.values())
+    return hang.stalled(store.ranks.values(), now,
+                        **({"at_least": rank_words.SILENT} if silent else {}))
 
 
 def _failed(store: RunStore) -> list[str]:
