@@ -13,7 +13,7 @@ import pytest
 from gpu_engine import procs, runs
 
 from ..conftest import wait_for
-from .kit import PYTHON, SCRIPTS, Ran, engine_run
+from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
 
 BIN = Path(sys.executable).parent
 DDP = str(SCRIPTS / "ddp.py")
@@ -75,6 +75,28 @@ def test_the_rank_that_failed_leads_with_its_own_words(home, command):
     assert (cause["rank"], cause["type"]) == (1, "ValueError")
     assert cause["message"] == "rank one has had enough"
     assert "gpu_engine" not in cause["traceback"]
+
+
+@pytest.mark.parametrize("way", ["spawn", "fork"])
+def test_what_a_child_raises_is_seen_where_no_excepthook_is_called(home, way):
+    seen = observe("children.py", way, "fail", bare=way != "spawn")  # torch's words name pids
+    assert seen.state["state"] == "failed"
+    cause = seen.state["cause"]
+    assert (cause["rank"], cause["type"], cause["message"]) \
+        == (1, "ValueError", "rank one has had enough")
+    assert 'children.py", line' in cause["traceback"]
+    assert "terminated with the following error" not in cause["traceback"]
+    assert seen.events(1)[-1]["outcome"] == "failed"
+    assert len(seen.losses(1)) == 4  # the last of them too, though no atexit function ran
+    if seen.bare:
+        seen.same_as_without()
+
+
+def test_an_exception_that_a_child_has_handled_is_none(home):
+    seen = observe("children.py", "fork", "exit")
+    seen.same_as_without()
+    assert not seen.of("error", 1)
+    assert [seen.events(rank)[-1]["outcome"] for rank in (0, 1)] == ["completed", "failed"]
 
 
 def test_trainings_one_after_the_other_are_starts_of_one_rank(home):

@@ -6,10 +6,7 @@ Told by the wrappers and hooks of `observe`, in whatever thread the script calls
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import functools
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,12 +15,11 @@ from typing import Any
 
 import torch
 
-from . import observe_loss, observe_optimizers, observe_rank, recorder
+from . import observe_end, observe_loss, observe_optimizers, observe_rank, recorder
 
 RUNNING, _, OPTIMIZER = observe_rank.DOING
 ALONE = 100  # calls of backward() without any step
 _FAULTS = 5  # of our own, after which we keep out of it
-_HOOKS = str(Path(__file__).with_name("observe.py"))
 
 
 class _Here(threading.local):
@@ -96,7 +92,8 @@ class Observer:
         recorder.current = rec
         if not rec.started:
             rec.begin()
-        self._hooks_of_a_rank()
+        observe_end.watch(self)
+
 
     def _path(self, rank: int) -> Path:
         return self.run / "ranks" / f"{rank:05d}.jsonl"
@@ -110,21 +107,6 @@ class Observer:
             os.write(fd, events.encode("warning", {"message": text}))
         finally:
             os.close(fd)
-
-    def _hooks_of_a_rank(self) -> None:
-        before = sys.excepthook
-
-        @functools.wraps(before)
-        def excepthook(kind: Any, err: Any, trace: Any) -> None:
-            with contextlib.suppress(Exception):
-                _without_us(err)
-                self.failed(err)
-            before(kind, err, err.__traceback__ if err is not None else trace)
-
-        sys.excepthook = excepthook
-        with contextlib.suppress(Exception):  # not the main thread, or stderr is no file
-            if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-                faulthandler.register(signal.SIGUSR2, all_threads=True)
 
     # --- what the script does ------------------------------------------------------------------
 
@@ -280,8 +262,8 @@ class Observer:
         if rec is not None:
             rec.let_go()
 
-    def finish(self) -> None:
-        """The interpreter ends. How, only the exit status will tell."""
+    def finish(self, *, failed: bool = False) -> None:
+        """The interpreter ends. How, only the exit status will tell, unless it `failed`."""
         self.ready = False
         rec = self.rec
         if rec is None:
@@ -293,7 +275,7 @@ class Observer:
         rec.close()
         if self.tried:
             rec.phase = "done"
-            rec.write("end", outcome="failed" if self._error is not None else None,
+            rec.write("end", outcome="failed" if failed or self._error is not None else None,
                       steps=rec.step_now, seconds=round(time.monotonic() - self._began, 3))
         rec.let_go()
 
@@ -313,29 +295,10 @@ def _found_inf(optimizer: Any) -> bool:
 def _wrappers_on_stack() -> int:
     """How many calls of an optimizer's hooked `step` this thread is really inside of."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename in (__file__, _HOOKS):
+    while frame.f_code.co_filename in observe_end.OURS:
         frame = frame.f_back
     code, count = frame.f_code, 0
     while frame is not None:
         count += frame.f_code is code
         frame = frame.f_back
     return count
-
-
-def _without_us(err: BaseException | None) -> None:
-    """Take our own frames out of a traceback that is about to be printed."""
-    seen: set[int] = set()
-    while err is not None and id(err) not in seen:
-        seen.add(id(err))
-        while err.__traceback__ is not None and _ours(err.__traceback__):
-            err.__traceback__ = err.__traceback__.tb_next
-        trace = err.__traceback__
-        while trace is not None:
-            while trace.tb_next is not None and _ours(trace.tb_next):
-                trace.tb_next = trace.tb_next.tb_next
-            trace = trace.tb_next
-        err = err.__cause__ or err.__context__
-
-
-def _ours(trace: Any) -> bool:
-    return trace.tb_frame.f_code.co_filename in (__file__, _HOOKS)

@@ -1,0 +1,46 @@
+"""Ranks that are children of multiprocessing: `spawn` (torch's) or `process` (Python's own); the
+second rank, or the only one, fails in a way of its own."""
+# ruff: noqa: T201
+
+import multiprocessing
+import sys
+
+import show
+import torch
+
+
+def train(rank, how):
+    torch.set_num_threads(1)
+    import os
+
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), "2"
+    model = show.toy(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        loss = (model(torch.randn(16, 8)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 1 and step == 3:
+            if how == "exit":
+                try:
+                    raise KeyError("handled")
+                except KeyError:
+                    sys.exit(1)
+            raise ValueError("rank one has had enough")
+    if rank == 0:
+        show.weights(model)
+
+
+if __name__ == "__main__":
+    way, how = sys.argv[1:]
+    if way == "spawn":
+        torch.multiprocessing.spawn(train, (how,), nprocs=2)
+    else:
+        context = multiprocessing.get_context(way)
+        children = [context.Process(target=train, args=(rank, how)) for rank in (0, 1)]
+        for child in children:
+            child.start()
+            child.join()
+        print([child.exitcode for child in children], flush=True)
+        sys.exit(max(child.exitcode for child in children))
