@@ -196,7 +196,7 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
 
 
 def test_a_hanging_neighbour_is_not_this_runs_business(as_this_machine, monkeypatch):
-    monkeypatch.setattr(claim, "TIMEOUT", 2.0)
+    monkeypatch.setattr(claim, "TIMEOUT", 20.0)
     machine = as_this_machine("count 2")
     plan = plan_of(*discover().devices[:1])
     machine.add("gpu 1 error * 999")
