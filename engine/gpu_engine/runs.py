@@ -79,6 +79,17 @@ class Run:
     def log(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank:05d}.log"
 
+    def output(self, rank: int) -> Path:
+        """Where what a rank prints is: its own log; where a command has started ranks of its own,
+        the command's, which they share."""
+        own = self.log(rank)
+        started = [p for p in self.plan().get("processes", ()) if isinstance(p, dict)]
+        if own.exists() or any(rank in p.get("ranks", ()) for p in started[1:]) or not started:
+            return own
+        first = started[0]
+        shared = self.path / str(first.get("log"))
+        return shared if first.get("role") == "rank" and shared.exists() else own
+
     def cwd(self) -> str:
         """The folder that its ranks run in."""
         return str(self.plan().get("cwd") or Path.cwd())

@@ -33,8 +33,8 @@ def printed(log: str, rank: int) -> list[float]:
 
 @pytest.mark.parametrize(("command", "options"), [
     ((PYTHON, DDP), TWO),
-    (("torchrun", "--standalone", "--nproc-per-node=2", DDP), ()),
-    ((PYTHON, DDP, "spawn"), ())], ids=["ddp", "torchrun", "spawn"])
+    (("bash", str(SCRIPTS / "own_ranks.sh"), DDP, "2"), ()),
+    ((PYTHON, DDP, "spawn"), ())], ids=["ddp", "bash-torchrun", "spawn"])
 def test_each_rank_is_seen(home, command, options):
     seen = run(*command, options=options or ("--devices", "cpu:0"))
     logs = "".join(seen.log(r) for r in seen.run.ranks() if seen.run.log(r).exists())
@@ -54,16 +54,45 @@ def test_each_rank_is_seen(home, command, options):
     assert not (seen.run.path / "observe-errors.log").exists()
 
 
-def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home):
-    """On the CPU it starts one process; several it would start through torchrun or mpirun."""
-    seen = run("accelerate", "launch", "--cpu", "--num_processes=1", "--num_machines=1",
-               "--mixed_precision=no", "--dynamo_backend=no",
-               str(SCRIPTS / "with_accelerate.py"))
+@pytest.mark.parametrize("options", [("--cpu", "--num_processes=1"),
+                                     ("--multi_gpu", "--num_processes=2")], ids=["one", "two"])
+def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home, options):
+    """With --cpu it starts one process however many are asked for; --multi_gpu goes through
+    torchrun, and ranks that take the CPU come to two on the CPU."""
+    seen = run("accelerate", "launch", *options, "--num_machines=1", "--mixed_precision=no",
+               "--dynamo_backend=no", str(SCRIPTS / "with_accelerate.py"))
     assert seen.state["state"] == "completed", seen.log()
-    assert seen.losses() == printed(seen.log(), 0)
-    assert len(seen.losses()) == 8
-    assert len(seen.of("start")) == 1
-    assert seen.of("start")[0]["pid"] != seen.state["processes"][0]["pid"]
+    world = int(options[1][-1])
+    assert seen.run.ranks() == list(range(world))
+    for rank in range(world):
+        assert seen.losses(rank) == printed(seen.log(), rank)
+        assert len(seen.losses(rank)) == 8 // world
+        (start,) = seen.of("start", rank)
+        assert (start["rank"], start["world_size"]) == (rank, world)
+        assert start["pid"] != seen.state["processes"][0]["pid"]
+
+
+def logs(seen: Ran, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PYTHON, "-m", "gpu_engine", "logs", seen.run.id, *args], timeout=60,
+                          capture_output=True, text=True)
+
+
+def test_below_our_own_torchrun_each_rank_has_its_log(home):
+    seen = run(PYTHON, DDP, options=(*TWO, "--set", "parallel.launcher=torchrun"))
+    assert seen.state["state"] == "completed"
+    for rank in (0, 1):
+        assert f"rank {1 - rank} loss" not in logs(seen, "--rank", str(rank)).stdout
+        assert seen.losses(rank) == printed(logs(seen, "--rank", str(rank)).stdout, rank)
+    assert "rank 1| rank 1 loss" in logs(seen).stdout
+
+
+def test_ranks_that_a_command_started_share_its_log(home):
+    seen = run(PYTHON, str(SCRIPTS / "children.py"), "fork", "exit")
+    told = logs(seen, "--rank", "1")
+    assert told.stdout == seen.log()
+    assert "rank 1 was started by the command itself" in told.stderr
+    assert logs(seen).stdout == seen.log()
+    assert "has no log of rank 2; it has ranks 0, 1" in logs(seen, "--rank", "2").stderr
 
 
 @pytest.mark.parametrize("command", [(PYTHON, DDP), ("torchrun", "--nproc-per-node=2", DDP)],

@@ -6,8 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from gpu_engine.runs import Run
 
 
 @click.command()
@@ -22,19 +26,10 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
     from gpu_engine import runs
     from gpu_engine.clean import clean_bytes
-    from gpu_engine.errors import UserError
 
     found = runs.find(run)
-    if supervisor:
-        files = {"supervisor": found.path / "supervisor.log"}
-    else:
-        ranks = found.ranks() if rank is None else [rank]
-        files = {f"rank {r}": found.log(r) for r in ranks}
-        if rank is None:
-            files |= {p.stem: p for p in sorted(found.path.glob("node*.log"))}
-    if rank is not None and not files[f"rank {rank}"].exists():
-        have = ", ".join(map(str, found.ranks()))
-        raise UserError(f"run {found.id} has no log of rank {rank}; it has ranks {have or 'none'}")
+    files = _files(found, rank) if not supervisor else \
+        {"supervisor": found.path / "supervisor.log"}
     many = len(files) > 1
     readers = {name: _lines(path, count) for name, path in files.items()}
     while True:
@@ -53,6 +48,29 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
         sys.stdout.flush()
         if all_read:
             time.sleep(0.1)
+
+
+def _files(run: Run, rank: int | None) -> dict[str, Path]:
+    """The logs to print, by what stands before their lines. Raises UserError."""
+    from gpu_engine.errors import UserError
+
+    known = run.ranks()
+    if rank is not None:
+        path = run.output(rank)
+        if rank not in known or not path.exists():
+            have = ", ".join(map(str, known))
+            raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
+                            f"{have or 'none'}")
+        if path != run.log(rank):
+            click.echo(f"rank {rank} was started by the command itself: what it printed is among "
+                       "what the command and its other ranks did", err=True)
+        return {f"rank {rank}": path}
+    shared: dict[Path, list[str]] = {}
+    for one in known:
+        shared.setdefault(run.output(one), []).append(str(one))
+    files = {("rank " if len(ranks) == 1 else "ranks ") + ",".join(ranks): path
+             for path, ranks in shared.items()}
+    return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
 
 
 def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:

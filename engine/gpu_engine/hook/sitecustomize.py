@@ -1,8 +1,8 @@
 """First on PYTHONPATH of a person's own command: lets gpu-panel see its ranks.
 
-Python imports a module of this name at its start. This one does three things and is gone: in a
-process that the supervisor started as a rank it notes that the rank has begun; it waits for
-torch, if that is ever imported, and hands over to `worker/observe.py`; it leaves the stage to
+Python imports a module of this name at its start. This one does four things and is gone: in a
+process that the supervisor started as a rank it notes that the rank has begun; below our own
+torchrun it sends what the rank prints to the rank's log; it waits for torch, if that is ever imported, and hands over to `worker/observe.py`; it leaves the stage to
 the person's own sitecustomize. Nothing stays on sys.path or in sys.modules.
 
 It imports nothing that Python has not loaded by now: a `queue.py` beside somebody's script must
@@ -59,6 +59,21 @@ def _begin():
             line = "\n" + line  # whoever wrote before may have been killed within a line
         os.write(file, line.encode("ascii"))
     finally:
+        os.close(file)
+
+
+def _own_log():
+    """Below the torchrun that gpu-panel itself starts: print into the rank's log, which is kept
+    small and is where the panel looks, and not into torchrun's two files."""
+    run, rank = os.environ["GPU_PANEL_RUN"], os.environ.get("RANK", "")
+    if not rank.isdigit():
+        return
+    for number in (1, 2):
+        if not os.readlink("/proc/self/fd/%d" % number).startswith(run + "/torchrun/"):
+            continue
+        path = os.path.join(run, "ranks", "%05d.log" % int(rank))
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.dup2(file, number)
         os.close(file)
 
 
@@ -120,6 +135,7 @@ def _install():
             or sys.version_info < (3, 9) \
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
+    _own_log()
     if _direct():
         _begin()
     if "torch" in sys.modules:  # a .pth file was quicker
