@@ -11,6 +11,7 @@ import pytest
 
 from gpu_engine import devices
 from gpu_engine.devices import Sample, sampler, words
+from gpu_engine.devices.free import judge
 
 from ..conftest import wait_for
 
@@ -100,6 +101,18 @@ def test_memory_shared_with_the_machine_is_unknown(as_this_machine):
     sample = look(["gpu 0 mem_total 0", "gpu 0 mem_used 0"], as_this_machine)
     assert (sample.memory_used, sample.memory_total) == (None, None)
     assert devices.discover().devices[0].memory_total is None
+    assert sample.memory_is_hosts
+
+
+def test_a_gpu_without_memory_of_its_own_is_not_one_that_hides_it(as_this_machine):
+    own = look(["gpu 0 mem_total na"], as_this_machine)
+    assert own.memory_is_hosts
+    assert judge([own] * 3).free
+    hidden = look(
+        [f"gpu 0 error nvmlDeviceGetMemoryInfo{v} 4" for v in ("", "_v2")], as_this_machine
+    )
+    assert not hidden.memory_is_hosts
+    assert judge([hidden] * 3).state == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,15 @@ def test_the_small_curve_comes_where_there_is_room(width, there):
     assert max(map(len, said.splitlines())) <= width
 
 
+def test_a_driver_that_fails_takes_no_column_away():
+    device = gpus(1).devices[0]
+    fine = Sample(device, 0.5, 1 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
+    heads = [text(look(gpus(1), s), 90).splitlines()[0]
+             for s in (fine, Sample(device, problem="the driver is not loaded"))]
+    assert heads[0] == heads[1]
+    assert "temp" in heads[0]
+
+
 def test_of_a_slice_its_size_is_read_first():
     card = gpus(1).devices[0]
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)

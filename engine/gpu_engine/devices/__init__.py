@@ -97,6 +97,8 @@ class Sample:
     """Unix seconds of this look; older than the snapshot's where the driver keeps us waiting."""
     memory_reserved: int | None = None
     """Bytes that the driver keeps for itself; already left out of `memory_used` where known."""
+    memory_is_hosts: bool = False
+    """The GPU has no memory of its own and uses the machine's: there is no figure of it."""
     memory_utilization: float | None = None
     """Share of time in which device memory was read or written, 0 to 1."""
     health: tuple[str, ...] = ()

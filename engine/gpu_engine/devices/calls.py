@@ -39,6 +39,7 @@ class Calls:
         self._nvml = nvml
         self._clock = clock
         self._refused: dict[str, float] = {}
+        self._codes: dict[str, int] = {}
         self._chosen: dict[str, str] = {}
         self.answered = 0
         """How many questions got a value since it was last set to 0."""
@@ -65,6 +66,7 @@ class Calls:
             else:
                 self._chosen[key] = name
                 self._refused.pop(key, None)
+                self._codes.pop(key, None)
                 self.answered += 1
                 return answer
             self.last_error = code
@@ -73,7 +75,7 @@ class Calls:
             if code not in words.REFUSALS:
                 return None  # a passing error: ask again next time
         self._chosen.pop(key, None)
-        self._refused[key] = self._clock()
+        self._refused[key], self._codes[key] = self._clock(), code
         if code == words.NO_PERMISSION:
             self.refused_by_right.add(key)
         return None
@@ -81,6 +83,10 @@ class Calls:
     def refuses(self, key: str) -> bool:
         """Whether the driver declined this question; False where it was not asked yet."""
         return key in self._refused
+
+    def unsupported(self, key: str) -> bool:
+        """Whether the driver said that this device has no such thing."""
+        return self._codes.get(key) == words.NOT_SUPPORTED
 
     def _call(self, name: str, args: tuple[Any, ...]) -> Any:
         base, _, version = name.partition("@")

@@ -16,7 +16,8 @@ order, the first that applies is the answer:
 A device that a person names need not be free by all of this (a screen is on many a desktop's only
 GPU), but nobody else may train on it: see `in_the_way`.
 
-A MIG slice has no utilisation by nature: processes and memory decide. A CPU slot is shared by
+A MIG slice has no utilisation by nature: processes and memory decide. A GPU that uses the
+machine's memory has none of its own: processes and utilisation decide. A CPU slot is shared by
 everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
 and else free.
 """
@@ -91,7 +92,7 @@ def judge(
         return Freedom("busy", f"{most:.0%} used in the last {len(newest)} looks")
     if last.processes is None:
         return Freedom("unknown", "the driver does not say which processes are on it")
-    if last.memory_used is None:
+    if last.memory_used is None and not last.memory_is_hosts:
         return Freedom("unknown", "the driver does not say how much of its memory is used")
     if last.device.kind == "gpu" and last.utilization is None:
         return Freedom("unknown", "the driver does not say how much it is used")

@@ -250,13 +250,21 @@ class GpuReader:
 def nvml_memory(calls: Calls, handle: Any) -> dict[str, Any]:
     """Used, total and reserved; all unknown where they contradict each other.
 
-    GPUs that share the machine's memory answer with a total of 0 or not at all.
+    GPUs that share the machine's memory (GB10, Jetson) have none of their own: the driver says
+    that the question is not supported, or a total of 0.
     """
     info = nvml.memory(calls, handle)
+    shared = calls.unsupported("memory") if info is None else not info.total
     total = words.within(info.total, 1, 1 << 48) if info is not None else None
     if total is None or not 0 <= info.used <= total:
-        return {"memory_used": None, "memory_total": total, "memory_reserved": None}
+        return {
+            "memory_used": None,
+            "memory_total": total,
+            "memory_reserved": None,
+            "memory_is_hosts": shared,
+        }
     return {
+        "memory_is_hosts": False,
         "memory_used": info.used,
         "memory_total": total,
         "memory_reserved": words.within(getattr(info, "reserved", None), 0, total),

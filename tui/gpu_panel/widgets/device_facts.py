@@ -52,6 +52,8 @@ def identity(device: Device) -> str:
 
 def memory(device: Device, s: Sample) -> str:
     """"34.1 of 80.0 GiB, 0.60 reserved"."""
+    if s.memory_is_hosts:
+        return "the machine's"
     total = s.memory_total or device.memory_total
     text = f"{units.gib(s.memory_used)} of {units.gib(total)} GiB"
     if s.memory_reserved is not None:

@@ -98,8 +98,10 @@ class Columns:
 def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
              curves: bool) -> Columns:
     ids = max(len(numbered(d)) for d in devices)
-    temp = 4 if any(s.temperature is not None for s in samples) else 0
-    power = 8 if any(s.power is not None for s in samples) else 0
+    # A driver that fails takes no column away: what stands beside them would jump.
+    failing = any(s.problem for s in samples)
+    temp = 4 if failing or any(s.temperature is not None for s in samples) else 0
+    power = 8 if failing or any(s.power is not None for s in samples) else 0
     wanted = min(26, max(len(_name(d)) for d in devices))
 
     def room(bar: int, temp: int, power: int) -> int:
