@@ -107,6 +107,9 @@ async def test_panes_behind_tabs(tmp_path: Path) -> None:
         await pilot.press("3", "down", "enter")
         await shown(pilot)
         assert "rank 1 says 49" in terminal(app)
+        await pilot.click("#tabs", offset=(12, 0))
+        await shown(pilot)
+        assert "memory ─" in terminal(app)
 
 
 async def test_the_log_of_another_rank(tmp_path: Path) -> None:

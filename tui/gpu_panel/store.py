@@ -293,6 +293,8 @@ class RunStore:
         if at is None or not math.isfinite(at):
             return
         began = self.began
+        if began is not None and at < began - 60:  # before a resume, perhaps days ago
+            return
         second = max(int(at - (at if began is None else began)), 0)
         for values, into in ((view.gpu_allocated, self.memory.allocated),
                              (view.gpu_peak, self.memory.peak)):

@@ -26,6 +26,7 @@ from gpu_panel.widgets.axes import time_ticks
 from gpu_panel.widgets.curves import CurveView
 from gpu_panel.widgets.log_sources import LogSources
 from gpu_panel.widgets.log_view import LogView
+from gpu_panel.widgets.pane_bar import PaneBar
 from gpu_panel.widgets.rank_table import RankTable
 
 PANES = ("loss", "memory", "ranks", "log")
@@ -88,7 +89,7 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         yield Static(id="head", markup=False)
         yield Static(id="facts", markup=False)
         yield Static(id="banner", markup=False)
-        yield Static(id="tabs", markup=False)
+        yield PaneBar([(name, name) for name in PANES], id="tabs")
         with Horizontal(id="charts"):
             yield CurveView(id="loss", empty="no step yet")
             yield CurveView(id="memory", y_text=lambda v: units.gib(v) + " GiB",
@@ -190,9 +191,7 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         self.set_class(tabs, "-tabs")
         for name in PANES:
             self.set_class(tabs and name == self.pane, f"-on-{name}")
-        labels = [Content.styled(f" {i} {name} ", "reverse bold" if name == self.pane else "")
-                  for i, name in enumerate(PANES, 1)]
-        self.query_one("#tabs", Static).update(Content(" ").join(labels))
+        self.query_one(PaneBar).active = self.pane
         if self.focused is None or not self.focused.is_on_screen or tabs:
             self.call_after_refresh(self._focus_pane)
 
@@ -200,6 +199,9 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         if self.query_one("#find").has_focus:
             return
         self.query_one(f"#{self.pane}").focus(scroll_visible=False)
+
+    def on_pane_bar_picked(self, event: PaneBar.Picked) -> None:
+        self.action_pane(event.pane)
 
     def action_pane(self, name: str) -> None:
         self.pane = name

@@ -68,11 +68,13 @@ def _standing(store: RunStore, now: float) -> Content:
     glyph, style = GLYPHS.get(state.state, "?"), STYLES.get(state.state, "")
     words = []
     if state.started is not None:
-        words.append(units.clock((state.ended or now) - state.started))
+        heard = max((v.beat for v in store.ranks.values() if v.beat is not None), default=now)
+        until = state.ended or (now if state.live else min(heard, now))
+        words.append(units.clock(max(until - state.started, 0.0)))
     done = store.progress()
     if done.share is not None and state.state != "completed":
         words.append(units.share(done.share))
-    if state.live and done.seconds_left is not None:
+    if state.state == "running" and done.seconds_left is not None:
         words.append(f"{units.clock(done.seconds_left)} left")
     if state.attempt > 1:
         words.append(f"attempt {state.attempt}")
@@ -124,7 +126,8 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "failed":
         return _failed(store), "error"
     if state.state == "lost":
-        lines = [f"? lost: {clean(state.reason or 'its supervisor is gone', 200)}",
+        why = (state.reason or "its supervisor is gone").partition("; last ")[0]  # said below
+        lines = [f"? lost: {clean(why, 200)}",
                  f"{_last_known(store, now)} · u resumes it"]
         if store.left:
             pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
@@ -149,7 +152,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if before:
         last = before[-1]
         lines.append(f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: "
-                     f"{clean(last.reason or 'no reason', 120)}"
+                     f"{clean((last.reason or 'no reason').partition('; last ')[0], 120)}"
                      + (f" (i: all {len(state.attempts)})" if len(before) > 1 else ""))
     return lines, tone
 
