@@ -84,7 +84,7 @@ class LogSources:
             self.current = TextLines(FAILURE, self.failed[1])
         elif isinstance(key, int):
             self.rank = key
-            self.current = JoinedLog(self._run.log(key), f"rank {key}")
+            self.current = JoinedLog(self._run.output(key), f"rank {key}")
         elif key in self._launchers:
             self.current = JoinedLog(self._run.path / f"{key}.log", str(key))
         else:
