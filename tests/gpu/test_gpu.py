@@ -8,6 +8,7 @@ Skipped where no NVIDIA driver answers; what was seen where is in docs/gpu-verif
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import runs
-from gpu_engine.devices import discover
+from gpu_engine.devices import discover, sampler
 from gpu_engine.events import Tail
+
+from ..conftest import wait_for
 
 TASK = f"{Path(__file__).with_name('probe_task.py')}:Probe"
 
@@ -132,3 +135,45 @@ def test_the_check_passes(home):
                            "--json"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"]
+
+
+HOLD = """
+import time, torch
+held = torch.ones(1 << 28, device="cuda:0")
+torch.cuda.synchronize()
+print("held", flush=True)
+time.sleep(300)
+"""
+
+
+def test_who_computes_on_it_keeps_a_run_away_until_gone(home, gpu):
+    """1 GiB in another process: seen in the table, refused, shared on purpose, free once more."""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu.devices[0].id,
+                        "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    other = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
+                             env=env)
+    try:
+        assert other.stdout.readline() == "held\n"
+        sample = sampler.take_once(gpu).samples[0]
+        assert sample.memory_used > 1 << 30
+        assert any((p.memory or 0) > 1 << 30 for p in sample.processes)
+        argv = [sys.executable, "-m", "gpu_engine", "run", "--devices", gpu.devices[0].id, "--",
+                sys.executable, "-c", "pass"]
+        refused = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+        assert refused.returncode == 2
+        assert "is not free" in refused.stderr
+        assert "devices.share" in refused.stderr
+        train(f"devices.ids={gpu.devices[0].id}", "devices.share=true", "train.steps=5")
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    train(f"devices.ids={gpu.devices[0].id}", "train.steps=5")
+
+
+def test_bus_rates_of_the_gpu_that_is_looked_at(gpu):
+    with sampler.Sampler(gpu, interval=0.2) as running:
+        running.watch_bus(gpu.devices[0].id)
+        wait_for(lambda: running.latest and running.latest.samples[0].pcie_sent is not None)
+        assert running.latest.samples[0].pcie_received >= 0
+        assert running.latest.samples[0].throttle is not None
