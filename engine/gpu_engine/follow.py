@@ -169,6 +169,8 @@ class Progress:
     """Mean over the ranks' latest."""
     samples_per_s: float | None
     """Sum over the ranks."""
+    steps_per_s: float | None
+    """The slowest rank's."""
     seconds_left: float | None
 
     @property
@@ -187,9 +189,10 @@ def progress(ranks: Iterable[RankView]) -> Progress:
     losses = [v.loss for v in views if v.loss is not None]
     rates = [v.samples_per_s for v in views if v.samples_per_s is not None]
     pace = [v.steps_per_s for v in views if v.step_times and v.steps_per_s]
-    left = max(total - step, 0) / min(pace) if pace and total and step is not None else None
+    slowest = min(pace) if pace else None
+    left = max(total - step, 0) / slowest if slowest and total and step is not None else None
     return Progress(step, total, sum(losses) / len(losses) if losses else None,
-                    sum(rates) if rates else None, left)
+                    sum(rates) if rates else None, slowest, left)
 
 
 class Follower:

@@ -47,6 +47,14 @@ def rate(per_s: float | None) -> str:
     return f"{_short(per_s)}/s"
 
 
+def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
+    """Examples a second, else steps, as of a script whose batches nobody knows: "12.4k/s",
+    "21.3 steps/s"."""
+    if _known(samples_per_s) or not _known(steps_per_s):
+        return rate(samples_per_s)
+    return f"{_short(steps_per_s)} steps/s"
+
+
 def _short(value: float) -> str:
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 0.9995 * factor:

@@ -44,6 +44,7 @@ class RunLine:
     loss: float | None = None
     history: tuple[float, ...] = ()
     samples_per_s: float | None = None
+    steps_per_s: float | None = None
     seconds_left: float | None = None
     started: float | None = None
     devices: tuple[tuple[str, int], ...] = ()
@@ -155,7 +156,7 @@ class RunsFeed:
                      if view.pid is not None and view.node in (None, here))
         return replace(line, step=now.step, total=now.total_steps, loss=now.loss,
                        history=tuple(history.points), samples_per_s=now.samples_per_s,
-                       seconds_left=now.seconds_left, pids=pids)
+                       steps_per_s=now.steps_per_s, seconds_left=now.seconds_left, pids=pids)
 
 
 def _with_tail(line: RunLine) -> RunLine:

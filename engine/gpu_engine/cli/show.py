@@ -13,6 +13,7 @@ from gpu_engine import units
 from gpu_engine.clean import clean
 
 if TYPE_CHECKING:
+    from gpu_engine.follow import RankView
     from gpu_engine.runs import State
 
 
@@ -55,14 +56,23 @@ def command(run: str, as_json: bool) -> None:
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
         click.echo(f"rank {view.rank}  {view.outcome or view.phase or 'not started'}  "
                    f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
-                   f"{units.rate(view.samples_per_s)}  host {units.gib(view.rss)} GiB"
+                   f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
+                   f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
+        if view.error is not None and state.cause is None:  # it ended well all the same
+            click.echo(clean(f"  {view.error.get('type')}: {view.error.get('message')}"))
         for name, value in view.evaluations.items():
             click.echo(f"  eval {clean(name)} {units.loss(value)}")
         if view.checkpoint:
             click.echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
             click.echo(f"  warning: {clean(warning)}")
+
+
+def _each(view: RankView) -> str:
+    """The time between two steps, where that is known."""
+    pace = view.steps_per_s
+    return f", {1000 / pace:.3g} ms a step" if pace else ""
 
 
 def _processes(state: State) -> list[str]:

@@ -83,9 +83,9 @@ def _plain(follower: Follower) -> State:
             if steps != last and any(s is not None for s in steps):
                 shown, last = now, steps
                 left = follower.progress().seconds_left
+                more = f"  {units.clock(left)} left" if live and left is not None else ""
                 for view in follower.ranks.values():
-                    click.echo(f"rank {view.rank}  {_rank_text(view)}"
-                               + (f"  {units.clock(left)} left" if live else ""), err=True)
+                    click.echo(f"rank {view.rank}  {_rank_text(view)}{more}", err=True)
         if not live:
             return follower.state
         time.sleep(_LOOK_EVERY)
@@ -94,7 +94,7 @@ def _plain(follower: Follower) -> State:
 def _rank_text(view: RankView) -> str:
     total = f"/{view.total_steps:,}" if view.total_steps else ""
     return (f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
-            f"{units.rate(view.samples_per_s)}")
+            f"{units.pace(view.samples_per_s, view.steps_per_s)}")
 
 
 def _in_place(follower: Follower) -> State:
@@ -128,7 +128,8 @@ def _table(follower: Follower) -> Table:
         bar = ProgressBar(total=view.total_steps or 1, completed=view.step or 0, width=20)
         step = units.count(view.step) + (f"/{view.total_steps:,}" if view.total_steps else "")
         table.add_row(str(view.rank), Text(clean(view.outcome or view.phase or "waiting")), bar,
-                      step, units.loss(view.loss), units.rate(view.samples_per_s),
+                      step, units.loss(view.loss),
+                      units.pace(view.samples_per_s, view.steps_per_s).removesuffix("/s"),
                       units.gib(view.rss))
     return table
 

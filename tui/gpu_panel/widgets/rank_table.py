@@ -130,7 +130,7 @@ class RankTable(Rows):
             rows.append([
                 (str(view.rank), "strong"), (place, ""), (words, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
-                (units.rate(view.samples_per_s).removesuffix("/s"), ""),
+                (units.pace(view.samples_per_s, view.steps_per_s).removesuffix("/s"), ""),
                 (units.share(view.data_wait), ""), *memory, (units.gib(view.rss), ""),
                 (beat, "bad" if stale else "dim"),
             ])

@@ -91,8 +91,8 @@ def facts(store: RunStore, now: float) -> Content:
         words.append(f"step {done.step:,}{of}")
     if some is not None and some.epoch is not None and some.epochs:
         words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
-    if done.samples_per_s is not None:
-        words.append(f"{units.rate(done.samples_per_s)}")
+    if done.samples_per_s is not None or done.steps_per_s is not None:
+        words.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.saved is not None:
         at = "" if store.saved.step is None else f" step {store.saved.step:,}"
         words.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")

@@ -129,7 +129,7 @@ class Columns:
     mode: int
     steps: int = 24
     curve: int = 10
-    rate: int = 9
+    rate: int = 12
 
     def used(self) -> int:
         end = 12  # "04:12 left"
@@ -174,7 +174,8 @@ def run_line(line: RunLine, c: Columns) -> Line:
     if line.reason:  # it waits to begin again
         return (*parts, (clean(line.reason), "bad"))
     if c.rate:
-        rate = units.rate(line.samples_per_s) if line.samples_per_s is not None else ""
+        known = line.samples_per_s is not None or line.steps_per_s is not None
+        rate = units.pace(line.samples_per_s, line.steps_per_s) if known else ""
         parts.append((f"{rate:>{c.rate}}  ", ""))
     left = f"{units.clock(line.seconds_left)} left" if line.seconds_left is not None else ""
     return (*parts, (left, ""))

@@ -1,0 +1,36 @@
+"""A script's batches are nobody's business, so its rate is told in steps."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from gpu_engine import follow, units
+from gpu_engine.cli import cli
+
+from .kit import observe
+
+
+def test_steps_where_examples_are_not_known():
+    assert units.pace(None, 21.34) == "21.3 steps/s"
+    assert units.pace(1234.0, 21.34) == "1.2k/s"
+    assert units.pace(None, None) == units.UNKNOWN
+    view = follow.RankView(0)
+    for i in range(4):
+        view.fold({"t": 100.0 + i, "kind": "step", "step": 10 * i, "n": 10, "loss": 1.0})
+    assert follow.progress([view]).steps_per_s == 10.0
+    assert follow.progress([]).steps_per_s is None
+
+
+def test_a_threads_training_is_seen_with_its_rate_and_its_end(home):
+    seen = observe("thread.py")
+    seen.same_as_without()
+    assert seen.losses() == seen.printed()
+    assert seen.state["state"] == "completed"  # as Python sees it: a thread's end is no exit status
+    shown = CliRunner().invoke(cli, ["show", seen.run.id]).output
+    assert "steps/s, " in shown
+    assert " ms a step" in shown
+    assert "ValueError: enough of it" in shown
+    assert json.loads(CliRunner().invoke(cli, ["show", "--json", seen.run.id]).output)[
+        "progress"]["steps_per_s"] > 0
