@@ -48,6 +48,19 @@ async def test_cpu_slots_in_place_of_the_gpus_and_back(as_this_machine):
         assert "brings" not in shown(table)
 
 
+async def test_looking_anew_follows_the_card_and_not_its_number(as_this_machine):
+    machine = as_this_machine("count 3")
+    async with panel(sets=("devices.ids=2",)) as (pilot, screen, table):
+        uuid = screen.devices.inventory.find("2").uuid
+        machine.add("gpu 0 gone 1")
+        await pilot.press("c")
+        await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
+        await pilot.press("c")
+        await until(pilot, lambda: screen.draft.ids == ["1"])
+        assert screen.devices.inventory.find("1").uuid == uuid
+        await until(pilot, lambda: table.keys == ["0", "1"])
+
+
 async def test_so_many_of_the_freest_are_of_what_is_offered(as_this_machine):
     as_this_machine("count 2")
     async with panel(sets=("devices.pick=1",)) as (pilot, screen, _):

@@ -78,7 +78,8 @@ def judge(
         return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
         # It was lost when devices were looked for: a lease would not be of its UUID.
-        return Freedom("unknown", "its UUID is not known: look for devices once more")
+        why = "its UUID is not known: look for devices anew (in the panel: c twice)"
+        return Freedom("unknown", why)
     wrong = _wrong(last)
     if wrong:
         return Freedom("unhealthy", "; ".join(wrong))

@@ -76,7 +76,8 @@ def _first(samples: tuple[Sample, ...]) -> str | None:
     for sample in samples:
         why = free.in_the_way(sample)
         if sample.problem:
-            return f"{sample.device.name} can't be used: {why}. Take other devices, or launch anew"
+            return (f"{sample.device.name} can't be used: {why}. Take other devices, or look for "
+                    "them anew (in the panel: c twice)")
         if why:
             return (f"{sample.device.name} is not free any more: {why}. Take other devices, wait, "
                     "or set devices.share = true")

@@ -86,7 +86,9 @@ class TickActions:
             before = self.devices.inventory
             if before is None:
                 return
-            self._ticks_of[before.source] = list(self.draft.ids)
+            ticked = [d for d in map(before.find, self.draft.ids) if d is not None]
+            # By UUID: GPUs that are looked for anew may be numbered anew.
+            self._ticks_of[before.source] = [d.uuid or d.id for d in ticked]
             found = await self.devices.offer("cpu" if before.source == "nvml" else "gpu")
             if found.source == before.source:
                 self.notify(found.problem or "No NVIDIA GPU answers on this machine",
@@ -98,10 +100,11 @@ class TickActions:
                 self.draft.data["devices"]["ids"] = []
                 self.paint_devices()
                 return
-            known = [i for i in self._ticks_of.get(found.source, ()) if found.find(i)]
+            known = [d for d in map(found.find, self._ticks_of.get(found.source, ()))
+                     if d is not None]
             if not known and found.source == "cpu":
-                known = [d.id for d in found.devices[:max(1, len(self.draft.ids))]]
-            self.take_ticks(known)
+                known = list(found.devices[:max(1, len(self.draft.ids))])
+            self.take_ticks([d.id for d in known])
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def on_device_table_want_free(self: LaunchScreen, event: DeviceTable.WantFree) -> None:
