@@ -83,6 +83,14 @@ def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     assert (line.step, line.total) == (4001, 4001)
 
 
+def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
+    run = make(losses=[5.0] * 4000, total=2000)  # what the first attempt said
+    plan = run.plan() | {"spec": {"task": {"use": "toy:Toy"}, "train": {"steps": 5000}}}
+    (run.path / "plan.json").write_text(json.dumps(plan))
+    (line,), _ = RunsFeed().refresh()
+    assert (line.step, line.total) == (4000, 5000)
+
+
 def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
     run = make()
     feed = RunsFeed()

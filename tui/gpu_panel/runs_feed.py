@@ -172,8 +172,23 @@ def _with_tail(line: RunLine) -> RunLine:
                 history.add(loss)
         views.append(view)
     end = progress(views)
-    return replace(line, step=end.step, total=end.total_steps, loss=end.loss,
+    # What was said at the beginning of a long file holds no longer where a resume asked for more.
+    total = _planned(line.run.plan(), views) or end.total_steps
+    return replace(line, step=end.step, total=total, loss=end.loss,
                    history=tuple(history.points))
+
+
+def _planned(plan: dict[str, Any], views: Iterable[RankView]) -> int | None:
+    """Steps in all, as the last attempt was asked for; None where that can't be told."""
+    spec = plan.get("spec")
+    train = spec.get("train") if isinstance(spec, dict) else None
+    if not isinstance(train, dict) or "use" not in (spec.get("task") or {}):
+        return None
+    if isinstance(train.get("steps"), int):
+        return train["steps"]
+    each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
+    epochs = train.get("epochs")
+    return each * epochs if each and isinstance(epochs, int) else None
 
 
 def _ends(path: Path) -> Iterable[dict[str, Any]]:
