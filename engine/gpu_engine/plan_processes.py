@@ -117,7 +117,8 @@ def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]
     inherited = environ.get("PYTHONPATH")
     before = [p for p in inherited.split(os.pathsep) if p != HOOK] if inherited else []
     labels = [d.label for r in plan.ranks if r.rank in ranks for d in r.devices]
-    return {"PYTHONPATH": os.pathsep.join([HOOK, *before]), "GPU_PANEL_RANK": str(ranks[0]),
+    norm = {"GPU_PANEL_GRAD_NORM": "1"} if plan.spec.run.grad_norm else {}
+    return norm | {"PYTHONPATH": os.pathsep.join([HOOK, *before]), "GPU_PANEL_RANK": str(ranks[0]),
             "GPU_PANEL_DEVICES": ";".join(labels)}
 
 

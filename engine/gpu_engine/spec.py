@@ -140,6 +140,8 @@ class HowSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds between asking ranks to stop and ending them."""
     log_mb: Count = 64
     """MiB of output kept a rank in the log, and as much again of what came before."""
+    grad_norm: bool = False
+    """Of a person's own script: also record the norm of the gradients of each step."""
 
 
 class RunSpec(Struct, frozen=True, forbid_unknown_fields=True):

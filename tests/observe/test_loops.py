@@ -40,7 +40,8 @@ def test_accelerate(home):
 
 
 def test_the_learning_rate_and_the_gradients_norm_are_seen(home):
-    seen = seen_of(("accumulate.py",), 8, env={"GPU_PANEL_GRAD_NORM": "1"})
+    seen = seen_of(("accumulate.py",), 8, options=(
+        "--devices", "cpu:0", "--set", "run.grad_norm=true"))
     assert seen.of("step")[-1]["lr"] == 0.01 * 0.5 ** 2  # of the last step, not the next
     assert all(0 < e["grad_norm"] <= 1.00001 for e in seen.of("step"))  # clipped to 1
 

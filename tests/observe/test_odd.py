@@ -119,6 +119,22 @@ def observed(script, run, env=()):
                                             "GPU_PANEL_RANK": "0", **dict(env)})
 
 
+def test_values_can_be_logged_where_gpu_panel_is_not_installed(tmp_path):
+    run, _ = faulty(tmp_path, code='''
+import os
+sys.path[:] = [p for p in sys.path if not p.rstrip("/").endswith("engine")]
+if "GPU_PANEL_RUN" in os.environ:
+    import torch
+    from atexit import register
+    sys.meta_path[:] = [f for f in sys.meta_path if "ditable" not in str(f)]
+    def end():
+        import gpu_engine
+        gpu_engine.log(accuracy=0.5)
+    register(end)
+''')
+    assert '"accuracy":0.5' in run.events(0).read_text()
+
+
 def test_a_folder_that_is_gone_is_no_problem_of_the_scripts(tmp_path):
     _, errors = faulty(tmp_path, code="""
 import os, shutil

@@ -113,6 +113,20 @@ class _WaitForTorch(object):
         return None
 
 
+class _ForLog(object):
+    """Last on sys.meta_path: `import gpu_engine`, for `gpu_engine.log`, in an environment that
+    has no gpu-panel."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "gpu_engine":
+            return None
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, os.path.join(_PACKAGE, "__init__.py"),
+                                       submodule_search_locations=[_PACKAGE])
+
+
 def _after(loader):
     """Have `loader` tell us when it has executed torch. The object stays the one it was, as
     programs look at a spec's loader."""
@@ -136,6 +150,7 @@ def _install():
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()
+    sys.meta_path.append(_ForLog())
     if _direct():
         _begin()
     if "torch" in sys.modules:  # a .pth file was quicker
