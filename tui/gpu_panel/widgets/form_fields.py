@@ -134,6 +134,8 @@ MORE_ROWS = (
     FormRow("", (
         Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it",
               options=(("false", "off"), ("true", "on"))),
+        Field("run.grad_norm", "grad norm", "Note the gradients' norm of each step of your own "
+              "script, which costs a pass over them", options=(("false", "off"), ("true", "on"))),
     )),
     FormRow("", (Field("run.python", "python", "Interpreter of the ranks, which needs torch "
                        "alone; empty: the panel's own, or the one that your command names",
