@@ -10,10 +10,12 @@ from textual.widgets import Input
 
 from gpu_engine import launch
 from gpu_engine.errors import UserError
+from gpu_engine.spec import from_dict
 from gpu_panel.screens.dialogs import Message
 from gpu_panel.screens.resume import Resume
 from gpu_panel.screens.run import RunScreen
 
+from ..conftest import slots
 from .run_kit import SMALL, T0, Mini, Written, flat, screen_is, settled, terminal, trained, until
 
 SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
@@ -131,3 +133,23 @@ async def test_a_spec_that_is_gone_is_said(tmp_path: Path, asked) -> None:
         await pilot.press("u")
         await screen_is(pilot, Message)
         assert "no such file" in flat(terminal(app))
+
+
+async def test_for_real(home: Path) -> None:
+    """A command that fails once is run again, in the same folder, and the screen follows."""
+    flag = home.parent / "once"
+    spec = from_dict({"name": "once", "devices": {"ids": ["cpu:0"]}, "task": {"command": [
+        "sh", "-c", f"test -e {flag} || (touch {flag} && exit 3)"]}})
+    run = launch.launch(spec, inventory=slots(1))
+    app = Mini(run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, lambda s: s.state is not None and s.state.state == "failed")
+        assert "✗ failed" in terminal(app)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        await settled(pilot, lambda s: s.state.attempt == 2 and s.state.state == "completed")
+        assert "✓ completed" in terminal(app)
+        assert [(a.number, a.outcome) for a in run.state().attempts] == [
+            (1, "failed"), (2, "completed")]
