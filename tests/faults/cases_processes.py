@@ -145,9 +145,18 @@ time.sleep(600)
 """
 
 
-def torchrun_ranks(box: Box) -> tuple[runs.Run, list[int]]:
+TRAINER = """
+import torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+(weight * 2).sum().backward()
+optimizer.step()
+""" + SLEEPER
+
+
+def torchrun_ranks(box: Box, script: str = SLEEPER) -> tuple[runs.Run, list[int]]:
     """A script's two ranks below torchrun, asleep."""
-    run = box.script(SLEEPER, parallel={"mode": "ddp", "launcher": "torchrun"})
+    run = box.script(script, parallel={"mode": "ddp", "launcher": "torchrun"})
     wait_for(lambda: all((run.path / f"here-{r}").exists() and
                          (run.path / f"here-{r}").read_text() for r in (0, 1)), 60)
     return run, [int((run.path / f"here-{r}").read_text()) for r in (0, 1)]
@@ -172,6 +181,17 @@ def the_supervisor_above_torchrun_is_killed(box: Box) -> None:
         run, pids = torchrun_ranks(box)
         kill(run.state().pid)
         wait_for(lambda pids=pids: not [p for p in pids if procs.start_ticks(p)], SOON)
+
+
+@case("SIGKILL to guard and supervisor at once, above torchrun and a person's own script",
+      "the ranks, which train on as orphans of nobody's, end themselves within 5 s")
+def ranks_below_nobody(box: Box) -> None:
+    run, pids = torchrun_ranks(box, TRAINER)
+    state = run.state()
+    kill(guard_of(state))
+    kill(state.pid)
+    wait_for(lambda: not [p for p in pids if procs.start_ticks(p)], SOON)
+    assert run.state().state == "lost"
 
 
 @case("SIGKILL to the supervisor of a real rank with DataLoader workers",

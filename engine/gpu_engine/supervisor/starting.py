@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_engine import procs
 from gpu_engine.events import Tail
 from gpu_engine.plan import RUN_DIR
 from gpu_engine.preflight import free_port
@@ -34,7 +35,8 @@ def start(run: Run, plan: Mapping[str, Any], attempt: Attempt, *, direct: bool) 
         env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
         env |= process["env"]
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
-                "GPU_PANEL_ATTEMPT": str(attempt.number)}
+                "GPU_PANEL_ATTEMPT": str(attempt.number),
+                "GPU_PANEL_SUPERVISOR": f"{os.getpid()}:{procs.start_ticks(os.getpid())}"}
         if direct and process["role"] == "rank":
             env["GPU_PANEL_DIRECT"] = str(os.getpid())
         if env.get("MASTER_PORT") == "0":

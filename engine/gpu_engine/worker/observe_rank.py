@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import events, procs
-from . import memory, observe_loss, recorder
+from . import memory, observe_lifeline, observe_loss, recorder
 
 DOING = "running", "backward", "optimizer"
 """What a rank of a script may be doing; compared by identity."""
@@ -93,6 +93,7 @@ class Watcher(recorder.Recorder):
         super().__init__(path)
         self.device: Any = None
         """Index of the GPU whose memory is this rank's; None: all that are used."""
+        self.watch = observe_lifeline.held()
         self._run_folder = run
         self._pid = os.getpid()
         self._gone = _thread.allocate_lock()
