@@ -13,7 +13,7 @@ from gpu_panel.widgets.host_bar import HostBar
 from gpu_panel.widgets.runs_table import RunsTable
 
 from ..conftest import gpus, slots
-from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, type_into
+from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
@@ -52,6 +52,8 @@ async def with_freedom(pilot, screen):
     """What the look at the runs would have told about the devices."""
     from gpu_engine.devices.free import judge_all
 
+    await until(pilot, lambda: not screen._reading)
+    screen._reading = True  # what is on disk stays out of it
     screen.freedom = judge_all(screen.devices.looks, {})
     screen.query_one(RunsTable).show((), 0)
     screen.paint_devices()
@@ -103,6 +105,7 @@ async def test_runs_live_and_earlier(size, tmp_path):
         screen.query_one(RunsTable).show(lines, 11)
         await pilot.press("4")
         await settled(pilot, screen)
+        await until(pilot, lambda: "s stop" in screen_text(pilot.app))  # the footer comes later
         await golden(f"runs-{size[0]}", pilot, screen)
 
 
