@@ -123,6 +123,7 @@ def test_values_can_be_logged_where_gpu_panel_is_not_installed(tmp_path):
     run, _ = faulty(tmp_path, code='''
 import os
 sys.path[:] = [p for p in sys.path if not p.rstrip("/").endswith("engine")]
+os.makedirs(os.path.join(sys.path[0], "gpu_engine"), exist_ok=True)  # no package of ours
 if "GPU_PANEL_RUN" in os.environ:
     import torch
     from atexit import register

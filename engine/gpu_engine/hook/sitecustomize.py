@@ -114,13 +114,19 @@ class _WaitForTorch(object):
 
 
 class _ForLog(object):
-    """Last on sys.meta_path: `import gpu_engine`, for `gpu_engine.log`, in an environment that
-    has no gpu-panel."""
+    """`import gpu_engine`, for `gpu_engine.log`, in an environment that has no gpu-panel: none
+    but, perhaps, a folder of that name."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name != "gpu_engine":
             return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if find is not None and not isinstance(finder, _ForLog):
+                spec = find(name, path, target)
+                if spec is not None and spec.loader is not None and spec.origin is not None:
+                    return spec
         from importlib.util import spec_from_file_location
 
         return spec_from_file_location(name, os.path.join(_PACKAGE, "__init__.py"),
@@ -150,7 +156,7 @@ def _install():
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()
-    sys.meta_path.append(_ForLog())
+    sys.meta_path.insert(0, _ForLog())
     if _direct():
         _begin()
     if "torch" in sys.modules:  # a .pth file was quicker
