@@ -156,7 +156,7 @@ def _install():
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()
-    sys.meta_path.insert(0, _ForLog())
+    sys.meta_path.insert(-1, _ForLog())  # before the finder of paths, which takes mere folders
     if _direct():
         _begin()
     if "torch" in sys.modules:  # a .pth file was quicker
