@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gpu_engine.devices import Inventory
@@ -16,6 +17,7 @@ from gpu_engine.errors import UserError
 from gpu_panel import keys
 from gpu_panel.device_source import DeviceSource, Sampling
 from gpu_panel.errors import record, sentence, show
+from gpu_panel.key_order import Handled, KeyOrder
 
 
 class PanelApp(App[None]):
@@ -40,6 +42,7 @@ class PanelApp(App[None]):
         self.command = list(command) if command is not None else None
         self.devices = DeviceSource(inventory, sampler)
         self.animation_level = "none"
+        self._keys = KeyOrder(self, super().on_event)
 
     def get_default_screen(self) -> Screen:
         from gpu_panel.screens.launch import LaunchScreen
@@ -60,6 +63,15 @@ class PanelApp(App[None]):
 
     def on_unmount(self) -> None:
         self.devices.close()
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
+            await self._keys.take(event)
+        else:
+            await super().on_event(event)
+
+    async def on_handled(self, message: Handled) -> None:
+        await self._keys.followed(message)
 
     # --- actions -------------------------------------------------------------------------------
 
