@@ -192,3 +192,18 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal.until(b"CPU core 0")
     os.write(terminal.fd, b"\x11")
     assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_help_wraps_in_its_own_column(size):
+    from textual.widgets import Static
+
+    async with panel(slots(2), size=size) as (pilot, _):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: pilot.app.screen.query(".sheet Static"))
+        sheet = pilot.app.screen.query_one(Static)
+        await until(pilot, lambda: "Devices" in str(sheet.content))
+        lines = str(sheet.content).split("\n")
+        column = next(i for i, c in enumerate(lines[-2]) if i > 10 and c != " ")
+        assert all(len(line) <= sheet.size.width for line in lines if line.startswith("  "))
+        assert any(line.startswith(" " * column) for line in lines) == (size[0] == 80)

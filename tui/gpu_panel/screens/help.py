@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -29,9 +30,20 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(classes="sheet") as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc close"
-            yield Static(Content("\n").join(self._lines()))
+            box.styles.scrollbar_gutter = "stable"  # lines are as wide as they will be
+            yield Static()
 
-    def _lines(self) -> list[Content]:
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._write)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._write)
+
+    def _write(self) -> None:
+        sheet = self.query_one(Static)
+        sheet.update(Content("\n").join(self._lines(max(sheet.size.width, 30))))
+
+    def _lines(self, width: int) -> list[Content]:
         lines: list[Content] = []
         for node in self._focused.ancestors_with_self if self._focused else ():
             told = getattr(node, "HELP", "") if isinstance(node, Widget) else ""
@@ -43,7 +55,7 @@ class HelpScreen(ModalScreen[None]):
         if isinstance(self._behind, LaunchScreen):
             for place, title in keys.PLACES.items():
                 lines.append(Content.styled(title, "bold $text-primary"))
-                lines += [_line(keys.display(k.keys), k.tooltip) for k in keys.of(place)]
+                lines += [_line(keys.display(k.keys), k.tooltip, width) for k in keys.of(place)]
                 lines.append(Content(""))
             return lines
         # Another screen says its own: what is bound there now.
@@ -51,12 +63,16 @@ class HelpScreen(ModalScreen[None]):
             binding = active.binding
             if binding.description and not binding.system:
                 lines.append(_line(keys.display(binding.key),
-                                   binding.tooltip or binding.description))
+                                   binding.tooltip or binding.description, width))
         return lines
 
     def action_close(self) -> None:
         self.dismiss(None)
 
 
-def _line(key: str, text: str) -> Content:
-    return Content.assemble((f"  {key:<22}", "$text-accent"), text)
+def _line(key: str, text: str, width: int) -> Content:
+    """The text beside its key, wrapped in its own column."""
+    column = 24 if width >= 80 else 15
+    first, *rest = textwrap.wrap(text, width - column) or [""]
+    return Content.assemble((f"  {key:<{column - 3}} ", "$text-accent"), first,
+                            *(f"\n{'':{column}}{more}" for more in rest))
