@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.errors import UserError
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +143,26 @@ def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        return _tree(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as err:
         line = getattr(err, "lineno", None)
         raise UserError(f"{file}{f', line {line}' if line else ''}: "
                         f"not valid Python: {getattr(err, 'msg', err)}") from None
     except (OSError, RecursionError) as err:
         raise UserError(f"{file}: cannot be read: {err}") from None
+
+
+def _tree(text: bytes, name: str) -> ast.Module:
+    """ast.parse, for several threads: Pythons 3.11 and 3.12 count its depth once for all of them
+    and may raise SystemError when they meet in it (github.com/python/cpython/issues/106905). The
+    lock keeps ours apart; whoever else parses just then is met by trying again."""
+    with _ONE_AT_A_TIME:
+        for _ in range(9):
+            try:
+                return ast.parse(text, filename=name)
+            except SystemError:
+                continue
+        return ast.parse(text, filename=name)
 
 
 def _gather(source: _Source, name: str, into: dict[str, TaskField],

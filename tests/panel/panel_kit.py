@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -68,9 +69,20 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float
     """Let the app work until `condition` holds."""
     end = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}"
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}\n" \
+            + _told(pilot.app)
         await pilot.pause(0.01)
     return found
+
+
+def _told(app: Any) -> str:
+    """What can be known of an app that does not get on."""
+    screen = app.screen_stack[0]
+    facts = {name: vars(screen).get(name) for name in (
+        "_unresolved", "_ticks", "_painting", "_debounce", "form", "review")}
+    workers = [(w.name, w.group, w.state.name, w.error) for w in app.workers]
+    threads = [t.name for t in threading.enumerate()]
+    return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"
 
 
 async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
