@@ -6,7 +6,6 @@ import gc
 import sys
 import threading
 from pathlib import Path
-import sys
 
 import pytest
 
