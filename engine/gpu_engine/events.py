@@ -12,7 +12,7 @@ half-written last line, which it keeps until the rest is there.
 |---|---|
 | start | rank, local_rank, node, pid, started (process start, clock ticks since boot), device (list of labels), world_size, attempt |
 | schedule | total_steps, steps_per_epoch, epochs, examples, dropped (examples an epoch leaves out), first_step, batch (global) |
-| step | step (last covered), n, epoch, loss (mean of the n), losses (each) or loss_min and loss_max, lr, samples_per_s (this rank's own), data_wait (share of time, 0 to 1), skipped (steps so far that a GradScaler or on_nonfinite left out); of a person's own script: no epoch, samples_per_s, data_wait; grad_norm where asked for; others (optimizers beside the first: index → name, step, n, loss, losses or loss_min and loss_max); n 0: nothing new but in others |
+| step | step (last covered), n, epoch, loss (mean of the n), losses (each) or loss_min, loss_max and loss_last, lr, samples_per_s (this rank's own), data_wait (share of time, 0 to 1), skipped (steps so far that a GradScaler or on_nonfinite left out); of a person's own script: no epoch, samples_per_s, data_wait; grad_norm where asked for; others (optimizers beside the first: index → name, step, n, loss, losses or loss_min, loss_max and loss_last); n 0: nothing new but in others |
 | memory | gpu_allocated, gpu_reserved, gpu_peak (lists of bytes, one entry a device), gpu_process, rss |
 | metric | step, and each name → value |
 | eval | step, and each name → value |

@@ -93,9 +93,7 @@ class RankView:
         if event.get("n") == 0:  # of other optimizers alone
             return
         self.step, self.epoch = step, _int(event.get("epoch"))
-        losses = event.get("losses")
-        last = losses[-1] if isinstance(losses, list) and losses else event.get("loss")
-        self.loss, self.lr = number(last), number(event.get("lr"))
+        self.loss, self.lr = _last_loss(event), number(event.get("lr"))
         self.samples_per_s = number(event.get("samples_per_s"))
         self.data_wait = number(event.get("data_wait"))
         self.step_times.append((number(event["t"]) or 0.0, step))
@@ -108,10 +106,8 @@ class RankView:
             self.metrics["grad_norm"] = norm
         others = event.get("others")
         for index, other in (others.items() if isinstance(others, dict) else ()):
-            losses = other.get("losses") if isinstance(other, dict) else None
-            last = losses[-1] if isinstance(losses, list) and losses else \
-                other.get("loss") if isinstance(other, dict) else None
-            if (value := number(last)) is not None:
+            value = _last_loss(other) if isinstance(other, dict) else None
+            if value is not None:
                 self.metrics[f"loss[{index}]"] = value
 
     def _memory(self, event: dict[str, Any]) -> None:
@@ -247,6 +243,14 @@ class Follower:
                 self.ranks[rank] = RankView(rank)
         self._tails = dict(sorted(self._tails.items()))
         self.ranks = dict(sorted(self.ranks.items()))
+
+
+def _last_loss(event: dict[str, Any]) -> float | None:
+    """The loss of the last step that a step event covers; where that is not told, their mean."""
+    losses = event.get("losses")
+    if isinstance(losses, list) and losses:
+        return number(losses[-1])
+    return number(event.get("loss_last", event.get("loss")))
 
 
 def _int(value: Any) -> int | None:

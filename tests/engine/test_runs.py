@@ -234,3 +234,13 @@ def test_a_follower_folds_all_ranks_and_a_restart_clears_the_error(made):
     assert follower.ranks[0].attempt == 2
     for w in writers:
         w.close()
+
+
+@pytest.mark.parametrize(("told", "shown"), [
+    ({"loss": 2.0, "losses": [3.0, 1.0]}, 1.0),
+    ({"loss": 2.0, "loss_min": 0.5, "loss_max": 4.0, "loss_last": 0.5}, 0.5),
+    ({"loss": 2.0, "loss_last": "nan"}, None), ({"loss": 2.0}, 2.0), ({}, None)])
+def test_the_loss_of_a_rank_is_that_of_its_step(told, shown):
+    view = RankView(0)
+    view.fold({"t": 1.0, "kind": "step", "step": 9, "n": 2, "lr": 0.1, **told})
+    assert view.loss == shown or (view.loss != view.loss and shown is None)

@@ -47,6 +47,7 @@ def test_many_steps_at_once_give_least_and_largest(rec: Recorder, tmp_path: Path
     rec.close()
     (event,) = lines(tmp_path / "r.jsonl")
     assert (event["loss_min"], event["loss_max"], event["loss"]) == (1, 100, 50.5)
+    assert event["loss_last"] == 100
     assert "losses" not in event
 
 

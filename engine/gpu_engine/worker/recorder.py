@@ -223,6 +223,7 @@ def losses_of(losses: list[float], each_up_to: int = _EACH_LOSS_UP_TO) -> dict[s
         if not math.isfinite(total):
             finite = [x for x in losses if math.isfinite(x)] or losses
         fields["loss_min"], fields["loss_max"] = _short(min(finite)), _short(max(finite))
+        fields["loss_last"] = _short(losses[-1])
     return fields
 
 
