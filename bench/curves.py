@@ -61,7 +61,7 @@ async def measure(size: tuple[int, int], steps: int, ranks: int, smooth: float) 
             f"a value {a_value * 1e6:4.2f} µs   {kept(series) / 1024:6.0f} KiB")
 
 
-async def main() -> None:
+async def measure_all() -> None:
     for size in ((160, 48), (80, 24)):
         for steps in (500, 10_000, 100_000):
             sys.stdout.write(await measure(size, steps, RANKS, 0.0) + "\n")
@@ -69,5 +69,9 @@ async def main() -> None:
     sys.stdout.write(await measure((160, 48), 10_000, 64, 0.0) + "\n")
 
 
+def main() -> None:
+    asyncio.run(measure_all())
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
