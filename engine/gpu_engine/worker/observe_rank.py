@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import traceback
+from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,6 +75,17 @@ class _Span:
         self.step += 1
         self.n += 1
         self.losses.append(loss)
+
+    def took_from(self, queue: deque[Any]) -> None:
+        """All that `queue` begins with that is the loss of one more step."""
+        losses = self.losses
+        before = len(losses)
+        with contextlib.suppress(IndexError):  # nothing is left: cheaper than to ask each time
+            while type(queue[0]) is float:
+                losses.append(queue.popleft())
+        count = len(losses) - before
+        self.step += count
+        self.n += count
 
     def took_at_length(self, step: Step) -> None:
         self.index, self.name, self.step, *_, self.lr, _ = step
@@ -215,8 +227,9 @@ class Watcher(recorder.Recorder):
         while queue:
             item = queue[0]
             if type(item) is float:
-                first.took(item)
-            elif type(item) is tuple:
+                first.took_from(queue)
+                continue
+            if type(item) is tuple:
                 span = spans[item[0]]
                 span.lr = item[2]
                 span.took(item[1])
