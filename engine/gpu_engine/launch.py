@@ -94,13 +94,12 @@ def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
     """Start another attempt of an ended run, from its last checkpoint that loads, with `sets`
     (`key=value`) changed. Returns at once.
 
-    Raises UserError while it runs, SpecError where the changed spec does not fit.
+    Raises UserError while it runs or where what is left of it can't be ended, SpecError where the
+    changed spec does not fit.
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
-    if left := remains.end(run):  # of a killed supervisor; it would write where we write
-        raise UserError(f"run {run.id}: these processes of it can't be ended: "
-                        f"{', '.join(map(str, left))}")
+    remains.end(run)  # what a killed supervisor left would write where we write
     data = read_toml(run.path / "spec.toml")
     apply_sets(data, sets)
     prepared = prepare(from_dict(data), cwd=Path(run.cwd()))

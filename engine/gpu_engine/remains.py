@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine import procs
+from gpu_engine.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.runs import Run
@@ -54,24 +55,24 @@ def processes(run: Run) -> list[int]:
     return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
 
 
-def end(run: Run, *, now: bool = False) -> list[int]:
+def end(run: Run, *, now: bool = False) -> None:
     """SIGTERM, `GRACE` seconds, SIGKILL (`now`: this at once) to what `processes` finds, and to
-    what comes meanwhile. Returns what could not be ended. Each is held by a pidfd before it is
-    looked at, so no other process can have the pid when the signal goes out."""
+    what comes meanwhile. Each is held by a pidfd before it is looked at, so no other process can
+    have the pid when the signal goes out. Raises UserError with what could not be ended."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
     began = time.monotonic()
     asked: set[int] = set()
     while left := processes(run):
         waited = time.monotonic() - began
         if waited > 2 * GRACE:
-            return left
+            raise UserError(f"run {run.id}: these processes of it can't be ended: "
+                            f"{', '.join(map(str, left))}")
         kill = now or waited > GRACE
         for pid in left:
             if kill or pid not in asked:
                 asked.add(pid)
                 _signal(pid, wanted, signal.SIGKILL if kill else signal.SIGTERM)
         time.sleep(0.05)
-    return []
 
 
 def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:

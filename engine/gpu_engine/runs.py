@@ -166,9 +166,7 @@ class Run:
         """
         state = self.state()
         if state.state == "lost" and remains.processes(self):
-            if left := remains.end(self, now=now):
-                raise UserError(f"run {self.id}: these processes can't be ended: "
-                                f"{', '.join(map(str, left))}")
+            remains.end(self, now=now)
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
