@@ -33,9 +33,6 @@ class HelpScreen(ModalScreen[None]):
             box.styles.scrollbar_gutter = "stable"  # lines are as wide as they will be
             yield Static()
 
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._write)
-
     def on_resize(self) -> None:
         self.call_after_refresh(self._write)
 
