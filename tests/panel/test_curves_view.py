@@ -52,9 +52,32 @@ def test_ticks_are_few_and_within(low: float, span: float, most: int) -> None:
     (0.061, 0.069, 4, ["0.062", "0.064", "0.066", "0.068"]),
     (0, 5862, 4, ["0", "2,000", "4,000"]),
     (1e-7, 9e-7, 3, ["5e-07"]),
+    (5.31, 5.78, 1, ["5.5"]),
+    (3.02e-4, 3.28e-4, 3, ["3.1e-04", "3.2e-04"]),
+    (9.1e-4, 1.3e-3, 4, ["0.0010", "0.0011", "0.0012", "0.0013"]),
+    (1.2340e6, 1.2349e6, 3, ["1.2340e+06", "1.2345e+06"]),
 ])
 def test_labels_are_round(low: float, high: float, most: int, labels: list[str]) -> None:
     assert axes.plain(axes.ticks(low, high, most)) == labels
+
+
+def test_labels_of_a_logarithmic_axis() -> None:
+    assert axes.Scale(-2, 1, 40, log=True).ticks(5) == pytest.approx([0.01, 0.1, 1, 10])
+    assert axes.plain([0.01, 0.1, 1.0, 10.0]) == ["0.01", "0.1", "1", "10"]
+    assert axes.plain([1e-5, 1e-3, 0.1]) == ["1e-05", "0.001", "0.1"]
+
+
+@given(st.floats(-1e9, 1e9) | st.floats(-1e-3, 1e-3), st.floats(1e-9, 1e9), st.integers(1, 12),
+       st.booleans())
+def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) -> None:
+    columns = axes.reduce(series([low, low + span]), 0, 1, 2)
+    scale = axes.scale_of([columns], 40, log=log)
+    found = scale.ticks(most)
+    labels = axes.plain(found)
+    assert len(set(labels)) == len(labels)
+    said = [float(label.replace(",", "")) for label in labels]
+    # Float noise of n * step is no part of the value.
+    assert said == pytest.approx(found, rel=1e-9, abs=1e-14)
 
 
 def test_times_are_round() -> None:
@@ -184,6 +207,17 @@ async def test_a_chart_as_text() -> None:
             "                                ⠑⠒⢄⣀",
             "                                    ⠉⠒⠢⣀",
             "  0       10       20        30       40"]
+
+
+@pytest.mark.parametrize(("low", "high", "labels"), [
+    (5.45, 5.59, ["5.5"]), (3.02e-4, 3.38e-4, ["3.2e-04"]), (5.41, 5.65, ["5.5", "5.6"]),
+    (2.3026, 2.3066, ["2.304", "2.306"]), (9.2e-4, 1.09e-3, ["0.001"]),
+])
+async def test_the_axis_says_what_is_there(low: float, high: float, labels: list[str]) -> None:
+    async with Chart().run_test(size=(40, 9)) as pilot:
+        view = await chart(pilot, [high - x * (high - low) / 40 for x in range(41)])
+        gutter = [line[:9].partition(" ")[0] for line in text(view).splitlines()[:-1]]
+        assert sorted(label for label in gutter if label[:1].isdigit()) == labels
 
 
 async def test_not_a_number_breaks_the_line_and_is_marked() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from decimal import Decimal
 from math import ceil, floor, inf, isfinite, log10
 
 from gpu_panel.widgets.braille import Point
@@ -178,14 +178,15 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def plain(values: Sequence[float]) -> list[str]:
-    """Tick labels with as many digits as tell them apart, no more."""
+    """Tick labels: each says its value exactly, with as many digits as the neediest takes."""
     if not values:
         return []
-    big = max(abs(v) for v in values)
-    if big and (big >= 1e6 or big < 1e-3):
-        return [f"{v:.0e}" if v else "0" for v in values]
-    step = min((abs(b - a) for a, b in pairwise(values)), default=big) or 1
-    digits = max(0, -floor(log10(step) + 1e-9))
-    if any(v > 0 and v < 10 ** -digits for v in values):  # decades
-        return [f"{v:g}" for v in values]
-    return [f"{v:,.{digits}f}" for v in values]
+    exact = [Decimal(f"{v:.12g}").normalize() for v in values]
+    if len(exact) > 1 and all(v.as_tuple().digits == (1,) for v in exact):
+        return [f"{v:g}" for v in values]  # decades: zeros would only pad
+    big = max(abs(v) for v in exact)
+    if big and (big >= 10 ** 6 or big < Decimal("1e-3")):
+        digits = max(len(v.as_tuple().digits) for v in exact) - 1
+        return [f"{v:.{digits}e}" if v else "0" for v in map(float, exact)]
+    digits = max(0, *(-int(v.as_tuple().exponent) for v in exact))
+    return [f"{v:,.{digits}f}" for v in exact]
