@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_engine import units
 from gpu_engine.events import KINDS, Tail, number
 from gpu_engine.runs import Run, State
 
@@ -29,6 +30,12 @@ class RankView:
     phase: str | None = None
     phase_since: float | None = None
     """Unix seconds."""
+    written: int | None = None
+    """Bytes of a checkpoint that is being written; None: none is."""
+    to_write: int | None = None
+    """Bytes that it will have, about."""
+    detail: str | None = None
+    """What it is busy with or waits for, where its phase says too little."""
     beat: float | None = None
     """When the rank was last heard of, unix seconds."""
     step: int | None = None
@@ -120,6 +127,9 @@ class RankView:
         phase = event.get("phase")
         self.phase = phase if isinstance(phase, str) else None
         self.phase_since = number(event.get("since"))
+        self.written, self.to_write = _int(event.get("done")), _int(event.get("total"))
+        detail = event.get("detail")
+        self.detail = detail if isinstance(detail, str) else None
 
     def _metric(self, event: dict[str, Any]) -> None:
         self.metrics.update(_named(event))
@@ -144,6 +154,19 @@ class RankView:
         outcome = event.get("outcome")
         self.outcome = outcome if isinstance(outcome, str) else None
         self.phase = "done"
+
+    @property
+    def busy(self) -> str:
+        """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; ""
+        where nothing was heard."""
+        words = [self.phase or ""]
+        if self.written is not None:
+            of = f" of {units.size(self.to_write)}" if self.to_write is not None else ""
+            what = "" if self.phase == "checkpoint" else " of a checkpoint"
+            words.append(f"{units.size(self.written)}{of}{what} written")
+        if self.detail:
+            words.append(self.detail)
+        return ", ".join(filter(None, words))
 
     @property
     def steps_per_s(self) -> float | None:

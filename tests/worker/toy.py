@@ -45,6 +45,18 @@ class Stream(IterableDataset):
         return (self.data[i] for i in range(len(self.data)))
 
 
+def hold_saves(while_there: Path) -> None:
+    """A disk that takes its time, for this process: os.fsync returns once the file is gone."""
+    sync = os.fsync
+
+    def slow(fd: int) -> None:
+        while while_there.exists():
+            time.sleep(0.005)
+        sync(fd)
+
+    os.fsync = slow
+
+
 @dataclass
 class Toy(Task):
     """Regression of 6 numbers on one."""
@@ -69,11 +81,15 @@ class Toy(Task):
     raise_at: int = 0
     nan_at: int = 0
     oom_at: int = 0
+    hold_saves: str = ""
+    "A file: as long as it is there, the data of a checkpoint does not reach the disk."
     rank: int = 0
     "Which rank has that trouble."
 
     def __post_init__(self) -> None:
         self.calls = 0
+        if self.hold_saves:
+            hold_saves(Path(self.hold_saves))
         self.dtype = torch.float64 if self.double else torch.float32
 
     def model(self) -> nn.Module:

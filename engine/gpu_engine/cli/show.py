@@ -54,7 +54,7 @@ def command(run: str, as_json: bool) -> None:
         total = f" of {view.total_steps:,}" if view.total_steps else ""
         memory = ", ".join(f"{units.gib(a)}/{units.gib(r)}/{units.gib(k)} GiB" for a, r, k in
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
-        click.echo(f"rank {view.rank}  {view.outcome or view.phase or 'not started'}  "
+        click.echo(f"rank {view.rank}  {clean(view.outcome or view.busy or 'not started')}  "
                    f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
                    f"host {units.gib(view.rss)} GiB"

@@ -127,7 +127,7 @@ def _table(follower: Follower) -> Table:
     for view in follower.ranks.values():
         bar = ProgressBar(total=view.total_steps or 1, completed=view.step or 0, width=20)
         step = units.count(view.step) + (f"/{view.total_steps:,}" if view.total_steps else "")
-        table.add_row(str(view.rank), Text(clean(view.outcome or view.phase or "waiting")), bar,
+        table.add_row(str(view.rank), Text(clean(view.outcome or view.busy or "waiting")), bar,
                       step, units.loss(view.loss),
                       units.pace(view.samples_per_s, view.steps_per_s).removesuffix("/s"),
                       units.gib(view.rss))

@@ -28,6 +28,7 @@ import torch
 
 from gpu_engine.errors import UserError
 from gpu_engine.files import DELETING, WRITING
+from gpu_engine.worker.recorder import Progress
 
 STATE, MANIFEST = "state.pt", "manifest.json"
 
@@ -58,27 +59,32 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
-def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any]) -> Saved:
-    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`.
+def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
+         progress: Progress | None = None) -> Saved:
+    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`;
+    `progress` counts the bytes as they are written.
 
     Raises NoSpace where it can't be written (full disk, quota, read-only), with nothing of it
     left behind; UserError where the state holds what could not be loaded safely.
     """
     step = state["step"]
     _refuse_odd(state, "state")
+    progress = progress or Progress()
+    progress.total = size_of(state) + sum(map(len, ranks))
     final = folder / name_of(step)
     temp = folder / f"{WRITING}{name_of(step)}-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         temp.mkdir(mode=0o700)
-        files = {STATE: _write(temp / STATE, lambda out: torch.save(state, out))}
+        files = {STATE: _write(temp / STATE, lambda out: torch.save(state, out), progress)}
         for rank, data in enumerate(ranks):
             name = rank_file(rank)
-            files[name] = _write(temp / name, lambda out, data=data: out.write(data))
+            files[name] = _write(temp / name, lambda out, data=data: out.write(data),
+                                 progress)
         manifest = {"version": 1, **about, "step": step, "torch": torch.__version__,
                     "files": files}
         text = json.dumps(manifest, indent=1, allow_nan=True).encode()
-        _write(temp / MANIFEST, lambda out: out.write(text))
+        _write(temp / MANIFEST, lambda out: out.write(text), progress)
         _sync(temp)
         if final.exists():  # an earlier attempt's, which was damaged or went another way
             _remove(final)
@@ -182,6 +188,26 @@ def parse_best(text: str | None) -> tuple[str, bool] | None:
     return name, how == "max"
 
 
+def size_of(state: Any) -> int:
+    """Bytes of the tensors in `state`, each storage once, as torch.save writes them."""
+    storages: dict[int, int] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided:
+                storage = value.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list | tuple | set):
+            for inner in value:
+                look(inner)
+
+    look(state)
+    return sum(storages.values())
+
+
 def to_bytes(value: Any) -> bytes:
     """`value` as torch.save writes it."""
     out = io.BytesIO()
@@ -195,8 +221,8 @@ class _Hashing:
     """A file that knows the hash of what went into it, and the error that stopped it:
     torch.save turns a full disk into a RuntimeError without a cause."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, file: Any, progress: Progress) -> None:
+        self._file, self._progress = file, progress
         self.hash = hashlib.sha256()
         self.size = 0
         self.error: OSError | None = None
@@ -210,17 +236,18 @@ class _Hashing:
             raise
         self.hash.update(view)
         self.size += len(view)
+        self._progress.done += len(view)
         return len(view)
 
     def flush(self) -> None:
         self._file.flush()
 
 
-def _write(path: Path, fill: Callable[[Any], Any]) -> dict[str, Any]:
+def _write(path: Path, fill: Callable[[Any], Any], progress: Progress) -> dict[str, Any]:
     """Fill a new file, sync it, and say what is in it. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb", buffering=1 << 20) as file:
-        out = _Hashing(file)
+        out = _Hashing(file, progress)
         try:
             fill(out)
         except RuntimeError:

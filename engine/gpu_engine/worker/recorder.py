@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,16 @@ _SLOTS = 4096
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass
+class Progress:
+    """How far something is that takes long. Written by one thread, read by another."""
+
+    done: int = 0
+    """Bytes so far."""
+    total: int | None = None
+    """Bytes in all, about; None where that is not known."""
+
+
 class Recorder:
     """Writes the events of one rank. Public attributes are plain, set by the loop as it goes."""
 
@@ -48,6 +59,10 @@ class Recorder:
         """The first step whose loss was not a finite number, and that loss."""
         self.watch: Callable[[], None] | None = None
         """Called at each tick, in the recorder's thread."""
+        self.writing: Progress | None = None
+        """How far a checkpoint is, while one is written."""
+        self.detail = ""
+        """What this rank is busy with or waits for, where the phase alone says too little."""
         self._out = _Patient(path, self._complain)
         self._lock = threading.RLock()
         self.queue: deque[Any] = deque()
@@ -146,10 +161,15 @@ class Recorder:
                 phase, since = self._phase_seen
                 self._out.write(
                     events.encode("phase", {"phase": phase, "since": round(since, 3),
-                                            "step": self.step_now}),
+                                            "step": self.step_now} | self._busy()),
                     events.encode("memory", self._memory()))
             if self._echo is not None:
                 self._echo.tick(self)
+
+    def _busy(self) -> dict[str, Any]:
+        writing, detail = self.writing, self.detail
+        fields = {"done": writing.done, "total": writing.total} if writing is not None else {}
+        return fields | ({"detail": detail} if detail else {})
 
     def _flush(self) -> None:
         steps, lines = [], []

@@ -19,7 +19,7 @@ from gpu_engine.worker.loop import Loop, NonFiniteLoss, Position
 from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
 from gpu_engine.worker.process_group import Group
-from gpu_engine.worker.recorder import Recorder
+from gpu_engine.worker.recorder import Progress, Recorder
 from gpu_engine.worker.signals import Signals
 from gpu_engine.worker.task import Task
 
@@ -165,11 +165,15 @@ class Session:
                  "world_size": self.job.who.world_size, "global_batch": self.job.global_size,
                  "metrics": fresh, "time": time.time()}
         try:
-            saved = checkpoint.save(self.folder, self._state(), ranks, about)
+            self.recorder.writing = Progress()
+            saved = checkpoint.save(self.folder, self._state(), ranks, about,
+                                    self.recorder.writing)
         except checkpoint.NoSpace as err:
             text = f"checkpoint not written, those before it are intact: {err}"
             self.recorder.write("warning", message=text)
             return text
+        finally:
+            self.recorder.writing = None
         best = self.best and checkpoint.best_of(self.folder, *self.best)
         checkpoint.prune(self.folder, int(self.job.get("train.keep", 3)), best[0] if best else None)
         self.recorder.write("checkpoint", step=saved.step,

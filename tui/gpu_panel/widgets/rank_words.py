@@ -31,6 +31,8 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
         return f"ended in {phase}", "warn"
     if now - view.beat > SILENT:
         return f"silent · {phase}", "bad"
+    if view.detail or view.written is not None:
+        return clean(view.busy, 100), ""
     late = waited_for(view, ranks, now)
     if late:
         return "waiting for " + names(late), "warn"
