@@ -55,9 +55,15 @@ def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypa
         run.write_state(runs.State("running", run.id, "old", 1.0))
         for _ in range(4):
             make()
-        lines, older = RunsFeed().refresh()
+        feed = RunsFeed()
+        with monkeypatch.context() as patch:
+            patch.setattr(runs_feed, "SPELL", -1.0)
+            lines, unread = feed.refresh()
         assert [line.state for line in lines] == ["running", "completed", "completed"]
-        assert older == 2
+        assert unread == 2
+        lines, unread = feed.refresh()
+        assert [line.state for line in lines] == ["running"] + ["completed"] * 4
+        assert unread == 0
     finally:
         os.close(lock)
 
@@ -114,13 +120,31 @@ def test_a_live_run_says_which_devices_it_is_on(home):
     assert run.state().state == "lost"
 
 
-def test_a_folder_full_of_runs_is_cut(home, monkeypatch):
+def test_a_folder_full_of_runs_is_read_newest_first(home, monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    monkeypatch.setattr(runs_feed, "SPELL", -1.0)
     for i in range(4):
         make(name=f"toy{i}", created=1000.0 + i)
-    lines, older = RunsFeed().refresh()
+    feed = RunsFeed()
+    lines, unread = feed.refresh()
     assert [line.name for line in lines] == ["toy3", "toy2"]
-    assert older == 2
+    assert unread == 2
+    monkeypatch.setattr(runs_feed, "SPELL", 9.0)
+    lines, unread = feed.refresh()
+    assert [line.name for line in lines] == ["toy3", "toy2", "toy1", "toy0"]
+    assert unread == 0
+
+
+def test_an_older_run_is_looked_at_again_in_its_turn(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 1)
+    monkeypatch.setattr(runs_feed, "_AGAIN", 2)
+    made = [make(name=f"toy{i}", created=1000.0 - i) for i in range(6)]
+    feed = RunsFeed()
+    feed.refresh()
+    for run in made:
+        run.write_state(replace(run.state(), reason="another end"))
+    found = [sum(line.reason == "another end" for line in feed.refresh()[0]) for _ in range(3)]
+    assert (found[0], found[-1]) == (3, 6)
 
 
 def test_damage_is_not_raised(home):

@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Footer, Input
 
 from gpu_engine import launch, runs
+from gpu_panel import runs_feed
 from gpu_panel.screens.dialogs import AskCount, Confirm
 from gpu_panel.screens.resume import Resume
 from gpu_panel.screens.run import RunScreen
@@ -66,6 +67,47 @@ async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
         assert asked == [(run.id, [])]
         assert pilot.app.screen.run_folder.id == run.id
+
+
+async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 5)
+    monkeypatch.setattr(runs_feed, "SPELL", -1.0)
+    made = [ended(age=n) for n in range(60)]
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 5)
+        assert "60 earlier" in str(table.border_title)
+        await pilot.press("end")
+        assert "reading 55 older ones" in shown(table)
+        monkeypatch.setattr(runs_feed, "SPELL", 9.0)
+        await until(pilot, lambda: len(table.lines) == 60)
+        assert "reading" not in shown(table)
+        await pilot.press("home", "pagedown")
+        seen = table.key_at_cursor
+        await until(pilot, lambda: seen in screen_text(pilot.app))
+        assert 10 < [r.id for r in made].index(seen) < 24  # a screenful on
+        await pilot.press("pageup")
+        assert table.key_at_cursor == made[0].id
+        await pilot.press("end")
+        assert table.key_at_cursor == made[-1].id
+        await until(pilot, lambda: made[-1].id in screen_text(pilot.app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert pilot.app.screen.run_folder.id == made[-1].id
+
+
+def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    old = [ended(age=n) for n in range(4)][-1]
+    feed = runs_feed.RunsFeed()
+    assert [line.live for line in feed.refresh()[0]] == [False] * 4
+    lock = runs.reopen(old, "", PLAN)
+    try:
+        feed.look_anew()
+        lines, _ = feed.refresh()
+        assert [line.live for line in lines] == [True, False, False, False]
+        assert lines[0].id == old.id
+    finally:
+        os.close(lock)
 
 
 async def test_delete_all_but_the_newest():

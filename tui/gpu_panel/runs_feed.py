@@ -1,7 +1,8 @@
 """The runs on disk as the runs pane shows them. Blocks: called in a thread, never two at once.
 
 Live runs are followed in bounded batches; of a finished one the ends of its files are read
-once, and again only when its state changes.
+once, and again only when its state changes. Older ones are read little by little, so that
+a thousand of them keep nobody waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from gpu_engine.follow import Follower, RankView, progress
 from gpu_engine.runs import Run
 
 NEWEST = 50
-"""Runs that are shown."""
+"""Runs that are looked at each time, beside the live ones."""
+SPELL = 0.2
+"""Seconds a look spends on older runs that were not read before."""
+_AGAIN = 20
+"""Older runs that are looked at once more each time."""
 _PIECE = 64 * 1024
 _MOST_RANKS = 16
 _KEPT = 256
@@ -79,7 +84,9 @@ class RunsFeed:
 
     def __init__(self) -> None:
         self._listed: list[Run] = []
-        self._more = 0
+        self._older: list[Run] = []
+        self._turn = 0
+        """Which of the older ones is looked at again next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
         self._finished: dict[str, tuple[int, RunLine]] = {}
@@ -87,12 +94,38 @@ class RunsFeed:
         self._plans: dict[str, dict[str, Any]] = {}
 
     def refresh(self) -> tuple[list[RunLine], int]:
-        """The newest runs as they are now, and how many older ones there are."""
+        """Every run that was read so far, live ones first, then the newest; and how many older
+        ones are still to be read."""
         self._list()
         lines = [line for run in self._listed if (line := self._look(run)) is not None]
         shown = {line.id for line in lines if line.live}
+        older, unread = self._look_back()
         self._followed = {k: v for k, v in self._followed.items() if k in shown}
-        return sorted(lines, key=lambda line: not line.live), self._more
+        return sorted((*lines, *older), key=lambda line: not line.live), unread
+
+    def look_anew(self) -> None:
+        """List the folder again at the next look: a resume changes nothing in it."""
+        self._folder_stamp = None
+
+    def _look_back(self) -> tuple[list[RunLine], int]:
+        """The older runs, as far as they were read, and how many were not."""
+        older = self._older
+        for at in range(self._turn, min(self._turn + _AGAIN, len(older))):
+            if older[at].id in self._finished:
+                self._look(older[at])
+        self._turn = self._turn + _AGAIN if self._turn + _AGAIN < len(older) else 0
+        end = time.monotonic() + SPELL
+        lines: list[RunLine] = []
+        unread = 0
+        for run in older:
+            known = self._finished.get(run.id)
+            if known is not None:
+                lines.append(known[1])
+            elif time.monotonic() > end:
+                unread += 1
+            elif (line := self._look(run)) is not None:
+                lines.append(line)
+        return lines, unread
 
     def _list(self) -> None:
         """List the folder when it has changed; a run that was renamed within a tick, soon."""
@@ -108,7 +141,9 @@ class RunsFeed:
         # One that was started long ago and still runs is not to be lost behind newer ones.
         live = [run for run in every[NEWEST:] if run.supervised()]
         self._listed = every[:NEWEST] + live
-        self._more = len(every) - len(self._listed)
+        near, there = {run.id for run in self._listed}, {run.id for run in every}
+        self._older = [run for run in every if run.id not in near]
+        self._finished = {k: v for k, v in self._finished.items() if k in there}
 
     def _look(self, run: Run) -> RunLine | None:
         try:
@@ -125,6 +160,7 @@ class RunsFeed:
         if state.live:
             return self._live(line)
         self._followed.pop(run.id, None)
+        self._plans.pop(run.id, None)  # a thousand of them are much
         line = _with_tail(line)
         self._finished[run.id] = (stamp, line)
         return line

@@ -111,8 +111,8 @@ class AskCount(ModalScreen[int | None]):
             box.border_title = harmless(self._title)
             box.border_subtitle = "enter take · esc cancel"
             yield Static(harmless(f"{self._note} There are {self._most}."), classes="dialog-note")
-            yield Input(str(self._value), compact=True, id="count", type="integer", max_length=3,
-                        select_on_focus=True)
+            yield Input(str(self._value), compact=True, id="count", type="integer",
+                        max_length=max(3, len(str(self._most))), select_on_focus=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -59,10 +59,10 @@ class RunActions:
         try:
             with guard(self.app):
                 looks = self.devices.looks
-                lines, older, self.freedom, self.leases = await in_thread(
+                lines, unread, self.freedom, self.leases = await in_thread(
                     lambda: self._look_at_runs(looks), name="panel-runs")
                 if self.is_mounted:
-                    self.query_one(RunsTable).show(lines, older)
+                    self.query_one(RunsTable).show(lines, unread)
                     live = self.live_runs
                     self.query_one(PaneBar).mark("runs", f"●{live}" if live else "")
                     self.review_if_leases_changed()
@@ -78,9 +78,9 @@ class RunActions:
 
         if self._feed is None:
             self._feed = RunsFeed()
-        lines, older = self._feed.refresh()
+        lines, unread = self._feed.refresh()
         held = lease.holders(runs.leases_folder())
-        return lines, older, free.judge_all(looks, held) if looks else {}, held
+        return lines, unread, free.judge_all(looks, held) if looks else {}, held
 
     @property
     def live_runs(self: LaunchScreen) -> int:
@@ -208,6 +208,7 @@ class RunActions:
 
         outset = await in_thread(lambda: Outset.of(line.run), name="panel-outset")
         if await self.app.push_screen_wait(Resume(line.run, outset)):
+            self._look_at_once()
             self.open_run(line.run)
 
     async def _remove(self: LaunchScreen, line: RunLine) -> None:
@@ -223,6 +224,8 @@ class RunActions:
             self._look_at_once()
 
     def _look_at_once(self: LaunchScreen) -> None:
+        if self._feed is not None:
+            self._feed.look_anew()
         self._skipped = True
         self.refresh_runs()
 

@@ -183,6 +183,21 @@ class Rows(ScrollView, can_focus=True):
     def action_scroll_down(self) -> None:
         self.action_cursor_down()
 
+    def action_page_up(self) -> None:
+        self._page(-1)
+
+    def action_page_down(self) -> None:
+        self._page(1)
+
+    def _page(self, step: int) -> None:
+        """As many rows up or down as are seen, but one; words alone are scrolled."""
+        room = max(1, self.scrollable_content_region.height - (self._header is not None) - 1)
+        each = max(1, round(len(self._flat) / max(len(self.keys), 1)))
+        before = self.cursor
+        self.cursor += step * max(1, room // each)
+        if self.cursor == before:
+            self.scroll_to(y=self.scroll_y + step * room, animate=False)
+
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         if offset is None:

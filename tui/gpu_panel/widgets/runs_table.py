@@ -44,14 +44,18 @@ the newest."""
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: tuple[RunLine, ...] | None = None
-        self._older = 0
+        self._unread = 0
+        self._fitting: Columns | None = None
+        self._made: dict[str, tuple[RunLine, str, Row]] = {}
+        """Rows as they were shown last, with what they were made of."""
         self._could: object = None
         self.entitle("Runs")
 
-    def show(self, lines: Sequence[RunLine], older: int) -> None:
-        self.lines, self._older = tuple(lines), older
+    def show(self, lines: Sequence[RunLine], unread: int = 0) -> None:
+        """`unread`: how many more there are, older than these."""
+        self.lines, self._unread = tuple(lines), unread
         live = sum(line.live for line in lines)
-        earlier = len(lines) - live + older
+        earlier = len(lines) - live + unread
         said = ([f"{live} running"] if live else []) + ([f"{earlier} earlier"] if earlier else [])
         self.entitle("Runs" + (f" ─ {' · '.join(said)}" if said else ""))
         self.repaint()
@@ -84,11 +88,24 @@ the newest."""
             return None, [_words("Looking for runs …")]
         if not self.lines:
             return None, [_words("No runs yet. ctrl+l launches what the form says.")]
-        fitting = columns(self.lines, width)
-        rows = [Row(line.id, (run_line(line, fitting),)) for line in self.lines]
-        if self._older:
-            rows.append(_words(f"and {self._older} older: gpu-engine runs lists them"))
+        if (fitting := columns(self.lines, width)) != self._fitting:
+            self._fitting, self._made = fitting, {}
+        now = time.time()
+        rows = [self._row(line, fitting, now) for line in self.lines]
+        self._made = {row.key: made for row in rows if (made := self._made.get(row.key))}
+        if self._unread:
+            rows.append(_words(f"reading {self._unread:,} older ones …"))
         return None, rows
+
+    def _row(self, line: RunLine, fitting: Columns, now: float) -> Row:
+        """Made anew only where something of it has changed: of a thousand hardly any has."""
+        ago = units.ago(now - line.ended) if line.ended and not line.live else ""
+        known = self._made.get(line.id)
+        if known is not None and known[0] is line and known[1] == ago:
+            return known[2]
+        row = Row(line.id, (run_line(line, fitting),))
+        self._made[line.id] = (line, ago, row)
+        return row
 
     @property
     def line_at_cursor(self) -> RunLine | None:
