@@ -8,8 +8,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 WRITING, DELETING = ".writing-", ".deleting-"
 """Beginnings of the names of folders that are not whole yet, or not any more."""
@@ -70,9 +71,51 @@ def remove_unfinished(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open `path` for reading, and never wait for it: a FIFO would be waited for until somebody
+    writes to it. Raises OSError, for what is no file too."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        kind = _not_a_file(os.fstat(fd).st_mode)
+        if kind is not None:
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def why_not_readable(path: Path) -> str | None:
+    """Why `open_file` would fail: "it is a FIFO, not a file", "permission denied"; None where it
+    would not. Raises nothing."""
+    try:
+        open_file(path).close()
+    except OSError as err:
+        return reason(err)
+    return None
+
+
+def reason(error: OSError) -> str:
+    """An error of the system in words that go on a sentence."""
+    text = error.strerror or str(error) or type(error).__name__
+    return text[0].lower() + text[1:]
+
+
+def _not_a_file(mode: int) -> str | None:
+    """What this is, unless it is a regular file."""
+    if stat.S_ISREG(mode):
+        return None
+    return next((word for test, word in _KINDS if test(mode)), "something else")
+
+
+_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"),
+          (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+
+
 def read_json(path: Path) -> Any | None:
     """The JSON in `path`, or None where it is missing, unreadable or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open_file(path) as file:
+            return json.loads(file.read().decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None

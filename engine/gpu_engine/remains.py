@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine import procs
 from gpu_engine.errors import UserError
+from gpu_engine.files import open_file
 
 if TYPE_CHECKING:
     from gpu_engine.runs import Run
@@ -44,7 +45,7 @@ def last_checkpoint(run: Run) -> str | None:
     except OSError:
         return None
     return next((n for n in reversed(names)
-                 if (run.checkpoints / n / "manifest.json").exists()), None)
+                 if os.path.exists(run.checkpoints / n / "manifest.json")), None)  # noqa: PTH110
 
 
 def processes(run: Run) -> list[int]:
@@ -113,7 +114,7 @@ def _above(pid: int) -> set[int]:
 def _step_in(path: Path) -> int | None:
     """The step of the last event that has one, from the end of the file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _PIECE))
             lines = file.read().split(b"\n")
     except OSError:

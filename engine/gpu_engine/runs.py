@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engine import making, procs, remains
+from gpu_engine import making, oddities, procs, remains
 from gpu_engine.errors import UserError
-from gpu_engine.files import overwrite, read_json, write_atomic, write_json
+from gpu_engine.files import open_file, overwrite, read_json, reason, write_atomic, write_json
 from gpu_engine.state import (
     EXIT_CODES,
     FINAL,
@@ -83,41 +83,46 @@ class Run:
         """Where what a rank prints is: its own log; where a command has started ranks of its own,
         the command's, which they share."""
         own = self.log(rank)
-        started = [p for p in self.plan().get("processes", ()) if isinstance(p, dict)]
-        if own.exists() or any(rank in p.get("ranks", ()) for p in started[1:]) or not started:
+        started = self.plan().get("processes", ())
+        if _exists(own) or any(rank in p.get("ranks", ()) for p in started[1:]) or not started:
             return own
         first = started[0]
         shared = self.path / str(first.get("log"))
-        return shared if first.get("role") == "rank" and shared.exists() else own
+        return shared if first.get("role") == "rank" and _exists(shared) else own
 
     def cwd(self) -> str:
         """The folder that its ranks run in."""
         return str(self.plan().get("cwd") or Path.cwd())
 
     def plan(self) -> dict[str, Any]:
-        """plan.json; an empty dict where it can't be read."""
-        found = read_json(self.path / "plan.json")
-        return found if isinstance(found, dict) else {}
+        """plan.json; an empty dict where it can't be read. What is not of the type that it must
+        have is left out, so that readers need not look again."""
+        return oddities.sound_plan(read_json(self.path / "plan.json"))
 
     def ranks(self) -> list[int]:
         """The ranks that have an events file or a log, or that the plan names, in order."""
-        named = {r.get("rank") for r in self.plan().get("ranks", ()) if isinstance(r, dict)}
-        seen = {int(p.stem) for p in (self.path / "ranks").glob("*.*")
-                if p.suffix in (".jsonl", ".log") and p.stem.isdigit()}
+        named = {r.get("rank") for r in self.plan().get("ranks", ())}
+        try:
+            names = [Path(name) for name in os.listdir(self.path / "ranks")]  # noqa: PTH208
+        except OSError:
+            names = []
+        seen = {int(p.stem) for p in names
+                if p.suffix in (".jsonl", ".log") and p.stem.isdecimal()}
         return sorted({r for r in named if isinstance(r, int)} | seen)
 
     def state(self) -> State:
-        """What is so now. A dead supervisor's run is *lost*; an unreadable state too."""
+        """What is so now. A dead supervisor's run is *lost*; one whose state is damaged is told by
+        its lock, and *unreadable* where that can't be looked at either."""
         recorded = State.from_dict(read_json(self.path / "state.json"))
         if recorded is None:
             try:
                 created = self.path.stat().st_mtime
             except OSError:
                 created = 0.0
-            alive = self.supervised()
-            return State("running" if alive else "lost", self.id, self.id, created,
-                         reason="state.json is missing or damaged")
-        if recorded.live and not self.supervised():
+            held = self._held()
+            name: StateName = "unreadable" if held is None else "running" if held else "lost"
+            return State(name, self.id, self.id, created, reason=oddities.why_no_state(self.path))
+        if recorded.live and not self._lives(recorded):
             # It may have ended between the two reads.
             again = State.from_dict(read_json(self.path / "state.json"))
             if again is not None and not again.live:
@@ -134,10 +139,20 @@ class Run:
             why = "its supervisor died without a word"
         return "; ".join([why, *remains.words(self)])
 
+    def _lives(self, recorded: State) -> bool:
+        held = self._held()
+        return procs.alive(recorded.pid, recorded.ticks) if held is None else held
+
     def supervised(self) -> bool:
-        """Whether a supervisor holds the lock."""
+        """Whether a supervisor holds the lock; False where that can't be looked at."""
+        return bool(self._held())
+
+    def _held(self) -> bool | None:
+        """Whether somebody holds the lock; None where we may not look."""
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except PermissionError:
+            return None
         except OSError:
             return False
         try:
@@ -202,9 +217,16 @@ class Run:
                     continue
         return total
 
+    def odd(self) -> list[str]:
+        """What in the folder can't be read, a sentence each; empty where all is well."""
+        return oddities.find(self.path)
+
     def remove(self) -> None:
-        """Delete the folder. Raises UserError while the run, or what is left of it, lives."""
+        """Delete the folder. Raises UserError while the run, or what is left of it, lives, and
+        where it can't be told whether it does."""
         state = self.state()
+        if state.state == "unreadable":
+            raise UserError(f"run {self.id} can't be removed: {state.reason}")
         if state.live or (state.state == "lost" and remains.processes(self)):
             raise UserError(f"run {self.id} is running: stop it first")
         try:
@@ -316,9 +338,13 @@ def find(name: str) -> Run:
         return newest[0]
     if "/" in name:
         path = Path(name)
-        if (path / "plan.json").exists():
-            return Run(path.resolve())
-        raise UserError(f"{name}: not a run folder")
+        try:
+            open_file(path / "plan.json").close()
+        except FileNotFoundError:
+            raise UserError(f"{name}: not a run folder") from None
+        except OSError as err:
+            raise UserError(f"{name}: plan.json can't be read: {reason(err)}") from None
+        return Run(path.resolve())
     matches = [run for run in _each() if run.id == name] \
         or [run for run in _each() if name and run.id.startswith(name)]
     if len(matches) == 1:
@@ -336,6 +362,11 @@ def _each() -> Iterator[Run]:
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield Run(Path(entry.path))
+
+
+def _exists(path: Path) -> bool:
+    """As `Path.exists`, which raises where a folder on the way may not be looked into."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def _created(run: Run) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine import procs
+from gpu_engine.files import open_file
 
 if TYPE_CHECKING:
     from gpu_engine.runs import Run
@@ -84,7 +85,7 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
 
 def last_start(path: Path) -> dict | None:
     """The last `start` event of a file that may be large."""
-    with contextlib.suppress(OSError, ValueError), path.open("rb") as file, \
+    with contextlib.suppress(OSError, ValueError), open_file(path) as file, \
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = len(text)
         while (at := text.rfind(b'"kind":"start"', 0, end)) >= 0:
@@ -103,7 +104,7 @@ def last_start(path: Path) -> dict | None:
 def since(path: Path, offset: int) -> str | None:
     """The stacks that were printed into the log at `path` behind `offset`; None: none (yet)."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if os.fstat(file.fileno()).st_size < offset:
                 offset = 0  # it was cut meanwhile
             file.seek(offset)

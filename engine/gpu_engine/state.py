@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar
 
 StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
-                    "lost"]
+                    "lost", "unreadable"]
 LIVE = frozenset({"queued", "starting", "running", "stopping"})
 FINAL = frozenset({"completed", "stopped", "failed", "lost"})
-EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1}
+EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """state.json, with *lost* put in where the supervisor is gone."""
+    """state.json, with *lost* put in where the supervisor is gone, and *unreadable* where neither
+    it nor the lock may be looked at: nobody knows then whether the run lives."""
 
     state: StateName
     id: str

@@ -131,7 +131,7 @@ async def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
     app = Mini(Run(tmp_path / "9999"))
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
-        assert "? lost: state.json is missing or damaged" in flat(terminal(app))
+        assert "? lost: state.json is missing" in flat(terminal(app))
 
 
 async def test_data_parallel_has_a_figure_a_device(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from typing import Any
 
 from gpu_engine import runs
 from gpu_engine.events import number
+from gpu_engine.files import open_file
 from gpu_engine.follow import Follower, RankView, progress
 from gpu_engine.runs import Run
+from gpu_panel import errors
 
 NEWEST = 50
 """Runs that are looked at each time, beside the live ones."""
@@ -56,6 +58,8 @@ class RunLine:
     """(device id, rank) of a live run."""
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
+    odd: str | None = None
+    """What of its folder can't be read, one sentence."""
 
     @property
     def id(self) -> str:
@@ -92,12 +96,14 @@ class RunsFeed:
         self._finished: dict[str, tuple[int, RunLine]] = {}
         self._followed: dict[str, tuple[Follower, LossHistory]] = {}
         self._plans: dict[str, dict[str, Any]] = {}
+        self._odd: dict[str, str | None] = {}
+        self._told: set[str] = set()
 
     def refresh(self) -> tuple[list[RunLine], int]:
         """Every run that was read so far, live ones first, then the newest; and how many older
         ones are still to be read."""
         self._list()
-        lines = [line for run in self._listed if (line := self._look(run)) is not None]
+        lines = [line for run in self._listed if (line := self._look_safely(run)) is not None]
         shown = {line.id for line in lines if line.live}
         older, unread = self._look_back()
         self._followed = {k: v for k, v in self._followed.items() if k in shown}
@@ -145,6 +151,18 @@ class RunsFeed:
         self._older = [run for run in every if run.id not in near]
         self._finished = {k: v for k, v in self._finished.items() if k in there}
 
+    def _look_safely(self, run: Run) -> RunLine | None:
+        """One run that can't be shown, for whatever reason, must not hide all the others."""
+        try:
+            return self._look(run)
+        except Exception as err:  # noqa: BLE001  said in its line, and the whole of it in the log
+            where = errors.log_path()
+            if run.id not in self._told:
+                self._told.add(run.id)
+                errors.record(err)
+            return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
+                           reason=f"can't be shown: {type(err).__name__}; see {where}")
+
     def _look(self, run: Run) -> RunLine | None:
         try:
             stamp = (run.path / "state.json").stat().st_mtime_ns
@@ -171,11 +189,12 @@ class RunsFeed:
             plan = run.plan()
             if plan:
                 self._plans[run.id] = plan
-        world = plan.get("replicas", 1)
-        return RunLine(run, state.name, str(plan.get("mode", "")),
-                       world if isinstance(world, int) else 1, state.state, state.live,
+        if not state.live or run.id not in self._odd:
+            self._odd[run.id] = next(iter(run.odd()), None)
+        return RunLine(run, state.name, plan.get("mode", ""), plan.get("replicas", 1),
+                       state.state, state.live,
                        state.created, state.ended, state.reason, started=state.started,
-                       devices=_devices(plan) if state.live else ())
+                       devices=_devices(plan) if state.live else (), odd=self._odd[run.id])
 
     def _live(self, line: RunLine) -> RunLine:
         if line.id not in self._followed:
@@ -230,7 +249,7 @@ def _planned(plan: dict[str, Any], views: Iterable[RankView]) -> int | None:
 def _ends(path: Path) -> Iterable[dict[str, Any]]:
     """The events in the first and the last piece of a file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(_PIECE)
             size = file.seek(0, 2)
             tail = b""

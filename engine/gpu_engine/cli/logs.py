@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.files import open_file
+
 if TYPE_CHECKING:
     from gpu_engine.runs import Run
 
@@ -81,7 +83,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
         yield _older(path), False
     while True:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 size = file.seek(0, 2)
                 if count is not None:
                     offset, count = _last_lines(file, count), None
@@ -104,7 +106,8 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
 def _older(path: Path) -> list[bytes]:
     """The lines of the part that was set aside when the log grew too large."""
     try:
-        return path.with_name(path.name + ".1").read_bytes().splitlines()
+        with open_file(path.with_name(path.name + ".1")) as file:
+            return file.read().splitlines()
     except OSError:
         return []
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_engine.runs import Run, State
 
 
 @click.group(invoke_without_command=True)
@@ -33,11 +37,17 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
         click.echo(f"{run.id:<6} {state.state:<10} {clean(state.name):<20.20} "
                    f"{plan.get('mode', '?'):<9} ×{plan.get('world_size', '?'):<3} "
                    f"{units.clock(took):>8}  {units.ago(now - state.created):<12}"
-                   + (f" {clean(state.reason)}" if state.reason else ""))
+                   + "".join(f" {clean(why)};" for why in _why(run, state)).rstrip(";"))
     if not rows:
         click.echo("no runs yet; gpu-engine run default starts one", err=True)
     elif len(found) > count:
         click.echo(f"and {len(found) - count} earlier; -n shows more", err=True)
+
+
+def _why(run: Run, state: State) -> list[str]:
+    """How it came to this, and what of its folder can't be read."""
+    odd = [why for why in run.odd()[:1] if why != state.reason]
+    return [*([state.reason] if state.reason else []), *odd]
 
 
 @command.command()
@@ -59,7 +69,7 @@ def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest runs; those that still run stay."""
     from gpu_engine import runs, units
 
-    ended = [r for r in runs.all_runs() if not r.state().live]
+    ended = [r for r in runs.all_runs() if r.state().state in runs.FINAL]
     total = 0
     for one in ended[keep:]:
         size = one.size()

@@ -41,6 +41,9 @@ def command(run: str, as_json: bool) -> None:
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     watch.explain(state)
+    for why in found.odd():
+        if why != state.reason:
+            click.echo(clean(f"warning: {why}"))
     if state.state == "lost" and (left := remains.processes(found)):
         click.echo(f"still running of it: pid {', '.join(map(str, left))}; gpu-engine stop "
                    f"{found.id} ends that")

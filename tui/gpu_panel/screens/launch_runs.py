@@ -279,7 +279,7 @@ def _ended() -> list[tuple[Run, int]]:
     """Runs that have ended, newest first, with their bytes on disk."""
     from gpu_engine import runs
 
-    return [(run, run.size()) for run in runs.all_runs() if not run.state().live]
+    return [(run, run.size()) for run in runs.all_runs() if run.state().state in runs.FINAL]
 
 
 def _remove_all(going: Iterable[Run]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu_engine.clean import clean_bytes, clean_lines
+from gpu_engine.files import open_file, reason
 
 BLOCK = 1 << 16
 """Bytes."""
@@ -67,6 +68,8 @@ class LogFile:
     def __init__(self, path: Path, title: str) -> None:
         self.path, self.title = path, title
         self.missing = True
+        self.trouble: str | None = None
+        """Why it can't be read, where it is there."""
         self.generation = 0
         """Rises each time the file was replaced or cut: line numbers mean other lines then."""
         self._lock = threading.RLock()
@@ -203,9 +206,11 @@ class LogFile:
                 changed = True
         if self._file is None:
             try:
-                self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError:
+                with open_file(self.path) as file:
+                    self._file = os.dup(file.fileno())
+            except OSError as err:
                 self.missing = True
+                self.trouble = None if isinstance(err, FileNotFoundError) else reason(err)
                 return changed
         self.missing = False
         self._size = stat.st_size

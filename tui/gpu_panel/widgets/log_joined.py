@@ -7,11 +7,11 @@ whoever stands somewhere in between can stay there.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
 
+from gpu_engine.files import open_file
 from gpu_panel.widgets.log_file import LogFile
 
 _HEAD = 256
@@ -57,6 +57,11 @@ class JoinedLog:
     @property
     def missing(self) -> bool:
         return self._now.missing and self._older is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it can't be read, where it is there."""
+        return self._now.trouble
 
     def close(self) -> None:
         with self._lock:
@@ -154,12 +159,7 @@ def _identity(path: Path) -> Identity:
 def _begins(path: Path, count: int) -> bytes:
     """Its first bytes; none where it can't be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open_file(path) as file:
+            return file.read(count)
     except OSError:
         return b""
-    try:
-        return os.pread(fd, count, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

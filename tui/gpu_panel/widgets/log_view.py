@@ -327,7 +327,9 @@ class LogView(ScrollView, can_focus=True):
 
     def _nothing(self) -> str:
         if isinstance(self.lines, FILES) and self.lines.missing:
-            return "no output yet"
+            trouble = self.lines.trouble
+            return f"{self.lines.path.name} can't be read: {trouble}" if trouble \
+                else "no output yet"
         return "empty so far"
 
     def on_unmount(self) -> None:

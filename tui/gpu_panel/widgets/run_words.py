@@ -125,6 +125,8 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"reading what the ranks wrote…{share}"], "plain"
     if state.state == "failed":
         return _failed(store), "error"
+    if state.state == "unreadable":
+        return [f"? {clean(state.reason or 'it is not known how it is', 200)}"], "warning"
     if state.state == "lost":
         why = (state.reason or "its supervisor is gone").partition("; last ")[0]  # said below
         lines = [f"? lost: {clean(why, 200)}",

@@ -18,7 +18,7 @@ from gpu_panel.widgets.rows import Line, Part, Row, Rows, fit
 
 GLYPHS = {"queued": ("◌", "dim"), "starting": ("◔", "accent"), "running": ("●", "accent"),
           "stopping": ("◐", "warn"), "completed": ("✓", "good"), "stopped": ("■", "warn"),
-          "failed": ("✗", "bad"), "lost": ("?", "bad")}
+          "failed": ("✗", "bad"), "lost": ("?", "bad"), "unreadable": ("?", "warn")}
 
 
 class RunsTable(Rows):
@@ -75,6 +75,8 @@ the newest."""
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A run is stopped or resumed, never both: the footer has the one that can be done."""
         line = self.line_at_cursor
+        if line is not None and line.state == "unreadable" and action in ("resume", "remove"):
+            return None
         if action == "resume":
             return line is not None and not line.live
         if action == "stop" and line is not None:
@@ -174,7 +176,7 @@ def run_line(line: RunLine, c: Columns) -> Line:
     glyph, style = GLYPHS.get(line.state, ("?", "dim"))
     loss = f"loss {units.loss(line.loss)}" if line.loss is not None else ""
     parts: list[Part] = [
-        (f"{glyph} {line.state:<9}  ", style),
+        (f"{glyph} {line.state:<10} ", style),
         (fit(clean(line.id), c.id) + "  ", "strong"),
         (fit(clean(line.name), c.name) + "  ", ""),
         (fit(_mode(line), c.mode) + "  ", "dim"),
@@ -200,8 +202,11 @@ def run_line(line: RunLine, c: Columns) -> Line:
 
 def _end(line: RunLine) -> Line:
     """How it ended: the reason where it is bad, and how long ago."""
-    why = clean(line.reason) + " · " if line.reason and line.state in ("failed", "lost") else ""
-    return ((why, "bad"), (units.ago(time.time() - line.ended) if line.ended else "", "dim"))
+    bad = line.state in ("failed", "lost", "unreadable")
+    why = clean(line.reason) + " · " if line.reason and bad else ""
+    odd = clean(line.odd) + " · " if line.odd and clean(line.odd) not in why else ""
+    return ((why, "warn" if line.state == "unreadable" else "bad"), (odd, "warn"),
+            (units.ago(time.time() - line.ended) if line.ended else "", "dim"))
 
 
 def _mode(line: RunLine) -> str:
