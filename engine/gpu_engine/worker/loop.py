@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker.parallel import Spread
 from gpu_engine.worker.precision import Precision
 from gpu_engine.worker.process_group import Group, pack_first, unpack_first
 from gpu_engine.worker.recorder import Recorder
+from gpu_engine.worker.schedule import Schedule
 from gpu_engine.worker.signals import Signals
 from gpu_engine.worker.task import Task
 
@@ -48,7 +48,7 @@ class Loop:
     data: Any
     spread: Spread
     optimizer: Optimizer
-    schedule: LRScheduler | None
+    schedule: Schedule
     precision: Precision
     group: Group
     recorder: Recorder
@@ -126,8 +126,7 @@ class Loop:
         rec.phase = "optimizer"
         lr = self.optimizer.param_groups[0]["lr"]
         if self.precision.step(self.optimizer, self._parameters, self.clip):
-            if self.schedule is not None:
-                self.schedule.step()
+            self.schedule.step()
             self._skips_in_a_row = 0
         else:
             self._left_out()

@@ -20,6 +20,7 @@ from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
 from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.recorder import Progress, Recorder
+from gpu_engine.worker.schedule import Schedule
 from gpu_engine.worker.signals import Signals
 from gpu_engine.worker.task import Task
 
@@ -66,7 +67,9 @@ class Session:
         if state:
             self._place(state)
         total, epochs = self._length()
-        self.schedule = self.task.schedule(self.optimizer, total)
+        self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
+                                 params=job.get("task.params", {}),
+                                 evaluates=self.evaluation is not None)
         self.loop = Loop(
             task=self.task, data=self.stream, spread=self.spread, optimizer=self.optimizer,
             schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
@@ -104,6 +107,7 @@ class Session:
         if result is None:
             return False
         self._evaluated_step, self._metrics = self.at.step, result
+        self.schedule.evaluated(result)
         if self.job.who.rank == 0:
             self.recorder.write("eval", step=self.at.step, **result)
         if self.best and self._is_best(result):
@@ -186,8 +190,7 @@ class Session:
                 "offset": self.at.offset, "global_batch": self.job.global_size,
                 "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
                 "model": self.spread.raw.state_dict(), "optimizer": self.optimizer.state_dict(),
-                "schedule": self.schedule.state_dict() if self.schedule else None,
-                "scaler": self.precision.state_dict()}
+                **self.schedule.state_dict(), "scaler": self.precision.state_dict()}
 
     def _find_checkpoint(self) -> dict[str, Any] | None:
         """The newest state that verifies, as rank 0 finds it; None to start afresh."""
@@ -237,9 +240,7 @@ class Session:
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as err:
             raise UserError(f"{self._from} does not fit this task's model: {err}") from err
-        if self.schedule is not None and state["schedule"] is not None:
-            self.schedule.load_state_dict(state["schedule"])
-        self._rescale(self.job.lr / state["lr"])
+        self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
         self.loop.skipped = self.recorder.skipped = state["skipped"]
         self.recorder.step_now = self.at.step
@@ -248,17 +249,6 @@ class Session:
         else:
             self.recorder.write("warning", message="resumed with other ranks than before: this "
                                 "rank's random generators start afresh")
-
-    def _rescale(self, factor: float) -> None:
-        """A learning rate changed since the checkpoint: what was loaded is the old one."""
-        if factor == 1.0:
-            return
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"] * factor
-            if "initial_lr" in group:
-                group["initial_lr"] = group["initial_lr"] * factor
-        if self.schedule is not None and hasattr(self.schedule, "base_lrs"):
-            self.schedule.base_lrs = [lr * factor for lr in self.schedule.base_lrs]
 
     # --- data and length ----------------------------------------------------------------------
 
@@ -284,13 +274,19 @@ class Session:
         """(optimizer steps in all, epochs): the first None where it isn't known."""
         steps, epochs = self.job.get("train.steps"), self.job.get("train.epochs")
         if steps is not None:
+            if steps < self.at.step:
+                raise UserError(f"train.steps = {steps}: the checkpoint that it would go on from "
+                                f"is of step {self.at.step} already")
             return int(steps), None
         epochs = int(epochs or 1)
         if self.deal is None:
             return None, epochs
         # From here on, as the epochs before may have had another number of steps.
         left = (epochs - self.at.epoch) * self.deal.steps - self.at.offset
-        return self.at.step + max(left, 0), epochs
+        if left < 0:
+            raise UserError(f"train.epochs = {epochs}: the checkpoint that it would go on from is "
+                            f"in epoch {self.at.epoch + 1} already")
+        return self.at.step + left, epochs
 
     def _last(self) -> bool:
         return self.loop.total_steps is not None and self.at.step >= self.loop.total_steps

@@ -46,6 +46,10 @@ class Task:
     """Examples in a forward pass of evaluation (at most the global batch). It does not follow
     the number of ranks: equal chunks at any world size make equal results, to the last bit."""
 
+    schedule_metric: ClassVar[str | None] = None
+    """The evaluation's value that a schedule steps on which wants one, as ReduceLROnPlateau does:
+    "loss" where it waits for the smallest and nothing is said here."""
+
     def model(self) -> nn.Module:
         """The model, on the CPU, freshly initialised."""
         raise NotImplementedError(f"{type(self).__name__} needs a method model(self)")
@@ -86,7 +90,9 @@ class Task:
         """How the learning rate moves, advanced once an optimizer step; None: constant.
 
         `total_steps` counts optimizer steps of the whole run; None where the data's length is
-        not known. Keep it a function of the step alone, so that a resumed run follows it.
+        not known. Keep it a function of the step alone: resumed with another length or learning
+        rate, the run goes on as if the schedule had been this one from the first step.
+        ReduceLROnPlateau is advanced by each evaluation instead, with `schedule_metric`.
         """
         return None
 

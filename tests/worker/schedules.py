@@ -1,0 +1,166 @@
+"""Every schedule of torch.optim, made for a length and a learning rate, and a task that follows
+one and writes down what its optimizer was set to in each step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import lr_scheduler as of
+
+from gpu_engine import Task
+
+
+class Warmup:
+    """A callable object: LambdaLR keeps its fields in its state."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __call__(self, step: int) -> float:
+        return min((step + 1) / (self.total // 4), 1.0)
+
+
+def warmup_then_cosine(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
+    first = of.LinearLR(opt, 0.1, total_iters=total // 4)
+    return of.SequentialLR(opt, [first, of.CosineAnnealingLR(opt, total - total // 4)],
+                           [total // 4])
+
+
+def three_in_a_row(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
+    third = total // 3
+    parts = [of.ConstantLR(opt, 0.5, total_iters=third), of.ExponentialLR(opt, 0.9),
+             of.PolynomialLR(opt, total - 2 * third, power=2.0)]
+    return of.SequentialLR(opt, parts, [third, 2 * third])
+
+
+def chained(opt: Optimizer, total: int, lr: float) -> of.LRScheduler:
+    return of.ChainedScheduler([of.LinearLR(opt, 0.2, total_iters=total // 3),
+                                of.CosineAnnealingLR(opt, total)], optimizer=opt)
+
+
+Builder = Callable[[Optimizer, int, float], of.LRScheduler]
+
+SCHEDULES: dict[str, Builder] = {
+    "LambdaLR": lambda o, n, lr: of.LambdaLR(o, lambda s: 1 - 0.9 * s / n),
+    "LambdaLR of an object": lambda o, n, lr: of.LambdaLR(o, Warmup(n)),
+    "MultiplicativeLR": lambda o, n, lr: of.MultiplicativeLR(o, lambda s: 1 - 1 / n),
+    "StepLR": lambda o, n, lr: of.StepLR(o, max(n // 5, 1), 0.5),
+    "MultiStepLR": lambda o, n, lr: of.MultiStepLR(o, [n // 4, n // 2, 3 * n // 4], 0.3),
+    "ConstantLR": lambda o, n, lr: of.ConstantLR(o, 0.3, total_iters=n // 2),
+    "LinearLR": lambda o, n, lr: of.LinearLR(o, 1.0, 0.01, total_iters=n),
+    "ExponentialLR": lambda o, n, lr: of.ExponentialLR(o, 0.01 ** (1 / n)),
+    "PolynomialLR": lambda o, n, lr: of.PolynomialLR(o, n, power=1.5),
+    "CosineAnnealingLR": lambda o, n, lr: of.CosineAnnealingLR(o, n, eta_min=1e-5),
+    "CosineAnnealingWarmRestarts": lambda o, n, lr: of.CosineAnnealingWarmRestarts(
+        o, max(n // 7, 1), T_mult=2),
+    "OneCycleLR": lambda o, n, lr: of.OneCycleLR(o, 10 * lr, total_steps=n),
+    "OneCycleLR in three phases": lambda o, n, lr: of.OneCycleLR(
+        o, 10 * lr, epochs=1, steps_per_epoch=n, three_phase=True, anneal_strategy="linear"),
+    "CyclicLR": lambda o, n, lr: of.CyclicLR(o, lr / 10, lr, step_size_up=max(n // 4, 1)),
+    "CyclicLR, exp_range": lambda o, n, lr: of.CyclicLR(
+        o, lr / 10, lr, step_size_up=max(n // 6, 1), mode="exp_range", gamma=0.99),
+    "SequentialLR": warmup_then_cosine,
+    "SequentialLR of three": three_in_a_row,
+    "SequentialLR with OneCycleLR": lambda o, n, lr: of.SequentialLR(
+        o, [of.ConstantLR(o, 0.1, n // 4), of.OneCycleLR(o, lr, total_steps=n)], [n // 4]),
+    "ChainedScheduler": chained,
+}
+
+
+def optimizer_of(kind: str, model: nn.Module, lr: float) -> Optimizer:
+    """Two groups with learning rates of their own, with a momentum or betas that can cycle."""
+    layers = list(model.children()) or [model]
+    groups = [{"params": layers[0].parameters()},
+              {"params": [p for m in layers[1:] for p in m.parameters()], "lr": lr / 4}]
+    groups = groups if len(layers) > 1 else groups[:1]
+    return SGD(groups, lr=lr, momentum=0.9, weight_decay=0.01) if kind == "SGD" else AdamW(
+        groups, lr=lr)
+
+
+def settings(opt: Optimizer) -> list[dict[str, Any]]:
+    """What steers an optimizer's next step, of each group."""
+    keys = ("lr", "momentum", "betas", "weight_decay")
+    return [{k: float(g[k]) if k == "lr" else g[k] for k in keys if k in g}
+            for g in opt.param_groups]
+
+
+class Points(torch.utils.data.Dataset):
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(count)
+        self.x = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+        self.y = self.x.sum(1, keepdim=True)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int):
+        return self.x[i], self.y[i]
+
+
+@dataclass
+class Scheduled(Task):
+    """Regression under the schedule that `which` names."""
+
+    which: str = ""
+    record: str = ""
+    kind: str = "AdamW"
+    examples: int = 40
+    nan_at: list[int] = field(default_factory=list)
+    "In these training steps the loss is not a number."
+    decay: float = 0.01
+    kill_at: int = 0
+    "In the first attempt: the training step in which it kills itself."
+    patience: int = 0
+    mode: str = "min"
+    metric: str = ""
+    held_out: int = 12
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+        if self.metric:
+            self.schedule_metric = self.metric
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).double()
+
+    def train_data(self):
+        return Points(self.examples)
+
+    def eval_data(self):
+        return Points(self.held_out) if self.held_out else None
+
+    def optimizer(self, model, lr):
+        self.made = optimizer_of(self.kind, model, lr)
+        for group in self.made.param_groups:
+            group["weight_decay"] = self.decay
+        self.lr = lr
+        return self.made
+
+    def schedule(self, optimizer, total_steps):
+        if self.which == "ReduceLROnPlateau":
+            return of.ReduceLROnPlateau(optimizer, self.mode, factor=0.5,
+                                        patience=self.patience, threshold=0.2)
+        return SCHEDULES[self.which](optimizer, total_steps, self.lr) if self.which else None
+
+    def loss(self, model, batch):
+        x, y = batch
+        loss = (model(x) - y).square().mean()
+        if model.training:
+            self.calls += 1
+            attempt = os.environ["GPU_PANEL_ATTEMPT"]
+            if os.environ.get("RANK", "0") == "0":
+                with Path(f"{self.record}-{attempt}").open("a") as file:
+                    file.write(f"{settings(self.made)!r}\n")
+            if self.calls == self.kill_at and attempt == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.calls in self.nan_at:
+                loss = loss * float("nan")
+        return loss

@@ -1,0 +1,151 @@
+"""A resumed schedule is what a run with the new values would have at that step: held against
+loops in plain torch, with every schedule of torch.optim."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_engine.worker import checkpoint
+
+from . import ranks, schedules
+from .schedules import SCHEDULES, optimizer_of, settings
+
+USE = f"{schedules.__file__}:Scheduled"
+
+
+def plain(which: str, kind: str, total: int, lr: float, steps: int) -> list[list[dict[str, Any]]]:
+    """What the optimizer is set to in each of `steps` steps of a loop in plain torch."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    opt = optimizer_of(kind, model, lr)
+    schedule = SCHEDULES[which](opt, total, lr)
+    seen = []
+    for _ in range(steps):
+        model(torch.ones(2, 3)).sum().backward()
+        seen.append(settings(opt))
+        opt.step()
+        schedule.step()
+    return seen
+
+
+class Run:
+    """A run of the task in schedules.py, whose attempts write down their settings."""
+
+    def __init__(self, path: Path, **params: Any) -> None:
+        self.path, self.params, self.attempts = path, params, 0
+
+    def attempt(self, *, size: int = 8, world: int = 1, expect: int = 0,
+                **train: Any) -> list[list[dict[str, Any]]]:
+        """Train once more; the settings of each step of this attempt, on rank 0."""
+        self.attempts += 1
+        ranks.write_plan(self.path, USE, size=size, world=world, train=train,
+                         params={**self.params, "record": str(self.path / "settings")})
+        ranks.train(self.path, attempt=self.attempts, expect=expect)
+        record = self.path / f"settings-{self.attempts}"
+        return [ast.literal_eval(line) for line in record.read_text().splitlines()] \
+            if record.exists() else []
+
+
+@pytest.mark.parametrize("which", SCHEDULES)
+def test_resumed_with_more_steps_and_another_rate(tmp_path: Path, which: str) -> None:
+    run = Run(tmp_path, which=which)
+    assert run.attempt(steps=20) == plain(which, "AdamW", 20, 0.01, 20)
+    assert run.attempt(steps=40) == plain(which, "AdamW", 40, 0.01, 40)[20:]
+    assert run.attempt(steps=44, lr=0.03) == plain(which, "AdamW", 44, 0.03, 44)[40:]
+
+
+def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
+    """40 examples: 5 steps an epoch of 8, 10 of 4."""
+    run = Run(tmp_path, which="OneCycleLR", kind="SGD")
+    assert run.attempt(epochs=2) == plain("OneCycleLR", "SGD", 10, 0.01, 10)
+    assert run.attempt(epochs=3) == plain("OneCycleLR", "SGD", 15, 0.01, 15)[10:]
+    assert run.attempt(epochs=5, size=4) == plain("OneCycleLR", "SGD", 35, 0.01, 35)[15:]
+
+
+def test_unchanged_it_goes_on_from_its_state(tmp_path: Path) -> None:
+    """Stopped half-way by having been given fewer steps is a change; a loss of the process is
+    none: 20 steps, killed after the checkpoint of step 12."""
+    for which in ("SequentialLR", "OneCycleLR"):
+        run = Run(tmp_path / which, which=which, kill_at=14)
+        assert run.attempt(steps=20, checkpoint_every=6, expect=-9) == plain(
+            which, "AdamW", 20, 0.01, 14)
+        assert run.attempt(steps=20, checkpoint_every=6) == plain(which, "AdamW", 20, 0.01, 20)[12:]
+
+
+def test_only_steps_that_were_taken_count(tmp_path: Path) -> None:
+    """Two of 20 are left out: a run with 40 steps has then advanced its schedule 18 times."""
+    run = Run(tmp_path, which="OneCycleLR", nan_at=[4, 9])
+    first = run.attempt(steps=20, on_nonfinite="skip")
+    whole = plain("OneCycleLR", "AdamW", 20, 0.01, 18)
+    assert first == [*whole[:4], whole[3], *whole[4:8], whole[7], *whole[8:]]
+    run.params["nan_at"] = []
+    assert run.attempt(steps=40, on_nonfinite="skip") == plain(
+        "OneCycleLR", "AdamW", 40, 0.01, 38)[18:]
+
+
+def test_two_ranks_follow_alike(tmp_path: Path) -> None:
+    run = Run(tmp_path, which="ChainedScheduler")
+    run.attempt(steps=10, world=2)
+    assert run.attempt(steps=30, world=2) == plain("ChainedScheduler", "AdamW", 30, 0.01, 30)[10:]
+
+
+def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path, which="CosineAnnealingLR", decay=0.01)
+    run.attempt(steps=10)
+    run.params["decay"] = 0.5
+    seen = run.attempt(steps=20)
+    assert {g["weight_decay"] for groups in seen for g in groups} == {0.5}
+    saved = checkpoint.load(checkpoint.listed(tmp_path / "checkpoints")[-1])
+    assert {float(s["step"]) for s in saved["optimizer"]["state"].values()} == {20.0}
+
+
+def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.attempt(steps=3)
+    assert [[g["lr"] for g in groups] for groups in run.attempt(steps=4, lr=0.04)] == [[0.04, 0.01]]
+
+
+def test_a_checkpoint_from_before_there_was_an_outset(tmp_path: Path) -> None:
+    run = Run(tmp_path, which="SequentialLR")
+    run.attempt(steps=10)
+    path = checkpoint.listed(tmp_path / "checkpoints")[-1]
+    state, own = checkpoint.load(path), checkpoint.load_ranks(path)
+    del state["outset"], state["values"]
+    checkpoint.save(path.parent, state, own, {"metrics": {}})
+    assert run.attempt(steps=16) == plain("SequentialLR", "AdamW", 16, 0.01, 16)[10:]
+
+
+@pytest.mark.parametrize(("first", "then", "words"), [
+    ({"steps": 6}, {"steps": 5}, "train.steps = 5: the checkpoint that it would go on from is of "
+                                 "step 6 already"),
+    ({"epochs": 2}, {"epochs": 1}, "train.epochs = 1: the checkpoint that it would go on from is "
+                                   "in epoch 3 already"),
+])
+def test_less_than_is_done_is_refused(tmp_path: Path, first, then, words) -> None:
+    run = Run(tmp_path, which="OneCycleLR")
+    run.attempt(**first)
+    run.attempt(**then, expect=1)
+    assert ranks.read(tmp_path, 0, "error")[-1]["message"] == words
+    assert run.attempt(**first) == []
+
+
+# --- ReduceLROnPlateau ------------------------------------------------------------------------
+
+def test_plateau_needs_an_evaluation_and_a_name(tmp_path: Path) -> None:
+    refused = {
+        "eval": ({"held_out": 0}, "there is none: give the task an eval_data"),
+        "max": ({"mode": "max"}, "set schedule_metric in the task to its name"),
+        "name": ({"mode": "max", "metric": "accuracy"}, "the schedule steps on the evaluation's "
+                                                      "'accuracy', but it gives loss"),
+    }
+    for name, (params, words) in refused.items():
+        run = Run(tmp_path / name, which="ReduceLROnPlateau", **params)
+        run.attempt(steps=4, eval_every=2, expect=1)
+        assert words in ranks.read(run.path, 0, "error")[-1]["message"]
+    run = Run(tmp_path / "fits", which="ReduceLROnPlateau", mode="max", metric="loss")
+    assert len(run.attempt(steps=4, eval_every=2)) == 4
