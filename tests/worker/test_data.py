@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    Dataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker.data import Deal, MapData, Reader, StepSampler, mix, permutation
@@ -82,9 +93,80 @@ def test_a_tensor_dataset_read_at_once_is_what_collate_makes() -> None:
 
 def test_random_augmentation_does_not_depend_on_the_number_of_workers(make) -> None:
     runs = [ranks.train(make(f"w{n}", {"noise": 0.5}, size=24, train={"workers": n}))
-            for n in (1, 3)]
-    assert recorded(runs[0]) == recorded(runs[1])
+            for n in (0, 1, 3)]
+    assert recorded(runs[0]) == recorded(runs[1]) == recorded(runs[2])
     assert len({loss for loss, _ in recorded(runs[0])}) > 5
+
+
+class Told(Dataset):
+    """Gives for each example: the epoch it was told, random numbers, and how many bytes of
+    shared memory this process has mapped."""
+
+    def __init__(self, examples: int) -> None:
+        self.examples, self.epoch = examples, -1
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, i: int):
+        shared = 0
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if "/torch_" in line:
+                low, high = line.split()[0].split("-")
+                shared += int(high, 16) - int(low, 16)
+        drawn = [torch.rand(()).item(), random.random(), np.random.rand()]
+        return i, self.epoch, drawn, shared
+
+
+def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ranks: int = 1):
+    """(numbers, epochs told, random numbers, shared bytes) of each batch."""
+    made = MapData(data, Deal(len(data), 8 * ranks, ranks, 1), seed=3, first=rank, count=1,
+                   workers=workers, device=torch.device("cpu"), collate=list,
+                   default_collate=False)
+    return [[tuple(zip(*batch, strict=True)) for _, batch in
+             zip(range(6), made.epoch(epoch, start), strict=False)] for epoch, start in epochs]
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(len(d))),
+                                  lambda d: ConcatDataset([d]), lambda d: StackDataset(d)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_is_told_of_the_epoch_in_workers_that_stay(workers: int, wrap) -> None:
+    def told(batch) -> set[int]:
+        return set(batch[1]) if len(batch) == 4 else {x[1] for x in batch[0]}
+    for number, epoch in zip((0, 1, 5), loaded(wrap(Told(48)), workers, [(0, 0), (1, 0), (5, 0)]),
+                             strict=True):
+        assert [told(batch) for batch in epoch] == [{number}] * 6
+
+
+def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
+    """Random numbers of a map-style dataset: the same from any number of workers and where an
+    epoch is entered in its middle, others in each batch, epoch and rank."""
+    before = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
+    whole = loaded(Told(48), 0, [(0, 0), (1, 0)])
+    after = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
+    assert before[0] == after[0], "reading in the rank itself draws from the rank's generators"
+    assert torch.equal(before[1], after[1])
+    assert before[2] == after[2]
+    drawn = [b[2] for epoch in whole for b in epoch]
+    assert [[b[2] for b in e] for e in loaded(Told(48), 2, [(0, 0), (1, 0)])] == [
+        drawn[:6], drawn[6:]]
+    assert [b[2] for b in loaded(Told(48), 2, [(1, 2)])[0]] == drawn[8:]
+    two = [[b[2] for e in loaded(Told(96), 2, [(0, 0), (1, 0)], rank, 2) for b in e]
+           for rank in range(2)]
+    for kind in range(3):  # torch, random, numpy
+        numbers = [x[kind] for rank in two for b in rank for x in b]
+        assert len(numbers) == 2 * 2 * 48
+        assert len(set(numbers)) == len(numbers)
+
+
+def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
+    """Before: each worker mapped all of it, 8 bytes an example."""
+    numbers, _, _, shared = loaded(Told(500_000), 2, [(0, 0)])[0][-1]
+    assert max(shared) < 100_000
+    assert len(numbers) == 8
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -9,17 +9,27 @@ out.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import (
+    ChainDataset,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    get_worker_info,
+)
 
 from gpu_engine.errors import UserError
+from gpu_engine.worker.rng import Draws, mix, seed_host
 from gpu_engine.worker.signals import in_loader_worker
 
 
@@ -54,20 +64,11 @@ class Deal:
 
 
 def permutation(seed: int, epoch: int, examples: int) -> Tensor:
-    """The epoch's order, the same on every rank: int64, shape (examples,)."""
+    """The epoch's order, the same on every rank: shape (examples,), int32 where that holds them
+    (randperm draws the same numbers for both), as each rank keeps it for the whole epoch."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
-    return torch.randperm(examples, generator=generator)
-
-
-def mix(*numbers: int) -> int:
-    """One 63-bit seed out of several numbers (splitmix64's finaliser over each in turn)."""
-    state = 0x9E3779B97F4A7C15
-    for number in numbers:
-        state = (state ^ number) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state >> 1
+    dtype = torch.int32 if examples < 2 ** 31 else torch.int64
+    return torch.randperm(examples, generator=generator, dtype=dtype)
 
 
 class StepSampler:
@@ -90,20 +91,51 @@ class StepSampler:
         return (self._deal.steps - self._start) * self._deal.accumulate
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """(seed, indices) of each backward pass."""
-        for indices, start in self._parts():
-            yield mix(self._seed, self._epoch, start), indices
+        """(seed, indices) of each backward pass; indices int64, shape (n,), memory of their
+        own."""
+        deal, epoch = self._deal, self._epoch
+        order = permutation(self._seed, epoch, deal.examples)
+        for step in range(self._start, deal.steps):
+            for micro in range(deal.accumulate):
+                part = deal.part(step, micro, self._first, self._count)
+                yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
 
-    def indices(self) -> Iterator[Tensor]:
-        """The same without seeds, for reading in the rank itself."""
-        return (indices for indices, _ in self._parts())
+    def requests(self) -> Iterator[Request]:
+        """The same as what a loader worker is sent."""
+        for seed, indices in self:
+            yield Request(seed, self._epoch, tensor_bytes(indices))
 
-    def _parts(self) -> Iterator[tuple[Tensor, int]]:
-        deal = self._deal
-        order = permutation(self._seed, self._epoch, deal.examples)
-        parts = (deal.part(step, micro, self._first, self._count)
-                 for step in range(self._start, deal.steps) for micro in range(deal.accumulate))
-        return ((order[part], part.start) for part in parts)
+
+class Request(NamedTuple):
+    """A batch that a loader worker is to read.
+
+    The indices are plain bytes: a tensor would travel through a file in shared memory, and a
+    slice of the epoch's order would take the whole order with it.
+    """
+
+    seed: int
+    epoch: int | None
+    """None: not an epoch's, so the dataset is told of none."""
+    indices: bytes
+    """int64"""
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The bytes of a CPU tensor's values; numpy may not be there."""
+    tensor = tensor.contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def tell_epoch(data: Any, epoch: int) -> None:
+    """Call `set_epoch` of a dataset that has it, or of those that PyTorch's own wrappers hold."""
+    if hasattr(data, "set_epoch"):
+        data.set_epoch(epoch)
+    elif isinstance(data, Subset):
+        tell_epoch(data.dataset, epoch)
+    elif isinstance(data, ConcatDataset | ChainDataset | StackDataset):
+        parts = data.datasets
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            tell_epoch(part, epoch)
 
 
 class Reader(Dataset):
@@ -114,11 +146,24 @@ class Reader(Dataset):
         self.data, self._collate = data, collate
         self._tensors = default_collate and type(data) is TensorDataset
         self._batches = hasattr(data, "get_batch")
+        self._epoch: int | None = None
 
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def runs_nobodys_code(self) -> bool:
+        """Whether reading is indexing tensors, too little work for a process of its own."""
+        return self._tensors and not self._batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the dataset of it, once."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            tell_epoch(self.data, epoch)
+
     def read(self, indices: Tensor) -> Any:
+        """The batch of the examples with these numbers: int64, shape (n,)."""
         if self._batches:
             return self.data.get_batch(indices)
         if self._tensors:  # what default_collate makes of the examples, in one go
@@ -127,11 +172,40 @@ class Reader(Dataset):
         many = getattr(self.data, "__getitems__", None)
         return self._collate(many(listed) if many else [self.data[i] for i in listed])
 
-    def __getitems__(self, tagged: tuple[int, Tensor]) -> Any:
+    def read_here(self, seed: int, indices: Tensor) -> Any:
+        """`read` in the rank itself: the same random numbers as in a loader worker, and the
+        rank's own generators are left alone."""
+        if self.runs_nobodys_code:
+            return self.read(indices)
+        with Draws(seed):
+            return self.read(indices)
+
+    def __getitems__(self, request: Request) -> Any:
         """In a loader worker: DataLoader hands on what the sampler gave."""
-        seed, indices = tagged
-        seed_all(seed)
-        return self.read(indices)
+        if request.epoch is not None:  # this process has a copy of the dataset
+            self.set_epoch(request.epoch)
+        seed_host(request.seed)
+        return self.read(torch.frombuffer(bytearray(request.indices), dtype=torch.int64))
+
+
+class Requests:
+    """What DataLoader takes for a batch sampler: asks anew at the start of each epoch."""
+
+    def __init__(self, ask: Callable[[], Iterable[Request]]) -> None:
+        self._ask = ask
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._ask())
+
+
+def map_loader(reader: Reader, ask: Callable[[], Iterable[Request]], *, workers: int, seed: int,
+               device: torch.device) -> DataLoader:
+    """Loader workers that stay over epochs and answer what `ask` gives at the start of each."""
+    return DataLoader(
+        reader, batch_sampler=Requests(ask), num_workers=workers, collate_fn=same,
+        pin_memory=device.type == "cuda", persistent_workers=True, worker_init_fn=worker_init,
+        multiprocessing_context="fork",
+        generator=torch.Generator().manual_seed(seed))  # leaves the global one alone
 
 
 class MapData:
@@ -147,23 +221,20 @@ class MapData:
         self._sampler = StepSampler(deal, seed, first, count)
         self._reader = Reader(data, collate, default_collate)
         self._device = device
-        self._loader = None
-        if workers:
-            self._loader = DataLoader(
-                self._reader, batch_sampler=self._sampler, num_workers=workers,
-                collate_fn=_same, pin_memory=device.type == "cuda", persistent_workers=True,
-                worker_init_fn=_worker_init, multiprocessing_context="fork",
-                generator=torch.Generator().manual_seed(seed))  # leaves the global one alone
+        self._loader = map_loader(
+            self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
+            device=device) if workers else None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Batches on the device, one a backward pass, from step `start` on."""
         self._sampler.set_epoch(epoch, start)
+        self._reader.set_epoch(epoch)
         if self._loader is not None:
             for batch in self._loader:
                 yield move(batch, self._device)
             return
-        for indices in self._sampler.indices():
-            yield move(pin(self._reader.read(indices), self._device), self._device)
+        for seed, indices in self._sampler:
+            yield move(pin(self._reader.read_here(seed, indices), self._device), self._device)
 
 
 class ShardedIterable(IterableDataset):
@@ -200,7 +271,7 @@ class StreamData:
         self._loader = DataLoader(
             ShardedIterable(data, rank, ranks), batch_size=micro, drop_last=True,
             num_workers=workers, collate_fn=collate, pin_memory=device.type == "cuda",
-            persistent_workers=workers > 0, worker_init_fn=_worker_init if workers else None,
+            persistent_workers=workers > 0, worker_init_fn=worker_init if workers else None,
             multiprocessing_context="fork" if workers else None,
             generator=torch.Generator().manual_seed(seed))
 
@@ -247,14 +318,6 @@ def pin(batch: Any, device: torch.device) -> Any:
     return _inside(batch, lambda part: pin(part, device))
 
 
-def seed_all(seed: int) -> None:
-    """Seed Python, torch and, where somebody imported it, numpy's global generator."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2 ** 32)
-
-
 def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, dict):
         return {k: change(v) for k, v in batch.items()}
@@ -265,9 +328,11 @@ def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def _same(batch: Any) -> Any:
+def same(batch: Any) -> Any:
+    """DataLoader's `collate_fn` for batches that are ready."""
     return batch
 
 
-def _worker_init(worker: int) -> None:
+def worker_init(worker: int) -> None:
+    """DataLoader's `worker_init_fn`."""
     in_loader_worker()

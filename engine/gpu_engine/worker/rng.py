@@ -1,4 +1,5 @@
-"""Random generators: seeding them for a rank, and their state as plain values."""
+"""Random generators: seeding them for a rank or for reading data, and their state as plain
+values."""
 
 from __future__ import annotations
 
@@ -8,7 +9,77 @@ from typing import Any
 
 import torch
 
-from gpu_engine.worker.data import mix, seed_all
+
+def mix(*numbers: int) -> int:
+    """One 63-bit seed out of several numbers (splitmix64's finaliser over each in turn)."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ number) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, torch with its GPUs and, where somebody imported it, numpy's global
+    generator."""
+    torch.manual_seed(seed)
+    seed_host(seed)
+
+
+def seed_host(seed: int) -> None:
+    """The same but for the GPUs' generators: what reads data on the host draws from these."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2 ** 32)
+
+
+class Draws:
+    """Random numbers of their own for a piece of work on the host.
+
+    Inside `with`, the global generators of Python, torch (CPU) and numpy go on where this work
+    left them, at first seeded; outside they are as if it had drawn nothing. About 50 µs a time.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._own: tuple | None = None
+        self._outside: tuple | None = None
+
+    def reseed(self, seed: int) -> None:
+        """Begin afresh, inside `with` or outside."""
+        self._seed, self._own = seed, None
+        if self._outside is not None:
+            seed_host(seed)
+
+    def __enter__(self) -> Draws:
+        self._outside = _host_state()
+        if self._own is None:
+            seed_host(self._seed)
+        else:
+            _set_host_state(self._own)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._own = _host_state()
+        _set_host_state(self._outside)
+        self._outside = None
+
+
+def _host_state() -> tuple:
+    numpy = sys.modules.get("numpy")
+    return (random.getstate(), torch.get_rng_state(),
+            numpy.random.get_state() if numpy else None)
+
+
+def _set_host_state(state: tuple) -> None:
+    python, cpu, legacy = state
+    random.setstate(python)
+    torch.set_rng_state(cpu)
+    if legacy is not None:
+        sys.modules["numpy"].random.set_state(legacy)
 
 
 def seed_model(seed: int) -> None:
