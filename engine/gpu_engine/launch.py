@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
@@ -165,6 +166,16 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     devices = msgspec.structs.replace(spec.devices, ids=[d.id for d in chosen], pick=None)
     return msgspec.structs.replace(spec, devices=devices)
 
+
+class _Launch(ModuleType):
+    """This module, callable: once it is imported, `gpu_engine.launch` is the module and no longer
+    the function that the package hands out, and `gpu_engine.launch(spec)` must work all the same.
+    """
+
+    __call__ = staticmethod(launch)
+
+
+sys.modules[__name__].__class__ = _Launch
 
 __all__ = ["Prepared", "discover_for", "launch", "pick", "prepare", "prepare_check", "resume",
            "start"]

@@ -42,6 +42,24 @@ def test_the_engine_imports_no_screen(code):
     assert not modules_after(code) & {"textual", "rich", "gpu_panel"}
 
 
+@pytest.mark.parametrize("before", ["", "gpu_engine.launch", "import gpu_engine.cli.run",
+                                    "from gpu_engine.launch import prepare",
+                                    "from gpu_engine import launch"])
+def test_launch_can_be_called_from_the_package_whatever_was_imported(before):
+    """The second use, too: a module of that name takes the place of the function."""
+    out = subprocess.run([sys.executable, "-c", f"""
+import gpu_engine
+from gpu_engine.spec import from_dict
+{before}
+for _ in range(2):
+    try:
+        gpu_engine.launch(from_dict({{"task": {{"use": "nowhere:Nothing"}}}}))
+    except gpu_engine.errors.SpecError as err:
+        print(err)
+"""], capture_output=True, text=True, timeout=60)
+    assert out.stdout.count("nowhere") >= 2, out.stderr
+
+
 def test_importing_the_package_costs_nothing():
     bare = modules_after("pass")
     assert modules_after("import gpu_engine\ngpu_engine.log(x=1)") - bare <= {
