@@ -5,6 +5,9 @@ Standard library only; Linux's /proc.
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -32,6 +35,35 @@ def boot_id() -> str | None:
 def alive(pid: int | None, ticks: int | None) -> bool:
     """Whether the process known by pid and start ticks still runs."""
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
+
+
+def send(pid: int, ticks: int | None, number: int,
+         check: Callable[[int], bool] = lambda pid: True) -> bool:
+    """Signal the process known by pid and start ticks; False where it has ended meanwhile, or
+    `check` says no.
+
+    It is held by a descriptor while it is looked at, so that the signal can't reach another that
+    has taken the pid over. Raises PermissionError where it is somebody else's.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a kernel before 5.3
+        fd = None
+    try:
+        if not alive(pid, ticks) or not check(pid):
+            return False
+        if fd is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return True
 
 
 def suspended(pid: int) -> bool:

@@ -187,9 +187,12 @@ class Run:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
         if state.state == "queued" and state.pid is None:
             state = self._wait_for_supervisor()
-        if not procs.alive(state.pid, state.ticks):
-            raise UserError(f"run {self.id}: its supervisor is gone")
-        os.kill(state.pid, signal.SIGQUIT if now else signal.SIGTERM)
+        if state.pid is None or not procs.send(state.pid, state.ticks,
+                                               signal.SIGQUIT if now else signal.SIGTERM):
+            # It may have ended between the two looks.
+            state = self.state()
+            raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
+                            f"run {self.id} is not running: it is {state.state}")
 
     def dump_stacks(self, rank: int) -> bool:
         """Have `rank` write the stack of each of its threads into its log; it goes on as before.

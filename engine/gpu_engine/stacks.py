@@ -35,27 +35,11 @@ def ask(run: Run, rank: int) -> bool:
 
 
 def send(pid: int, ticks: int | None) -> bool:
-    """The same for a process known by pid and start ticks. By descriptor, so that it can't reach
-    another that has the pid meanwhile."""
+    """The same for a process known by pid and start ticks."""
     try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a kernel before 5.3
-        fd = None
-    try:
-        if not procs.alive(pid, ticks) or not listens(pid):
-            return False
-        if fd is None:
-            os.kill(pid, signal.SIGUSR2)
-        else:
-            signal.pidfd_send_signal(fd, signal.SIGUSR2)
+        return procs.send(pid, ticks, signal.SIGUSR2, listens)
     except OSError:
         return False
-    finally:
-        if fd is not None:
-            os.close(fd)
-    return True
 
 
 def listens(pid: int) -> bool:

@@ -13,6 +13,7 @@ from gpu_engine.supervisor import logs, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.stopping import Stopping
 
 LINGER = 30.0
 """Seconds that ranks get to end once one of them has completed."""
@@ -27,22 +28,32 @@ class Attempt:
     number: int
     children: list[Child] = field(default_factory=list)
     events: dict[int, Seen] = field(default_factory=dict)
-    asked: float | None = None
-    """Monotonic seconds when the ranks were asked to stop."""
+    stopping: Stopping | None = None
+    """Set once the ranks were asked to stop."""
+    late: bool = False
+    """Whether ranks were let finish a save beyond the deadline."""
+    forced: bool = False
+    """Whether what was left was ended by force."""
     deadline: float | None = None
     """Monotonic seconds after which what is left is killed."""
-    below: dict[int, scripts.Below] = field(default_factory=dict)
-    """Launchers by pid whose ranks, and not they, were asked to stop."""
     hang: Cause | None = None
     """Why it was ended as hanging."""
 
     @property
-    def killed(self) -> bool:
-        return any(c.killed for c in self.children)
-
-    @property
     def running(self) -> list[Child]:
         return [c for c in self.children if c.running]
+
+    @property
+    def going_on(self) -> bool:
+        """Whether anything runs that is to be waited for: ranks that were asked to stop also when
+        what had started them is gone."""
+        if self.running:
+            return True
+        if self.stopping is None or self.forced:
+            return False
+        if not any(s.begun for s in self.events.values()):
+            self.stopping.ask_all()
+        return self.stopping.going_on
 
     def processes(self) -> tuple[RankProcess, ...]:
         return tuple(RankProcess(rank, c.pid, c.ticks, c.status)
@@ -70,9 +81,13 @@ class Attempt:
         if stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake]
             if not erred:
-                late = "the ranks did not stop in time and were ended" if self.killed else None
-                return "stopped", late, None
-        if not failures and self.killed:
+                words = None
+                if self.forced:
+                    words = "the ranks did not stop in time and were ended"
+                elif self.late:
+                    words = "its ranks were let finish saving beyond run.grace"
+                return "stopped", words, None
+        if not failures and self.forced:
             why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
             return "failed", why, Cause(why)
         if not failures:

@@ -120,14 +120,10 @@ def reap(children: Sequence[Child]) -> list[Child]:
             ended.append(child)
 
 
-def descendants(root: int) -> list[int]:
-    """Pids below `root`, children before grandchildren, zombies left out. Raises OSError where no
-    file can be opened.
-
-    What is below a zombie counts: one whose other threads still run keeps its children.
-    """
-    children: dict[int, list[int]] = {}
-    dead = set()
+def table() -> dict[int, tuple[int, bool]]:
+    """(parent, whether it is a zombie) of every process that can be seen, by pid. Raises OSError
+    where no file can be opened."""
+    found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -138,13 +134,24 @@ def descendants(root: int) -> list[int]:
                 raise  # "nothing there" would be a lie
             continue
         fields = stat.rpartition(")")[2].split()
-        children.setdefault(int(fields[1]), []).append(int(entry.name))
-        if fields[0] in "ZX":
-            dead.add(int(entry.name))
+        found[int(entry.name)] = int(fields[1]), fields[0] in "ZX"
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """Pids below `root`, children before grandchildren, zombies left out. Raises OSError where no
+    file can be opened.
+
+    What is below a zombie counts: one whose other threads still run keeps its children.
+    """
+    known = table()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in known.items():
+        children.setdefault(parent, []).append(pid)
     found, queue = [], [root]
     while queue:
         below = children.get(queue.pop(0), [])
-        found += [pid for pid in below if pid not in dead]
+        found += [pid for pid in below if not known[pid][1]]
         queue += below
     return found
 

@@ -1,19 +1,16 @@
 """What the supervisor does about the ranks of a person's own command.
 
 The exit status of what it started is the truth about it. From the events of the ranks come which
-one failed first, and whom to ask to stop below a launcher.
+one failed first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from gpu_engine import procs
 from gpu_engine.events import EventWriter, encode
 from gpu_engine.runs import Run
 from gpu_engine.supervisor.cause import Failure
@@ -22,39 +19,8 @@ from gpu_engine.supervisor.seen import Seen
 
 UNSEEN = 30.0
 """Seconds that a Python may take to start before we say that nothing of it is seen."""
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-_WAIT = 3.0
-"""Seconds that a launcher gets to notice by itself that its ranks have ended."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Below:
-    """Ranks below a launcher that were asked to stop."""
-
-    pids: Sequence[int]
-    ticks: Sequence[int | None] = ()
-    gone: float | None = None
-    """Monotonic seconds when the last of them had ended."""
-
-    def __post_init__(self) -> None:
-        self.ticks = [procs.start_ticks(p) for p in self.pids]
-
-
-def end_launchers(running: Sequence[Child], below: dict[int, Below]) -> None:
-    """Ask launchers to end whose ranks have: a shell at once, as it would go on to its next
-    line; others when they don't notice."""
-    for child in running:
-        asked = below.get(child.pid)
-        if asked is None:
-            continue
-        if any(procs.alive(p, t) for p, t in zip(asked.pids, asked.ticks, strict=True)):
-            continue
-        asked.gone = asked.gone or time.monotonic()
-        if _name(child.pid) in _SHELLS or time.monotonic() - asked.gone > _WAIT:
-            del below[child.pid]
-            child.signal(signal.SIGTERM)
 
 
 def errors_below(events: Mapping[int, Seen], children: Sequence[Child]) -> list[Failure]:
@@ -104,9 +70,3 @@ def _append(run: Run, rank: int, line: bytes) -> None:
             writer.write(line)
     except OSError as err:
         log.warning("rank %d: %s", rank, err)
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:  # noqa: PTH123
-        return file.read().strip()
-    return ""

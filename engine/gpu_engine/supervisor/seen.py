@@ -21,6 +21,8 @@ class Seen:
     tail: Tail
     attempt: int
     pid: int | None = None
+    ticks: int | None = None
+    """Its start, in clock ticks since boot."""
     error: dict[str, Any] | None = None
     outcome: str | None = None
     begun: bool = False
@@ -34,6 +36,10 @@ class Seen:
     """Whether a step was done in this attempt: what comes before may take as long as it likes."""
     place: tuple[Any, ...] = (None, None, None)
     """Step, phase and since when, as last told."""
+    saving: bool = False
+    """Whether it writes a checkpoint."""
+    written: int | None = None
+    """Bytes of that checkpoint, as last told."""
     moved: float = 0.0
     """Monotonic seconds when `place` last changed."""
     heard: float = 0.0
@@ -59,8 +65,9 @@ class Seen:
         kind = event["kind"]
         if kind == "start":
             self.begun = self.ours = event.get("attempt", 1) == self.attempt
-            self.pid, self.error, self.outcome = event.get("pid"), None, None
-            self.ended = self.stepped = False
+            self.pid, self.ticks = event.get("pid"), event.get("started")
+            self.error = self.outcome = self.written = None
+            self.ended = self.stepped = self.saving = False
         if not self.ours:
             return
         self.heard = time.monotonic()
@@ -73,10 +80,22 @@ class Seen:
             self._at(event.get("step"), *self.place[1:])
         elif kind == "phase":
             self._at(event.get("step"), event.get("phase"), event.get("since"))
+            self._saves(event)
 
     def _at(self, *place: Any) -> None:
         if place != self.place:
             self.place, self.moved = place, self.heard
+
+    def _saves(self, event: dict[str, Any]) -> None:
+        """Bytes that come to a checkpoint are a sign of life like a step."""
+        done = event.get("done")
+        self.saving = event.get("phase") == "checkpoint" or done is not None
+        if done != self.written:
+            self.written, self.moved = done, self.heard
+
+    def still_saving(self, now: float, patience: float) -> bool:
+        """Whether a checkpoint is being written and has grown within `patience` seconds."""
+        return self.saving and not self.ended and now - self.moved < patience
 
     def sign(self, now: float) -> Sign:
         """How long it has stood still at `now`, monotonic seconds."""

@@ -14,11 +14,12 @@ from gpu_engine import files, procs
 from gpu_engine.errors import UserError
 from gpu_engine.events import Tail
 from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts
+from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts, stopping
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
 from gpu_engine.supervisor.seen import Seen
 from gpu_engine.supervisor.starting import start
+from gpu_engine.supervisor.stopping import Stopping
 
 _STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *_STOPS)
@@ -137,7 +138,7 @@ class Supervisor:
             return "failed", failed.message, failed
         self._say("running", processes=attempt.processes())
         self.watch = hanging.Watch(self.run, self.hang_timeout)
-        while attempt.running:
+        while attempt.going_on:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
         left = ch.kill_tree(attempt.children)
@@ -173,8 +174,8 @@ class Supervisor:
     def _look(self, attempt: Attempt) -> None:
         """What has to be looked at now and then."""
         self._read(attempt, to_the_end=False)
-        if attempt.below:
-            scripts.end_launchers(attempt.running, attempt.below)
+        if attempt.stopping is not None:
+            attempt.stopping.look(attempt.children, attempt.events)
         for child in attempt.children:
             if self._direct(child.role):
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
@@ -186,7 +187,7 @@ class Supervisor:
 
     def _wait(self, attempt: Attempt) -> signal.struct_siginfo | None:
         """The next signal for us, or None after a while."""
-        timeout = _BUSY if attempt.below or self.watch.waiting or self.busy else 1.0
+        timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
         return signal.sigtimedwait(_HEARD, timeout)
@@ -204,7 +205,7 @@ class Supervisor:
         elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._ask(attempt)
         if attempt.deadline is not None and time.monotonic() >= attempt.deadline \
-                and attempt.running:
+                and attempt.going_on and not self._let_save(attempt):
             self._kill(attempt, "time is up")
 
     def _note_ends(self, attempt: Attempt, ended: list[ch.Child]) -> None:
@@ -213,7 +214,7 @@ class Supervisor:
                      child.status)
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
-        if attempt.running and attempt.asked is None:
+        if attempt.running and attempt.stopping is None:
             bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
             self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
@@ -225,30 +226,33 @@ class Supervisor:
         """Ask the ranks to finish their step and save.
 
         The rank processes alone, not their groups: a DataLoader worker that dies first spoils
-        the save. Below a launcher that means the ranks themselves, as torchrun would signal
-        whole groups.
+        the save.
         """
         self.stop_asked = True
-        if attempt.asked is not None:
+        if attempt.stopping is not None:
             return
-        attempt.asked = time.monotonic()
+        attempt.stopping = Stopping()
         self._limit(attempt, self.grace)
         self._say("stopping")
-        for child in attempt.running:
-            launcher = child.role == "launcher" or self.launches
-            if not launcher or not self._ask_below(attempt, child):
-                child.signal(signal.SIGTERM)
-
-    def _ask_below(self, attempt: Attempt, launcher: ch.Child) -> bool:
-        """SIGTERM to the ranks that say they live below `launcher`; False: none does."""
-        below = set(ch.descendants(launcher.pid))
         self._read(attempt)
-        asked = [s.pid for s in attempt.events.values() if s.pid in below]
-        for pid in asked:
-            os.kill(pid, signal.SIGTERM)
-        if asked and launcher.role == "rank":
-            attempt.below[launcher.pid] = scripts.Below(asked)
-        return bool(asked)
+        attempt.stopping.look(attempt.children, attempt.events)
+
+    def _let_save(self, attempt: Attempt) -> bool:
+        """Whether ranks get more time than they were given, as they are writing a checkpoint."""
+        self._read(attempt)
+        savers = stopping.saving(attempt.events.values())
+        if not savers and not (attempt.stopping and not self.is_task
+                               and attempt.stopping.writing):
+            return False
+        attempt.deadline = time.monotonic() + 1.0
+        if not attempt.late:
+            attempt.late = True
+            who = f"rank {savers[0].rank} is" if savers else "its ranks are"
+            log.info("%s still writing a checkpoint: let finish", who)
+            self._say(self.state.state, reason=f"{who} still writing a checkpoint and let finish "
+                      f"it beyond run.grace = {self.grace:g} s, as long as it grows; gpu-engine "
+                      f"stop --now {self.run.id} ends it")
+        return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
         if seconds is None:
@@ -258,6 +262,7 @@ class Supervisor:
 
     def _kill(self, attempt: Attempt, why: str) -> None:
         log.warning("killing what is left: %s", why)
+        attempt.forced = True
         for child in attempt.running:
             child.killed = True
         ch.kill_tree(attempt.children)

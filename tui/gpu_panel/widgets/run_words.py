@@ -139,6 +139,9 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return _completed(store), "success"
     if state.state == "stopped":
         return [f"■ stopped · {_last_known(store, now)}"], "plain"
+    if state.state == "stopping" and state.reason:  # it takes longer than run.grace
+        return [f"◐ stopping… {clean(state.reason.partition(';')[0], 300)}; s again ends them now"
+                ], "warning"
     if state.state == "stopping":
         return ["◐ stopping… the ranks finish their step and save; s again ends them now"], \
             "warning"

@@ -1,0 +1,90 @@
+"""A stop reaches the ranks behind whatever a command has put before them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import procs, runs
+
+from ..conftest import wait_for
+from .kit import PYTHON, SCRIPTS, Ran
+
+SAVES = f"""
+import signal, sys, time, torch
+sys.path.insert(0, {str(SCRIPTS)!r})
+import show
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+asked = []
+signal.signal(signal.SIGTERM, lambda *about: asked.append(1))
+while not asked:
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.01)
+print("saving", flush=True)
+time.sleep(1.5)
+print("saved", flush=True)
+"""
+# As `conda run` does: a parent that runs the command in a shell script of its own making, and
+# that tells nobody of a signal.
+CONDA = """
+import pathlib, subprocess, sys
+script = pathlib.Path("conda-run.sh")
+script.write_text("export CONDA_DEFAULT_ENV=x\\n" + " ".join(sys.argv[1:]) + "\\n")
+sys.exit(subprocess.Popen(["/bin/bash", str(script)]).wait())
+"""
+TWO = f"""
+import os, subprocess
+ranks = [subprocess.Popen([{PYTHON!r}, "long.py"], env=os.environ | {{"RANK": str(r)}})
+         for r in (0, 1)]
+for rank in ranks:
+    rank.wait()
+"""
+HAS_UV = shutil.which("uv", path=str(Path(sys.executable).parent) + ":" + os.environ["PATH"])
+WAYS = {
+    "script": ("./launch.sh",),
+    "two": (PYTHON, "two.py"),
+    "make": ("make", "train"),
+    "conda": (PYTHON, "conda.py", PYTHON, "long.py"),
+    "uv": (HAS_UV or "uv", "run", "--no-project", "--offline", "--python", PYTHON, "long.py"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("long.py", SAVES), ("conda.py", CONDA),
+                       ("two.py", TWO),
+                       ("launch.sh", f"#!/bin/sh\n{PYTHON} long.py\necho next\nsleep 100\n"),
+                       ("Makefile", f"train:\n\t{PYTHON} long.py\n\techo next\n\tsleep 100\n")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "launch.sh").chmod(0o755)
+
+
+@pytest.mark.parametrize("way", [
+    pytest.param(way, marks=pytest.mark.skipif(way == "uv" and not HAS_UV, reason="no uv here"))
+    for way in WAYS])
+def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
+    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0",
+                          "--", *WAYS[way]], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    seen = Ran(runs.find(out.stdout.strip()), {}, None)
+    ranks = (0, 1) if way == "two" else (0,)
+    wait_for(lambda: all(seen.of("step", r) for r in ranks), 60)
+    seen.run.stop()
+    state = wait_for(lambda: (s := seen.run.state()) and not s.live and s, 30)
+    assert (state.state, state.reason) == ("stopped", None)
+    assert seen.log().count("saved") == len(ranks), seen.log()
+    assert "next\n" not in seen.log()
+    for rank in ranks:
+        assert seen.events(rank)[-1]["outcome"] == "stopped"
+        start = seen.of("start", rank)[-1]
+        assert not procs.alive(start["pid"], start["started"])
