@@ -136,6 +136,32 @@ def test_less_than_is_done_is_refused(tmp_path: Path, first, then, words) -> Non
 
 # --- ReduceLROnPlateau ------------------------------------------------------------------------
 
+def plateau(values: list[float], lr: float, **options: Any) -> float:
+    """The learning rate of the first group after an evaluation gave each of `values`."""
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, threshold=0.2, **options)
+    for value in values:
+        schedule.step(value)
+    return opt.param_groups[0]["lr"]
+
+
+def test_plateau_steps_on_each_evaluation(tmp_path: Path) -> None:
+    """Evaluated every second step, resumed with more steps, another rate, another patience."""
+    run = Run(tmp_path, which="ReduceLROnPlateau", patience=0)
+    seen: list[float] = []
+    for options, lr, patience in (({"steps": 11}, 0.01, 0), ({"steps": 21}, 0.01, 0),
+                                  ({"steps": 31, "lr": 0.08}, 0.08, 0),
+                                  ({"steps": 41, "lr": 0.08}, 0.08, 2)):
+        run.params["patience"] = patience
+        before = len(seen)
+        seen += [groups[0]["lr"] for groups in run.attempt(**options, eval_every=2)]
+        values = [e["loss"] for e in ranks.read(tmp_path, 0, "eval") if e["step"] % 2 == 0]
+        expected = [plateau(values[:step // 2], lr, patience=patience)
+                    for step in range(before, len(seen))]
+        assert seen[before:] == expected
+    assert len(set(seen)) > 4, "the rate was never lowered: the test proved nothing"
+
+
 def test_plateau_needs_an_evaluation_and_a_name(tmp_path: Path) -> None:
     refused = {
         "eval": ({"held_out": 0}, "there is none: give the task an eval_data"),

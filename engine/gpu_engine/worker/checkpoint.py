@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from gpu_engine.errors import UserError
-from gpu_engine.files import DELETING, WRITING
+from gpu_engine.files import DELETING, WRITING, write_atomic
 from gpu_engine.worker.recorder import Progress
 
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -174,6 +174,15 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
                 found is None or (value > found[1] if largest else value < found[1])):
             found = (path, float(value))
     return found
+
+
+def note(path: Path, metrics: dict[str, float]) -> None:
+    """Put what an evaluation found into the manifest of a checkpoint that is there already.
+
+    Raises OSError where it can't be written, Damaged where there is no manifest.
+    """
+    manifest = read_manifest(path) | {"metrics": metrics}
+    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True))
 
 
 def parse_best(text: str | None) -> tuple[str, bool] | None:

@@ -67,6 +67,8 @@ class Loop:
     """Evaluates, and saves if that is the best yet; False where it was broken off."""
     save: Callable[[], None]
     steps_per_epoch: int | None = None
+    evaluate_first: bool = False
+    """An evaluation is due at the step it begins with."""
     skipped: int = 0
 
     def __post_init__(self) -> None:
@@ -84,12 +86,14 @@ class Loop:
         """
         self.recorder.training = True
         self.recorder.mark()
+        if self.evaluate_first and not self._finished():
+            self._evaluate()
         while not self._finished() and not self._stop:
             self._one_epoch()
             if self._stop or self._finished():
                 break
             self.at.epoch, self.at.offset = self.at.epoch + 1, 0
-            if not self.eval_every:
+            if not self.eval_every and not self._finished():
                 self._evaluate()
         self._settle_nonfinite()
         return "completed" if self._finished() else "stopped"
@@ -156,13 +160,16 @@ class Loop:
             self._question()
         if self._stop:
             return
-        if self.eval_every and step % self.eval_every == 0 and not self._finished():
-            self._evaluate()
         if self.save_every and step % self.save_every == 0 and not self._finished():
             self._settle_nonfinite()
             if not self._stop:
                 self.save()
                 self.recorder.mark()
+        # After the save: what an evaluation finds is put into the checkpoint, and what breaks in
+        # it costs nothing.
+        if (self.eval_every and step % self.eval_every == 0 and not self._finished()
+                and not self._stop):
+            self._evaluate()
 
     def _question(self) -> None:
         """Ask all ranks whether one was asked to stop or lost its loss, and when to ask next.

@@ -80,6 +80,7 @@ class Session:
             eval_every=int(job.get("train.eval_every", 0)),
             save_every=int(job.get("train.checkpoint_every", 500)),
             evaluate=self.evaluate, save=self.save,
+            evaluate_first=state is not None and self._evaluation_due(state),
             steps_per_epoch=self.deal.steps if self.deal else None)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)
         if state:
@@ -87,12 +88,12 @@ class Session:
         self._announce(total, epochs)
 
     def run(self) -> str:
-        """Train, evaluate, save. The outcome: "completed" or "stopped"."""
+        """Train, save, evaluate. The outcome: "completed" or "stopped"."""
         outcome = self.loop.run()
-        if outcome == "completed":
-            self.evaluate()
-        if self._saved_step != self.at.step:
-            self.save(final=True)
+        # Before the evaluation, so that nothing that happens in it costs the weights.
+        self.save(final=True)
+        if outcome == "completed" and not self.evaluate():
+            return "stopped"  # a resume has the evaluation left to do
         return outcome
 
     # --- evaluation ---------------------------------------------------------------------------
@@ -102,33 +103,58 @@ class Session:
         if self.evaluation is None or self._evaluated_step == self.at.step:
             return True
         self.recorder.phase = "eval"
-        stopped = (lambda: self.loop.signals.asked is not None) if not self._last() else bool
-        result = self.evaluation.run(self.spread.for_eval, self.precision, stopped)
+        result = self.evaluation.run(self.spread.for_eval, self.precision,
+                                     lambda: self.loop.signals.asked is not None)
         if result is None:
             return False
         self._evaluated_step, self._metrics = self.at.step, result
-        self.schedule.evaluated(result)
         if self.job.who.rank == 0:
             self.recorder.write("eval", step=self.at.step, **result)
-        if self.best and self._is_best(result):
+        self.schedule.evaluated(result)
+        if self._saved_step == self.at.step:
+            self._note(result)
+        elif self.best and self._is_best(result):
             self.save()
         return True
+
+    def _note(self, result: dict[str, float]) -> None:
+        """Put what the evaluation found into the checkpoint of this step, written before it."""
+        if self.job.who.rank != 0:
+            return
+        self._warn_best(result)
+        try:
+            checkpoint.note(self.folder / checkpoint.name_of(self.at.step), result)
+        except (OSError, checkpoint.Damaged) as err:
+            self.recorder.write("warning", message=f"the evaluation of step {self.at.step} could "
+                                f"not be put into its checkpoint: {err}")
+        self._prune()
+
+    def _evaluation_due(self, state: dict[str, Any]) -> bool:
+        """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
+        that goes on from it makes up for that, since a schedule may step on what is found."""
+        if self.evaluation is None or state.get("evaluated", True):
+            return False
+        every = int(self.job.get("train.eval_every", 0))
+        return self.at.step % every == 0 if every else self.at.offset == 0
 
     def _is_best(self, result: dict[str, float]) -> bool:
         """Whether this is the best yet, as rank 0 sees it in the folder."""
         name, largest = self.best
         verdict = ""
         if self.job.who.rank == 0:
+            self._warn_best(result)
             value = result.get(name)
-            if value is None and not self._warned_best:
-                self._warned_best = True
-                self.recorder.write("warning", message=f"train.best: the evaluation gives no "
-                                    f"{name!r}; it gives {', '.join(result)}")
             before = checkpoint.best_of(self.folder, name, largest)
             if value is not None and value == value and (
                     before is None or (value > before[1] if largest else value < before[1])):
                 verdict = "best"
         return self.group.from_first(verdict) == "best"
+
+    def _warn_best(self, result: dict[str, float]) -> None:
+        if self.best and self.best[0] not in result and not self._warned_best:
+            self._warned_best = True
+            self.recorder.write("warning", message=f"train.best: the evaluation gives no "
+                                f"{self.best[0]!r}; it gives {', '.join(result)}")
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -178,17 +204,21 @@ class Session:
             return text
         finally:
             self.recorder.writing = None
-        best = self.best and checkpoint.best_of(self.folder, *self.best)
-        checkpoint.prune(self.folder, int(self.job.get("train.keep", 3)), best[0] if best else None)
+        self._prune()
         self.recorder.write("checkpoint", step=saved.step,
                             path=str(saved.path.relative_to(self.job.run)),
                             seconds=round(time.monotonic() - began, 3), bytes=saved.size)
         return ""
 
+    def _prune(self) -> None:
+        best = self.best and checkpoint.best_of(self.folder, *self.best)
+        checkpoint.prune(self.folder, int(self.job.get("train.keep", 3)), best[0] if best else None)
+
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
                 "offset": self.at.offset, "global_batch": self.job.global_size,
                 "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
+                "evaluated": self._evaluated_step == self.at.step,
                 "model": self.spread.raw.state_dict(), "optimizer": self.optimizer.state_dict(),
                 **self.schedule.state_dict(), "scaler": self.precision.state_dict()}
 
@@ -287,9 +317,6 @@ class Session:
             raise UserError(f"train.epochs = {epochs}: the checkpoint that it would go on from is "
                             f"in epoch {self.at.epoch + 1} already")
         return self.at.step + left, epochs
-
-    def _last(self) -> bool:
-        return self.loop.total_steps is not None and self.at.step >= self.loop.total_steps
 
     def _evaluation(self) -> Evaluation | None:
         data = self.task.eval_data()

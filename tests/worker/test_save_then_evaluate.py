@@ -1,0 +1,105 @@
+"""What an evaluation finds, breaks or is stopped in costs no weights; the best are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_engine.worker import checkpoint
+
+from . import judged, ranks
+
+USE = f"{judged.__file__}:Judged"
+
+
+def run_of(path: Path, *, params: dict[str, Any] | None = None, attempt: int = 1, expect: int = 0,
+           world: int = 1, size: int = 8, **train: Any) -> Path:
+    ranks.write_plan(path, USE, size=size, world=world, train=train,
+                     params={"record": str(path / "saw"), **(params or {})})
+    return ranks.train(path, attempt=attempt, expect=expect)
+
+
+def kept(run: Path) -> dict[int, dict[str, float]]:
+    """The metrics of each checkpoint, by its step."""
+    found = [checkpoint.read_manifest(p) for p in checkpoint.listed(run / "checkpoints")]
+    return {m["step"]: m["metrics"] for m in found}
+
+
+def evaluated(run: Path) -> list[int]:
+    return [e["step"] for e in ranks.read(run, 0, "eval")]
+
+
+@pytest.mark.parametrize("trouble", ["error", "oom", "kill"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_final_evaluation_costs_no_weights(tmp_path: Path, trouble: str, world: int) -> None:
+    run = tmp_path
+    ranks.write_plan(run, USE, size=8, world=world, train={"steps": 5, "checkpoint_every": 0},
+                     params={"trouble": trouble, "trouble_at": 1})
+    with ranks.started(run) as first:
+        assert first.wait()[0] in (1, -9)
+    assert list(kept(run)) == [5]
+    run_of(run, attempt=2, world=world, steps=5)
+    assert evaluated(run) == [5]
+    assert "loss" in kept(run)[5]
+    assert ranks.read(run, 0, "step")[-1]["step"] == 5
+
+
+def test_a_stop_in_the_final_evaluation(tmp_path: Path) -> None:
+    """It is broken off, the weights are there, and a resume evaluates them."""
+    run = run_of(tmp_path, params={"trouble": "stop", "trouble_at": 1, "held_out": 80}, steps=5)
+    assert list(kept(run)) == [5]
+    assert evaluated(run) == []
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
+    run_of(run, params={"held_out": 80}, attempt=2, steps=5)
+    assert evaluated(run) == [5]
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("every", [{"eval_every": 0}, {"eval_every": 5}],
+                         ids=["at the end of an epoch", "every fifth step"])
+def test_the_best_is_kept_where_a_checkpoint_falls_on_its_step(
+        tmp_path: Path, every: dict[str, int], world: int) -> None:
+    """5 steps an epoch, a checkpoint each 5 and an evaluation each 5: the second is the best."""
+    run = run_of(tmp_path, params={"scores": [3.0, 1.0, 2.0, 4.0, 5.0]}, world=world, epochs=5,
+                 checkpoint_every=5, keep=1, best="loss", **every)
+    assert evaluated(run) == [5, 10, 15, 20, 25]
+    assert kept(run) == {10: {"loss": 1.0}, 25: {"loss": 5.0}}
+    best = checkpoint.best_of(run / "checkpoints", "loss", largest=False)
+    assert best is not None
+    assert best[0].name == "step-00000010"
+    checkpoint.verify(best[0])
+
+
+def test_the_final_step_may_be_the_best(tmp_path: Path) -> None:
+    run = run_of(tmp_path, params={"scores": [1.0, 3.0]}, epochs=2, checkpoint_every=0, keep=1,
+                 best="max:loss")
+    assert kept(run) == {10: {"loss": 3.0}}
+
+
+@pytest.mark.parametrize(("trouble", "step"), [("kill", 5), ("kill", 10), ("stop", 10)])
+def test_an_evaluation_that_was_cut_off_is_made_up_for(
+        tmp_path: Path, trouble: str, step: int) -> None:
+    """A plateau that steps on each evaluation goes on as in an undisturbed run, to the bit."""
+    scores = [3.0, 4.0, 5.0, 6.0]
+    train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 5}
+    whole = run_of(tmp_path / "whole", params={"plateau": True, "scores": scores}, **train)
+    broken = tmp_path / "broken"
+    at = step // 5
+    ranks.write_plan(broken, USE, size=8, train=train, params={
+        "plateau": True, "scores": scores, "trouble": trouble, "trouble_at": at,
+        "record": str(broken / "saw")})
+    with ranks.started(broken) as first:
+        assert first.wait() == [-9 if trouble == "kill" else 0]
+    run_of(broken, params={"plateau": True, "scores": scores[at - 1:]}, attempt=2, **train)
+    lines = [(broken / f"saw-0-{n}").read_text().splitlines() for n in (1, 2)]
+    expected = (whole / "saw-0-1").read_text().splitlines()
+    assert len(set(expected)) == 3
+    assert lines[0] == expected[:step]
+    assert lines[1] == expected[step:]
+    assert evaluated(broken) == [5, 10, 15, 20]
+    ends = [checkpoint.load(r / "checkpoints" / "step-00000020")["schedule"]
+            for r in (whole, broken)]
+    assert ends[0] == ends[1]
