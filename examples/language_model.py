@@ -4,7 +4,7 @@
         --set train.epochs=5 --set train.lr=3e-3
 
 Shows a dataset read example by example, a `collate` that pads sequences of different length,
-and a metric that is a mean over words, not over examples.
+and a loss and metric that are means over words, not over examples.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ class Words(Task):
         return pad_sequence(examples, batch_first=True, padding_value=PADDING)
 
     def loss(self, model, batch):
-        return F.cross_entropy(model(batch[:, :-1]).float().flatten(0, 1),
-                               batch[:, 1:].flatten(), ignore_index=PADDING)
+        # Batches differ in words: a sum and its count, so that each word weighs the same in a
+        # step however the sentences are spread over devices and backward passes.
+        target = batch[:, 1:].flatten()
+        logits = model(batch[:, :-1]).float().flatten(0, 1)
+        return (F.cross_entropy(logits, target, ignore_index=PADDING, reduction="sum"),
+                (target != PADDING).sum())
 
     def metrics(self, model, batch):
-        # Sentences differ in length: the sum runs over words, and words are what is counted.
         target = batch[:, 1:].flatten()
         logits = model(batch[:, :-1]).float().flatten(0, 1)
         real = target != PADDING

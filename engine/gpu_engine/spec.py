@@ -95,7 +95,8 @@ class AmpSpec(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Literal["off", "bf16", "fp16"] = "off"
     """fp16 comes with a GradScaler."""
     tf32: bool = False
-    """Let float32 matrix products use TF32 on GPUs that have it."""
+    """Let float32 matrix products, convolutions and recurrent layers use TF32 on GPUs that have
+    it; false leaves it as PyTorch or the task has it."""
 
 
 class TrainSpec(Struct, frozen=True, forbid_unknown_fields=True):

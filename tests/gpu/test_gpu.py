@@ -75,8 +75,10 @@ def test_memory_is_what_torch_counts(home, tmp_path):
     assert reserved >= told["reserved"]
 
 
-def test_no_step_synchronises_for_telemetry(home):
-    run = train("devices.ids=0", "task.params.watch_sync=true", "train.checkpoint_every=0")
+@pytest.mark.parametrize("counts", ["false", "true"])
+def test_no_step_synchronises_for_telemetry_or_counts(home, counts):
+    run = train("devices.ids=0", "task.params.watch_sync=true", "train.checkpoint_every=0",
+                f"task.params.counts={counts}", "parallel.mode=ddp", "batch.accumulate=2")
     assert "synchronizing CUDA operation" not in run.log(0).read_text()
 
 
@@ -91,6 +93,13 @@ def test_autocast_reaches_the_replicas(home, tmp_path, dtype):
           f"task.params.record={tmp_path}")
     (told,) = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
     assert told["dtype"] == {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["off", "fp16"])
+def test_sums_and_counts_train_as_means_where_all_count_alike(home, dtype):
+    sets = ("devices.ids=0", "batch.accumulate=2", "train.clip=1.0", f"amp.dtype={dtype}")
+    mean = losses(train(*sets))
+    assert losses(train(*sets, "task.params.counts=true")) == pytest.approx(mean, rel=1e-2)
 
 
 def test_data_parallel_over_all_gpus_agrees_with_single(home, gpu):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from gpu_engine import Task
+from gpu_engine.worker.evaluate import Evaluation
+from gpu_engine.worker.identity import Identity
 from gpu_engine.worker.params import build, load
+from gpu_engine.worker.precision import Precision
+from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.rng import seed_model
 
 from . import ranks
@@ -52,3 +58,40 @@ def test_evaluating_changes_nothing_in_training(make) -> None:
     params = {"dropout": 0.5}
     runs = [ranks.train(make(str(n), {**params, "held_out": n}, **options)) for n in (0, 33)]
     assert recorded(runs[0]) == recorded(runs[1])
+
+
+class Looks(Task):
+    """Says in which modes the model is evaluated."""
+
+    def __init__(self) -> None:
+        self.seen: set[bool] = set()
+
+    def metrics(self, model, batch):
+        self.seen |= {module.training for module in model.modules()}
+        if len(batch) == 1:
+            raise ArithmeticError("the last chunk has one example")
+        return {"loss": model(batch).sum(), "count": len(batch)}
+
+
+@pytest.mark.parametrize("examples", [4, 5])
+def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
+    """Frozen parts stay frozen, also where the evaluation fails; so does a model that trains in
+    evaluation's mode altogether."""
+    alone = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
+    frozen = nn.Sequential(nn.Linear(3, 3), nn.Dropout()).eval()
+    model = nn.Sequential(frozen, nn.BatchNorm1d(3), nn.Linear(3, 1))
+    before = [module.training for module in model.modules()]
+    assert before == [True, False, False, False, True, True]
+    task = Looks()
+    evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, alone, torch.device("cpu"))
+    if examples % 2:
+        with pytest.raises(ArithmeticError):
+            evaluation.run(model, Precision("off", "cpu"))
+    else:
+        evaluation.run(model, Precision("off", "cpu"))
+    assert task.seen == {False}
+    assert [module.training for module in model.modules()] == before
+    model.eval()
+    if examples == 4:
+        evaluation.run(model, Precision("off", "cpu"))
+    assert not any(module.training for module in model.modules())

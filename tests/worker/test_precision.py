@@ -8,15 +8,51 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.errors import UserError
 from gpu_engine.worker.precision import Autocast, Precision
 
 from . import ranks
 
+TF32 = """
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from toy import Toy
+b = torch.backends
+def told():
+    return str([b.cuda.matmul.fp32_precision, b.cudnn.conv.fp32_precision,
+                b.cudnn.rnn.fp32_precision, b.cuda.matmul.allow_tf32, b.cudnn.allow_tf32,
+                torch.get_float32_matmul_precision()]) + chr(10)
+@dataclass
+class Own(Toy):
+    own: bool = False
+    def __post_init__(self):
+        super().__post_init__()
+        Path(self.record, "found").write_text(told())
+        if self.own:
+            b.cuda.matmul.allow_tf32 = b.cudnn.allow_tf32 = False
+    def loss(self, model, batch):
+        Path(self.record, "trained").write_text(told())
+        return super().loss(model, batch)
+"""
+AS_IT_IS = str(["none", "tf32", "tf32", False, True, "highest"])  # PyTorch's own
+ON = str(["tf32", "tf32", "tf32", True, True, "high"])
+OFF = str(["ieee", "none", "none", False, False, "highest"])
 
-def test_fp16_on_the_cpu_is_refused() -> None:
-    with pytest.raises(UserError, match="fp16"):
-        Precision("fp16", "cpu")
+
+@pytest.mark.parametrize(("asked", "own", "found", "trained"), [
+    (False, False, AS_IT_IS, AS_IT_IS), (False, True, AS_IT_IS, OFF),
+    (True, False, ON, ON), (True, True, ON, OFF)])
+def test_tf32_is_left_alone_unless_asked_for(tmp_path: Path, asked: bool, own: bool, found: str,
+                                             trained: str) -> None:
+    """What a task sets itself stands. Settings of the old and the new kind agree: otherwise
+    PyTorch raises where an old one is read."""
+    task = tmp_path / "own.py"
+    task.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n" + TF32)
+    ranks.train(ranks.write_plan(
+        tmp_path / "run", f"{task}:Own", params={"own": own, "record": str(tmp_path)},
+        train={"steps": 1}, amp={"tf32": asked}))
+    assert (tmp_path / "found").read_text().strip() == found
+    assert (tmp_path / "trained").read_text().strip() == trained
 
 
 def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:

@@ -38,10 +38,11 @@ class Evaluation:
             stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Each metric's mean over all examples; None where a rank was asked to stop meanwhile.
 
-        All ranks call it together. Raises UserError for metrics without "count" or with other
-        names from one call to the next.
+        All ranks call it together. Every module of `model` is in the mode afterwards in which
+        it was. Raises UserError for metrics without "count" or with other names from one call
+        to the next.
         """
-        was_training = model.training
+        before = [(module, module.training) for module in model.modules()]
         model.eval()
         mine: dict[int, dict[str, Tensor]] = {}
         number = -1
@@ -56,7 +57,8 @@ class Evaluation:
                     if stopped():
                         break
         finally:
-            model.train(was_training)
+            for module, training in before:  # each its own: some are frozen, in a model that trains
+                module.training = training
         chunks, halted = self._group.agree([number + 1, float(stopped())])
         if halted:
             return None

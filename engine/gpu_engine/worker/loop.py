@@ -16,6 +16,7 @@ from gpu_engine.worker.process_group import Group, pack_first, unpack_first
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.schedule import Schedule
 from gpu_engine.worker.signals import Signals
+from gpu_engine.worker.step_loss import StepLoss
 from gpu_engine.worker.task import Task
 
 _ASK_EVERY = 0.2  # seconds between two questions to all ranks: how late a stop may be noticed
@@ -73,6 +74,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._loss = StepLoss(self.accumulate, self.group, self._parameters)
         self._skips_in_a_row = 0
         self._warned_at = 0.0
         self._next_question = 0
@@ -113,7 +115,7 @@ class Loop:
     def _step(self, batches: Iterator[Any]) -> bool:
         """One optimizer step on the next `accumulate` batches; False when there are none."""
         task, model, rec, last = self.task, self.spread.model, self.recorder, self.accumulate - 1
-        wait, total = 0.0, None
+        wait = 0.0
         for micro in range(self.accumulate):
             rec.phase = "data"
             before = time.perf_counter()
@@ -122,12 +124,12 @@ class Loop:
             if batch is None:
                 return False
             if micro == last:
-                loss = self._forward_backward(task, model, batch)
+                self._forward_backward(task, model, batch, last=True)
             else:  # gradients add up here; only the last pass averages them over ranks
                 with self.spread.local():
-                    loss = self._forward_backward(task, model, batch)
-            total = loss if total is None else total + loss
+                    self._forward_backward(task, model, batch, last=False)
         rec.phase = "optimizer"
+        loss = self._loss.finish()
         lr = self.optimizer.param_groups[0]["lr"]
         if self.precision.step(self.optimizer, self._parameters, self.clip):
             self.schedule.step()
@@ -138,19 +140,17 @@ class Loop:
         self.at.step += 1
         self.at.offset += 1
         rec.step_now = self.at.step
-        rec.step(self.at.step, self.at.epoch, total, lr, self.examples_a_step, wait)
+        rec.step(self.at.step, self.at.epoch, loss, lr, self.examples_a_step, wait)
         return True
 
-    def _forward_backward(self, task: Task, model: Any, batch: Any) -> Any:
+    def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
         rec = self.recorder
         rec.phase = "forward"
         with self.precision.autocast():
-            loss = task.loss(model, batch)
-        if self.accumulate > 1:
-            loss = loss / self.accumulate
+            returned = task.loss(model, batch)
+        loss = self._loss.of(returned, last=last)
         rec.phase = "backward"
         self.precision.backward(loss)
-        return loss.detach()
 
     # --- between two steps ------------------------------------------------------------------
 

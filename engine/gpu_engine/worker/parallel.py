@@ -55,10 +55,22 @@ def _distributed(raw: nn.Module, device: torch.device, job: Job) -> Spread:
     options = {}
     if job.get("parallel.bucket_cap_mb") is not None:
         options["bucket_cap_mb"] = job.get("parallel.bucket_cap_mb")
+    static = bool(job.get("parallel.static_graph"))
     model = DistributedDataParallel(
         raw, device_ids=[device.index] if device.type == "cuda" else None,
-        static_graph=bool(job.get("parallel.static_graph")),
+        static_graph=static,
         find_unused_parameters=bool(job.get("parallel.find_unused")),
         gradient_as_bucket_view=True,  # gradients are not kept twice
         **options)
-    return Spread(raw, model, raw, model.no_sync)
+    return Spread(raw, model, raw, _first_reduced(model.no_sync) if static else model.no_sync)
+
+
+def _first_reduced(no_sync: Callable[[], AbstractContextManager]
+                   ) -> Callable[[], AbstractContextManager]:
+    """`no_sync`, but not for the first pass of the process: in that one a static graph is learnt
+    from the reduction, and without it the next ends in an internal assert of PyTorch.
+
+    A gradient that is averaged twice is the same as one that is averaged once.
+    """
+    ways = iter([nullcontext])
+    return lambda: next(ways, no_sync)()

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpu_engine.errors import UserError
-
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -23,17 +21,14 @@ class Precision:
                  leave_out_nonfinite: bool = False) -> None:
         """`leave_out_nonfinite`: a step with gradients that are not finite changes nothing. It
         costs the gradients' norm and, on a GPU, one synchronisation a step, as a GradScaler
-        does. Raises UserError for fp16 on the CPU."""
-        if dtype == "fp16" and device_type != "cuda":
-            raise UserError("amp.dtype = \"fp16\": needs a GPU; use \"bf16\" or \"off\" on the CPU")
+        does. `tf32`: allow it, see `allow_tf32`."""
         self.dtype = _TYPES[dtype]
         self._device = device_type
         self._check = leave_out_nonfinite
         self._scaler = torch.amp.GradScaler(device_type) if dtype == "fp16" else None
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
-        if device_type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = tf32
-            torch.backends.cudnn.allow_tf32 = tf32
+        if tf32:
+            allow_tf32()
 
     def autocast(self) -> AbstractContextManager:
         if self.dtype is None:
@@ -86,6 +81,22 @@ class Precision:
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._scale = self._scaler.get_scale()
+
+
+def allow_tf32() -> None:
+    """Let float32 matrix products, convolutions and recurrent layers use TF32 on GPUs.
+
+    Called before a task is loaded, so that what the task sets itself stands.
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+    """
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    if hasattr(cudnn, "conv"):  # from torch 2.9 on
+        cuda.matmul.fp32_precision = "tf32"
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
+    # Where the new settings alone say so, reading an old one is an error (as torch.compile's cache
+    # does, and libraries); the old ones set both.
+    cuda.matmul.allow_tf32 = True
+    cudnn.allow_tf32 = True
 
 
 class Autocast(nn.Module):

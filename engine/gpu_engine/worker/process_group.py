@@ -79,6 +79,18 @@ class Group:
             dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
         return table
 
+    def start_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to add up a tensor over ranks, in place and on its own device (over NCCL on a
+        GPU, which no rank waits for); call what it returns to have the sum."""
+        if self._control is None:
+            return lambda: cell
+        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
+
+        def answer() -> torch.Tensor:
+            work.wait()
+            return cell
+        return answer
+
     def from_first(self, text: str) -> str:
         """Rank 0's text (at most 8 KiB of UTF-8), on every rank."""
         if self._control is None:

@@ -46,10 +46,11 @@ class Session:
         self._metrics: dict[str, float] = {}
         self._warned_best = False
 
-        self.task = build(load(job.get("task.use", "")), job.get("task.params", {}))
+        # Before the task, whose own settings then stand.
         self.precision = Precision(
             job.get("amp.dtype", "off"), self.devices[0].type, tf32=bool(job.get("amp.tf32")),
             leave_out_nonfinite=job.get("train.on_nonfinite", "stop") == "skip")
+        self.task = build(load(job.get("task.use", "")), job.get("task.params", {}))
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"

@@ -62,9 +62,19 @@ class Task:
         """The held-out examples; None: no evaluation."""
         return None
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | tuple[Tensor, Tensor | float]:
         """The mean loss over the batch's examples, a tensor of shape (). `batch` is on the
-        model's device, with B examples along each tensor's first dimension."""
+        model's device, with B examples along each tensor's first dimension.
+
+        Where batches of B examples hold different numbers of what the loss is a mean of (words,
+        pixels that count), return the sum and the number, each of shape ():
+
+            return F.cross_entropy(logits, target, ignore_index=0, reduction="sum"), \\
+                (target != 0).sum()
+
+        A step's gradient is then the sum over all devices and backward passes, divided by all
+        that was counted: one more small reduction a step.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method loss(self, model, batch)")
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor | float]:
@@ -75,10 +85,12 @@ class Task:
 
             {"loss": loss_sum, "accuracy": (logits.argmax(1) == y).sum(), "count": len(y)}
 
-        Keys must be the same in every call. By default: `loss` times the number of examples.
+        Keys must be the same in every call. By default: `loss`, times the number of examples
+        where it is a mean.
         """
-        count = batch_size(batch)
-        return {"loss": self.loss(model, batch) * count, "count": count}
+        loss = self.loss(model, batch)
+        total, count = loss if isinstance(loss, tuple | list) else (None, batch_size(batch))
+        return {"loss": loss * count if total is None else total, "count": count}
 
     def optimizer(self, model: nn.Module, lr: float) -> Optimizer:
         """AdamW, PyTorch's defaults. `lr` is already scaled as the spec asks."""

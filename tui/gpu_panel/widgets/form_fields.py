@@ -132,7 +132,8 @@ MORE_ROWS = (
               options=(("false", "no"), ("true", "yes")), modes=_RANKS),
     )),
     FormRow("", (
-        Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it",
+        Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "
+              "off leaves it as PyTorch or the task has it",
               options=(("false", "off"), ("true", "on"))),
         Field("run.grad_norm", "grad norm", "Note the gradients' norm of each step of your own "
               "script, which costs a pass over them", options=(("false", "off"), ("true", "on"))),

@@ -1,0 +1,123 @@
+"""The engine's training against the same training written by hand: plain torch, no engine in it.
+
+The hand's loop takes whole global batches on one device. Which examples a step saw is read from
+what the ranks wrote down; that these are the right ones is `test_modes`'s to prove.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_engine.worker import checkpoint
+
+from . import ranks
+from .by_hand_task import Twice, TwoHeads, examples, weights
+
+TASK = f"{Path(__file__).with_name('by_hand_task.py')}:ByHand"
+
+
+def run_engine(folder: Path, world: int, *, params: dict | None = None, **options) -> Path:
+    folder.mkdir()
+    run = ranks.write_plan(folder, TASK, world=world,
+                           params={"record": str(folder), **(params or {})}, **options)
+    return ranks.train(run)
+
+
+def seen(run: Path, world: int, accumulate: int) -> list[list[int]]:
+    """The example numbers of each step, of all ranks and passes."""
+    each = [[json.loads(line) for line in (run / f"{r}.jsonl").read_text().splitlines()]
+            for r in range(world)]
+    return [[n for r in range(world) for a in range(accumulate)
+             for n in each[r][s * accumulate + a]] for s in range(len(each[0]) // accumulate)]
+
+
+def shown(run: Path, world: int) -> list[float]:
+    """The loss of each step as the screen draws it: the mean over the ranks."""
+    each = [[x for e in ranks.read(run, r, "step") for x in e["losses"]] for r in range(world)]
+    return [sum(losses) / world for losses in zip(*each, strict=True)]
+
+
+def final(run: Path) -> dict:
+    return checkpoint.load(checkpoint.listed(run / "checkpoints")[-1])
+
+
+def by_hand(steps: list[list[int]], *, many: int = 120, counts: bool = False, lr: float = 0.01,
+            clip: float = 0.0, sgd: bool = False, cosine: bool = False
+            ) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    """(losses, learning rates, final weights)."""
+    net = weights()
+    kind = torch.optim.SGD if sgd else torch.optim.AdamW
+    optimizer = kind(net.parameters(), lr=lr)
+    x, y, items = examples(many)
+    losses, rates = [], []
+    for number, step in enumerate(steps):
+        if cosine:  # Loshchilov and Hutter 2017, eq. 5, down to 0 at the last step
+            optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(
+                math.pi * number / len(steps))) / 2
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.zero_grad()
+        error = (net(x[step]) - y[step]).square().squeeze(1)
+        weigh = items[step] if counts else torch.ones(len(step))
+        loss = (error * weigh).sum() / weigh.sum()
+        loss.backward()
+        if clip:
+            norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+            for p in net.parameters():
+                p.grad.mul_(min(1.0, clip / (float(norm) + 1e-6)))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, rates, net.state_dict()
+
+
+def assert_same_weights(found: dict, wanted: dict) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("counts", "world", "accumulate", "mode"), [
+    (False, 1, 1, "single"), (False, 1, 2, "dp"), (False, 2, 3, "ddp"),
+    (True, 1, 4, "single"), (True, 2, 3, "ddp"), (True, 3, 2, "ddp")])
+def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
+                                      accumulate: int, mode: str) -> None:
+    """Mean losses and sums with their counts; clipped; a schedule with a length, over two epochs.
+
+    Examples count 0 to 7 items, so that ranks and passes differ much in what they count.
+    """
+    run = run_engine(tmp_path / "run", world, mode=mode, accumulate=accumulate, size=12,
+                     params={"counts": counts, "cosine": True},
+                     train={"epochs": 2, "clip": 0.7})
+    steps = seen(run, world, accumulate)
+    assert len(steps) == 20
+    losses, rates, wanted = by_hand(steps, counts=counts, clip=0.7, cosine=True)
+    assert shown(run, world) == pytest.approx(losses, rel=1e-7)  # told with nine digits
+    assert_same_weights(final(run)["model"], wanted)
+    # An event tells the rate of the last step that it covers.
+    told = {e["step"]: e["lr"] for e in ranks.read(run, 0, "step")}
+    assert told == {s: pytest.approx(rates[s - 1], rel=1e-9, abs=1e-12) for s in told}
+
+
+@pytest.mark.parametrize(("kind", "option"), [("heads", "find_unused"), ("twice", "static_graph")])
+def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str) -> None:
+    """Each needs its option: without it PyTorch ends the run."""
+    run = run_engine(tmp_path / "run", 2, accumulate=3, size=12, parallel={option: True},
+                     params={"kind": kind, "sgd": True}, train={"epochs": 1, "lr": 0.1})
+    net = TwoHeads() if kind == "heads" else Twice(False)
+    x, y, _ = examples(120)
+    passes = [[json.loads(line) for line in (run / f"{r}.jsonl").read_text().splitlines()]
+              for r in range(2)]
+    for step in range(10):
+        net.zero_grad()
+        for mine in (p for r in range(2) for p in passes[r][3 * step:3 * step + 3]):
+            out = net(x[mine], mine[0] % 2) if kind == "heads" else net(x[mine])
+            ((out - y[mine]).square().mean() / 6).backward()
+        with torch.no_grad():
+            for value in net.parameters():
+                if value.grad is not None:
+                    value -= 0.1 * value.grad
+    assert_same_weights(final(run)["model"], net.state_dict())

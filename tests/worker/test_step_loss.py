@@ -1,0 +1,142 @@
+"""Sums and their counts: figures worked out by hand, odd returns, and fp16's scale."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_engine import Task
+from gpu_engine.errors import UserError
+from gpu_engine.worker.identity import Identity
+from gpu_engine.worker.precision import Precision
+from gpu_engine.worker.process_group import Group
+from gpu_engine.worker.step_loss import StepLoss
+
+ALONE = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
+
+
+def test_a_step_is_all_sums_over_all_counts() -> None:
+    """Losses 3w over 2 items and 5w over 6 items: the gradient of w is (3 + 5) / 8."""
+    weight = nn.Parameter(torch.tensor(2.0))
+    loss = StepLoss(2, ALONE, [weight])
+    loss.of((3 * weight, 2), last=False).backward()
+    loss.of((5 * weight, torch.tensor(6)), last=True).backward()
+    assert loss.finish().item() == 2.0  # (3·2 + 5·2) / 8
+    assert weight.grad.item() == 1.0
+    # The next step knows nothing of the one before.
+    weight.grad = None
+    loss.of((9 * weight, torch.tensor([1.5])), last=False).backward()
+    loss.of((0 * weight, 0), last=True).backward()
+    assert loss.finish().item() == 12.0
+    assert weight.grad.item() == 6.0
+
+
+def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
+    weight = nn.Parameter(torch.tensor(2.0))
+    loss = StepLoss(2, ALONE, [weight])
+    loss.of(3 * weight, last=False).backward()
+    loss.of(5 * weight, last=True).backward()
+    assert loss.finish().item() == 8.0
+    assert weight.grad.item() == 4.0
+
+
+def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
+    """A sum over a million items times fp16's scale would leave its range at once."""
+    weight = nn.Parameter(torch.tensor(1.0))
+    loss = StepLoss(1, ALONE, [weight])
+    for count in (1_000_000, 700_000, 1_500_000):
+        weight.grad = None
+        loss.of((count * weight, count), last=True).backward()
+        assert 0.5 < weight.grad.item() < 2
+        loss.finish()
+        assert weight.grad.item() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_reference_changes_no_bit() -> None:
+    """A resumed run starts with another reference than the undisturbed one has by then."""
+    def gradient(*before: int) -> torch.Tensor:
+        weight = nn.Parameter(torch.linspace(0.1, 3, 7))
+        loss = StepLoss(1, ALONE, [weight])
+        for count in (*before, 37):
+            weight.grad = None
+            loss.of(((weight.sin() * weight).sum() ** 3, count), last=True).backward()
+            loss.finish()
+        return weight.grad
+
+    assert torch.equal(gradient(), gradient(1, 100_000))
+    assert torch.equal(gradient(), gradient(3))
+
+
+def test_gradients_of_every_kind_are_put_right() -> None:
+    words = nn.Embedding(4, 2, sparse=True)
+    half, single = (nn.Parameter(torch.ones(2, dtype=t)) for t in (torch.bfloat16, torch.float32))
+    unused = nn.Parameter(torch.ones(1))
+    loss = StepLoss(1, ALONE, [words.weight, half, single, unused])
+    total = words(torch.tensor([1, 1])).sum() + half.sum() + single.sum()
+    loss.of((total, 4), last=True).backward()
+    loss.finish()
+    assert words.weight.grad.to_dense().tolist() == [[0, 0], [0.5, 0.5], [0, 0], [0, 0]]
+    assert half.grad.tolist() == single.grad.tolist() == [0.25, 0.25]
+    assert unused.grad is None
+
+
+def test_a_step_in_which_nothing_counts_has_no_loss() -> None:
+    weight = nn.Parameter(torch.tensor(1.0))
+    loss = StepLoss(1, ALONE, [weight])
+    loss.of((0 * weight, 0), last=True).backward()
+    assert loss.finish().isnan()
+    # It spoils nothing of the next.
+    weight.grad = None
+    loss.of((6 * weight, 3), last=True).backward()
+    assert loss.finish().item() == 2.0
+    assert weight.grad.item() == 2.0
+
+
+@pytest.mark.parametrize(("returned", "words"), [
+    ((torch.tensor(1.0), 2, 3), "3 values"),
+    ((torch.tensor(1.0), -1), "count of -1"),
+    ((torch.tensor(1.0), "7"), "count of '7'"),
+    ((torch.tensor(1.0), torch.ones(2)), r"count of shape \(2,\)"),
+    ((torch.ones(3), 3), r"shape \(3,\)"),
+    ((1.0, 2), "a float"),
+    (torch.ones(3), r"shape \(3,\)"),
+    (None, "NoneType"),
+    ({"loss": 1}, "dict"),
+])
+def test_what_is_no_loss_is_refused(returned, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        StepLoss(1, ALONE, []).of(returned, last=True)
+
+
+def test_a_task_keeps_to_one_kind() -> None:
+    loss = StepLoss(2, ALONE, [])
+    loss.of(torch.tensor(1.0), last=False)
+    with pytest.raises(UserError, match="always return the same"):
+        loss.of((torch.tensor(1.0), 1), last=True)
+
+
+def test_fp16_is_unscaled_before_it_is_clipped() -> None:
+    """Gradient (3, 4) of the mean over 10 items, length 5, clipped to 1: (0.6, 0.8)."""
+    weight = nn.Parameter(torch.zeros(2))
+    precision, loss = Precision("fp16", "cpu"), StepLoss(1, ALONE, [weight])
+    precision.backward(loss.of(((weight * torch.tensor([30.0, 40.0])).sum(), 10), last=True))
+    loss.finish()
+    assert precision.step(torch.optim.SGD([weight], lr=1.0), [weight], 1.0)
+    assert (-weight).tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
+
+
+class Words(Task):
+    def __init__(self, counts: bool) -> None:
+        self.counts = counts
+
+    def loss(self, model, batch):
+        return (batch.sum(), batch.numel()) if self.counts else batch.mean()
+
+
+def test_the_default_metrics_take_both() -> None:
+    """Three examples with five items each: a mean is one over examples, a sum says what over."""
+    batch = torch.arange(15.0).reshape(3, 5)
+    summed, mean = Words(True).metrics(None, batch), Words(False).metrics(None, batch)
+    assert (float(summed["loss"]), summed["count"]) == (105.0, 15)
+    assert (float(mean["loss"]), mean["count"]) == (21.0, 3)
