@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpu_engine import catalog, runs
 from gpu_engine.arithmetic import port_of
-from gpu_engine.devices import Device, Inventory, Snapshot
+from gpu_engine.devices import Device, Inventory, Sample, Snapshot
 from gpu_engine.errors import Problem, UserError
 from gpu_engine.plan_check import check
 from gpu_engine.spec import RunSpec
@@ -52,44 +52,54 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
 
 def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
              ) -> tuple[list[Problem], tuple[str, ...]]:
-    """Named GPUs that can't be used or that others compute on, which only sharing on purpose
-    allows; and what is in doubt about the rest. `looks`: newest last; without any, some are taken
-    until nothing is in the way, for `_PATIENCE` at most.
+    """Named GPUs that can't be used or that others compute on, and what is in doubt about the
+    rest. Sharing on purpose allows all but what is lost. `looks`: newest last; without any, some
+    are taken until nothing is in the way, for `_PATIENCE` at most.
     """
-    gpus = _gpus(spec, inventory)
-    if not gpus or spec.devices.share:
+    gpus, share = _gpus(spec, inventory), spec.devices.share
+    if not gpus:
         return [], ()
     if looks:
-        return _judged(gpus, looks[-1])
+        return _judged(gpus, looks[-1], share)
     from gpu_engine.devices import sampler
 
     end = time.monotonic() + _PATIENCE
     while True:
         found = _judged(gpus, sampler.take_several(replace(inventory, devices=tuple(gpus)),
-                                                   looks=0)[-1])
+                                                   looks=0)[-1], share)
         if not found[0] or time.monotonic() >= end:
             return found
         time.sleep(0.2)
 
 
-def _judged(gpus: Sequence[Device], shot: Snapshot) -> tuple[list[Problem], tuple[str, ...]]:
+def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
+            ) -> tuple[list[Problem], tuple[str, ...]]:
     from gpu_engine.devices import free
 
     problems, doubts = [], []
     for device in gpus:
         sample = shot.of(device.id)
-        if sample is None:
+        if sample is None or (share and not sample.lost):
             continue
         why = free.in_the_way(sample, now=shot.taken)
-        if why and sample.problem:
-            problems.append(Problem("devices.ids", device.id,
-                                    f"{device.label} can't be used: {why}"))
+        if sample.problem:
+            problems.append(_unusable(device, sample))
         elif why:
             problems.append(Problem("devices.ids", device.id,
                                     f"{device.label} is not free: {why}; take another, or set "
                                     "devices.share = true"))
         doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
     return problems, tuple(doubts)
+
+
+def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
+    """Named GPUs that nobody can use now, whoever holds them."""
+    samples = [(d, shot.of(d.id)) for d in _gpus(spec, inventory)]
+    return [_unusable(d, s) for d, s in samples if s is not None and s.problem]
+
+
+def _unusable(device: Device, sample: Sample) -> Problem:
+    return Problem("devices.ids", device.id, f"{device.label} can't be used: {sample.problem}")
 
 
 def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:

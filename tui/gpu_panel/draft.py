@@ -267,9 +267,10 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
     except UserError:
         states = free.judge_all(looks, leases)
         so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
-        able = [d for d in inventory.devices if d.id in so_far and so_far[d.id].free]
-        able.sort(key=lambda d: not states[d.id].free)
-        chosen = {d.id for d in able[:count]}
+        newest = [s for s in looks[-1].samples if s.device.id in so_far] if looks else []
+        able = free.unmixed([s for s in newest if so_far[s.device.id].free], count)
+        able.sort(key=lambda s: not states[s.device.id].free)
+        chosen = {s.device.id for s in able[:count]}
         return [d for d in inventory.devices if d.id in chosen]
 
 

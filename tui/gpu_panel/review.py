@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_engine.devices import Inventory
+from gpu_engine import preflight
+from gpu_engine.devices import Inventory, Snapshot
 from gpu_engine.errors import Problem, SpecError, UserError
 from gpu_engine.launch import Prepared, prepare
 from gpu_engine.plan import LaunchPlan
@@ -19,6 +20,8 @@ class Review:
     problems: tuple[Problem, ...]
     prepared: Prepared | None = None
     """None as long as there is a problem."""
+    unusable: bool = False
+    """Whether one of the problems is a device that nobody can use: sharing does not help."""
 
     @property
     def plan(self) -> LaunchPlan | None:
@@ -26,11 +29,19 @@ class Review:
 
 
 def review(data: dict[str, Any], inventory: Inventory,
-           base: tuple[str, RunSpec] | None) -> Review:
-    """Blocks for the slow questions (is the port free, is there such a task)."""
+           base: tuple[str, RunSpec] | None, shot: Snapshot | None = None) -> Review:
+    """Blocks for the slow questions (is the port free, is there such a task). `shot`: the newest
+    look at the devices; one that is lost is refused, whoever else is on it is asked about later."""
+    unusable: list[Problem] = []
     try:
-        return Review((), prepare(from_dict(data), inventory=inventory, base=base))
+        spec = from_dict(data)
+        unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
+        prepared = prepare(spec, inventory=inventory, base=base)
+        return Review(tuple(unusable), None if unusable else prepared, bool(unusable))
     except SpecError as err:
-        return Review(err.problems)
+        # Of a device that nobody can use it does not matter who holds it.
+        said = [(p.key, p.value) for p in unusable]
+        others = [p for p in err.problems if (p.key, p.value) not in said]
+        return Review((*unusable, *others), unusable=bool(unusable))
     except UserError as err:
         return Review((Problem("", None, str(err)),))

@@ -93,6 +93,9 @@ class Sample:
     problem: str | None = None
     """Why this device cannot be used or read ("GPU is lost"), for people; None when fine.
     Beside a problem, values are the last ones that were read (see `taken`)."""
+    lost: bool = False
+    """Of the problem: the driver says that nothing can run on this device (lost, gone, to be
+    reset, not permitted), where False may be no more than a driver that keeps us waiting."""
     taken: float | None = None
     """Unix seconds of this look; older than the snapshot's where the driver keeps us waiting."""
     memory_reserved: int | None = None

@@ -162,9 +162,9 @@ def freest(
     """The `n` devices to take, in the machine's order. Raises `UserError` with who holds what.
 
     Only free ones. Of these, cards of one model where `n` of one are free (ranks wait for the
-    slowest), whole GPUs before MIG slices, more memory first; then the least used memory in
-    steps of 64 MiB, the least use, the lowest index. CPU slots under load are taken last, and
-    still taken: a core can be shared.
+    slowest), whole GPUs before MIG slices and never beside them, more memory first; then the
+    least used memory in steps of 64 MiB, the least use, the lowest index. CPU slots under load
+    are taken last, and still taken: a core can be shared.
     """
     states = judge_all(snapshots, leases, looks=looks)
     newest = snapshots[-1].samples if snapshots else ()
@@ -173,6 +173,10 @@ def freest(
     able += [s for s in newest if s.device.kind == "cpu" and states[s.device.id].state == "busy"]
     if len(able) < n:
         raise UserError(_too_few(n, newest, states))
+    able = unmixed(able, n)
+    if len(able) < n:
+        raise UserError(_too_few(n, newest, states) + "; a whole GPU and a MIG slice are not "
+                        "taken together, as each rank would wait for the slice")
     by_model: dict[tuple[str, int], list[Sample]] = {}
     for sample in able:
         device = sample.device
@@ -185,6 +189,14 @@ def freest(
     if len(by_model) == 1 or enough:
         able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
+
+
+def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
+    """Those to choose `n` of: whole GPUs (or CPU slots), or MIG slices where these are enough and
+    the whole ones are not. Where neither are enough, of whichever there are more."""
+    slices = [s for s in able if s.device.kind == "mig"]
+    whole = [s for s in able if s.device.kind != "mig"]
+    return whole if len(whole) >= min(n, len(slices)) and whole else slices
 
 
 def _wrong(sample: Sample) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ class Worker(threading.Thread):
         if waited < self._patience:
             return latest
         text = f"the driver has not answered for it for {waited:.0f} s"
-        return tuple(replace(s, problem=text) for s in latest)
+        # A driver that hangs elsewhere does not bring back what it has called lost.
+        return tuple(s if s.lost else replace(s, problem=text) for s in latest)
 
     def late(self) -> bool:
         """Whether it is known already that this GPU keeps us waiting."""

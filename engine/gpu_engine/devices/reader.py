@@ -61,7 +61,8 @@ class GpuReader:
             self._start()  # a handle does not survive; the next look tries from the beginning
             if trouble.code in words.START_AGAIN:
                 raise
-            return tuple(Sample(d, problem=str(trouble), taken=taken) for d in self.devices)
+            return tuple(Sample(d, problem=str(trouble), lost=trouble.code in words.LOST,
+                                taken=taken) for d in self.devices)
 
     def _open(self) -> None:
         self._handle = nvml.handle_of(self._driver, self.devices[0])
@@ -169,6 +170,7 @@ class GpuReader:
         if own is None:
             return {
                 "problem": "this MIG slice is gone: the GPU was cut anew",
+                "lost": True,
                 "taken": whole["taken"],
             }
         handle, calls = own

@@ -189,7 +189,9 @@ class Sampler:
         """The last figures once more, with what is wrong; `broken`: they can't be true now."""
         latest = self._latest
         if latest is None or broken:
-            samples = tuple(Sample(d, problem=problem) for d in self.inventory.devices)
+            lost = {s.device.id: s for s in latest.samples if s.lost} if latest else {}
+            samples = tuple(lost.get(d.id) or Sample(d, problem=problem)
+                            for d in self.inventory.devices)
         else:
             samples = tuple(replace(s, problem=s.problem or problem) for s in latest.samples)
         taken = latest.taken if latest else time.time()

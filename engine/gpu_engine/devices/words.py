@@ -17,6 +17,9 @@ REFUSALS = frozenset({2, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 2
 # Not a question's fault: the device, or the whole driver, is in trouble.
 TROUBLE = frozenset({1, 9, 15, 16, 18, 28})
 
+# The driver has said of this device that nothing can run on it.
+LOST = frozenset({NO_PERMISSION, 15, 16, 17, 28})
+
 # The connection to the driver is gone as a whole: only a fresh nvmlInit can mend it.
 START_AGAIN = frozenset({1, 9, 18})
 

@@ -240,8 +240,8 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
             self.query_one(CommandPreview).show_waiting("Looking for devices …")
             self.form.show_verdict("still looking for devices")
             return None
-        data, base = self.draft.copy(), self.draft.base
-        found = await in_thread(lambda: review(data, inventory, base), name="panel-review")
+        data, base, shot = self.draft.copy(), self.draft.base, self.devices.snapshot
+        found = await in_thread(lambda: review(data, inventory, base, shot), name="panel-review")
         if data == self.draft.data:
             self.review = found
             self._show_review()
@@ -250,8 +250,11 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         return found
 
     def review_if_leases_changed(self) -> None:
-        """A run of ours that began or ended changes what fits, though nothing was typed."""
-        held = frozenset(k for k, f in (self.freedom or {}).items() if f.state == "leased")
+        """A run of ours that began or ended, or a device that was lost, changes what fits, though
+        nothing was typed."""
+        shot = self.devices.snapshot
+        held = frozenset(k for k, f in (self.freedom or {}).items() if f.state == "leased") \
+            | frozenset(f"{s.device.id} lost" for s in (shot.samples if shot else ()) if s.problem)
         if held != self._held:
             self._held = held
             if self.review is not None:

@@ -112,8 +112,9 @@ class RunActions:
                 self.notify("Still looking for devices", severity="warning")
                 return
             taken = await self._taken()
-            held = [name for name, (state, _) in taken.items() if state == "leased"]
-            if found.prepared is None and not _only_held(found.problems, held):
+            held = [name for name, (state, _) in taken.items()
+                    if state == "leased"]
+            if found.prepared is None and not _only_held(found.problems, held, found.unusable):
                 self.cant_launch(found)
                 return
             # The engine starts beside others only where that is wished for.
@@ -294,6 +295,6 @@ def _remove_all(going: Iterable[Run]) -> None:
         raise UserError("\n".join(trouble))
 
 
-def _only_held(problems: Sequence[Problem], held: Sequence[str]) -> bool:
+def _only_held(problems: Sequence[Problem], held: Sequence[str], unusable: bool) -> bool:
     """Whether all that does not fit is that other runs hold these devices."""
-    return all(p.key == "devices.ids" and p.value in held for p in problems)
+    return not unusable and all(p.key == "devices.ids" and p.value in held for p in problems)

@@ -114,8 +114,12 @@ the panel asks once more before it launches there."""
             self._toggle(self.key_at_cursor)
 
     def action_tick_all(self) -> None:
-        every = set(self.keys) <= set(self.look.ticked)
-        self.post_message(self.Ticked([] if every else self._in_order))
+        """All that can be used; where these are ticked already, none."""
+        shot = self.look.snapshot
+        bad = {s.device.id for s in shot.samples if s.problem} if shot is not None else set()
+        able = [key for key in self._in_order if key not in bad]
+        every = set(able) <= set(self.look.ticked)
+        self.post_message(self.Ticked([] if every else able))
 
     def action_tick_free(self) -> None:
         self.post_message(self.WantFree(self.wanted or max(1, len(set(self.look.ticked)))))

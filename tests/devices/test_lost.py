@@ -1,0 +1,137 @@
+"""A GPU that is lost: said as that whatever the others do, and nothing is offered or started on
+it, shared or not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_engine import devices, runs
+from gpu_engine.devices import lease
+from gpu_engine.devices.sampler import Sampler
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.launch import prepare
+from gpu_engine.spec import from_dict
+from gpu_panel.screens.dialogs import Confirm
+from gpu_panel.widgets.device_table import DeviceTable
+
+from ..conftest import wait_for
+from ..panel.panel_kit import screen_text, settled, shown, until
+from .test_panel_on_standin import panel
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def spec(*ids, pick=None, **sections):
+    chosen = {"pick": pick} if pick else {"ids": list(ids)}
+    return from_dict({"task": {"command": ["true"]}, "devices": chosen | {"share": True},
+                      "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}} | sections)
+
+
+@pytest.mark.parametrize("lines", [
+    ("gpu 1 lost 1", "gpu 0 hang 1"), ("gpu 1 gone 1", "gpu 0 hang 1"),
+    ("gpu 1 lost 1", "gpu * hang 1"), ("gpu 1 lost 1", "crash 1", "init_hang 1")])
+def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
+    machine = as_this_machine("count 3")
+    inventory = devices.discover()
+    with Sampler(inventory, interval=0.05, patience=0.3) as found:
+        wait_for(lambda: found.latest and not found.latest.problem)
+        machine.add(lines[0])
+        sample = wait_for(lambda: (s := found.latest.of("1")).problem and s)
+        assert sample.lost
+        machine.add(*lines[1:])
+        wait_for(lambda: found.latest.of("0").problem)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            assert "not answered" in found.latest.of("0").problem \
+                or "signal" in found.latest.of("0").problem
+            sample = found.latest.of("1")
+            assert "lost" in sample.problem or "no longer lists it" in sample.problem
+            assert sample.lost
+            assert not found.latest.of("0").lost
+
+
+def test_it_is_lost_from_the_first_look_on(as_this_machine):
+    as_this_machine("count 3", "gpu 0 hang 1", "gpu 1 lost 1")
+    with Sampler(devices.discover(), interval=0.05, patience=0.3) as found:
+        wait_for(lambda: found.latest)
+        wait_for(lambda: "lost" in (found.latest.of("1").problem or ""))
+        assert "not answered" in found.latest.of("0").problem
+
+
+def test_sharing_does_not_help(as_this_machine):
+    as_this_machine("count 2", "gpu 1 lost 1")
+    prepare(spec("0"))
+    with pytest.raises(SpecError, match="GPU 1 can't be used: GPU is lost"):
+        prepare(spec("0", "1"))
+
+
+async def refused(pilot, screen):
+    await until(pilot, lambda: any("GPU 1 can't be used: GPU is lost" in p.message
+                                   for p in screen.review.problems))
+    await pilot.press("ctrl+l")
+    await until(pilot, lambda: "Can't launch" in screen_text(pilot.app))
+    assert not isinstance(pilot.app.screen, Confirm)
+
+
+async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
+    machine = as_this_machine("count 2")
+    async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
+        held = lease.acquire(runs.leases_folder(), screen.devices.inventory.devices[1:], "3f2a")
+        with held:
+            await until(pilot, lambda: screen.freedom and screen.freedom["1"].state == "leased")
+            machine.add("gpu 1 lost 1")
+            await until(pilot, lambda: "GPU is lost" in shown(table))
+            await refused(pilot, screen)
+            assert "GPU 1 can't be used" in " ".join(shown(table).split())
+
+
+async def test_nor_beside_one_that_somebody_uses(as_this_machine):
+    as_this_machine("count 2", "gpu 1 lost 1", "gpu 0 proc 1 2000000000")
+    async with panel("ddp", sets=("devices.ids=0,1",)) as (pilot, screen, table):
+        await until(pilot, lambda: "GPU is lost" in shown(table))
+        await refused(pilot, screen)
+
+
+async def test_all_that_can_be_used_are_ticked(as_this_machine):
+    as_this_machine("count 3", "gpu 1 lost 1")
+    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
+        await until(pilot, lambda: "GPU is lost" in shown(table))
+        screen.query_one(DeviceTable).focus()
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "2"]
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == []
+
+
+MIXED = ("count 3", "gpu 1 mig 1", "gpu 1 slice 0 MIG-aaaaaaaa-1111-5222-8333-444444444444",
+         "gpu 1 slice 1 MIG-bbbbbbbb-1111-5222-8333-444444444444",
+         "gpu 1 slice 2 MIG-cccccccc-1111-5222-8333-444444444444", "gpu 2 lost 1")
+
+
+def test_a_whole_gpu_and_a_slice_are_not_picked_together(as_this_machine):
+    as_this_machine(*MIXED)
+    picked = prepare(spec(pick=3)).spec.devices.ids
+    assert all(i.startswith("MIG") for i in picked)
+    assert prepare(spec(pick=1)).spec.devices.ids == ["0"]
+    with pytest.raises(UserError, match="a whole GPU and a MIG slice are not taken together"):
+        prepare(spec(pick=4))
+
+
+async def test_the_key_for_the_freest_does_not_pair_them_either(as_this_machine):
+    as_this_machine(*MIXED)
+    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
+        await until(pilot, lambda: screen.freedom and screen.freedom["0"].free)
+        for count, kinds in ((2, {"mig"}), (4, {"mig"}), (1, {"gpu"})):
+            table.wanted = count
+            table.action_tick_free()
+            await until(pilot, lambda: screen.draft.ids_by_hand)
+            await pilot.pause(0.3)
+            await settled(pilot, screen)
+            found = [screen.devices.inventory.find(i) for i in screen.draft.ids]
+            assert {d.kind for d in found} == kinds
+            assert len(found) == min(count, 3)
