@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpu_engine.worker import checkpoint
 
@@ -103,3 +104,27 @@ def test_an_evaluation_that_was_cut_off_is_made_up_for(
     ends = [checkpoint.load(r / "checkpoints" / "step-00000020")["schedule"]
             for r in (whole, broken)]
     assert ends[0] == ends[1]
+
+
+def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -> None:
+    """BatchNorm's averages are of each rank's own batches; those that count are rank 0's."""
+    run = run_of(tmp_path, params={"norm": True, "held_out": 20}, world=2, steps=8, eval_every=4,
+                 checkpoint_every=4)
+    saved = []
+    for step, evaluation in zip((4, 8), ranks.read(run, 0, "eval"), strict=True):
+        state = checkpoint.load(run / "checkpoints" / checkpoint.name_of(step))["model"]
+        task = judged.Judged(norm=True, held_out=20)
+        model = task.model()
+        model.load_state_dict(state)
+        model.eval()
+        data = task.eval_data()
+        with torch.no_grad():
+            loss = (model(data.x) - data.y).square().mean().item()
+        assert evaluation["loss"] == pytest.approx(loss, rel=1e-12)
+        saved.append(f"norm {state['0.running_mean'].tolist()!r}")
+    lines = [[line for line in (run / f"saw-{rank}-1").read_text().splitlines()
+              if line.startswith("norm")] for rank in (0, 1)]
+    assert saved[0] != saved[1]
+    assert lines[1] == saved
+    # Three chunks of 8, 8 and 4: rank 0 has two of them.
+    assert lines[0] == [saved[0], saved[0], saved[1], saved[1]]

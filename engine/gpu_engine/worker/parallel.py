@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -74,3 +75,19 @@ def _first_reduced(no_sync: Callable[[], AbstractContextManager]
     """
     ways = iter([nullcontext])
     return lambda: next(ways, no_sync)()
+
+
+def take_buffers_of_first(raw: nn.Module) -> None:
+    """Give the model of every rank rank 0's buffers, which are those that a checkpoint holds.
+
+    DDP does so at the beginning of each forward pass in training; the pass itself then moves
+    them on by each rank's own batch, as BatchNorm does with its averages. All ranks call it.
+    """
+    left_out = getattr(raw, "_ddp_params_and_buffers_to_ignore", ())  # as DDP reads it
+    for name, buffer in raw.named_buffers():
+        if name in left_out or buffer.numel() == 0:
+            continue
+        whole = buffer.detach().contiguous()
+        dist.broadcast(whole, 0)
+        if whole.data_ptr() != buffer.data_ptr():
+            buffer.detach().copy_(whole)

@@ -104,6 +104,8 @@ class Session:
         if self.evaluation is None or self._evaluated_step == self.at.step:
             return True
         self.recorder.phase = "eval"
+        if self.job.distributed:
+            parallel.take_buffers_of_first(self.spread.raw)
         result = self.evaluation.run(self.spread.for_eval, self.precision,
                                      lambda: self.loop.signals.asked is not None)
         if result is None:
