@@ -195,7 +195,7 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
     ast.parse(text, feature_version=(3, 4))
     worker = os.path.dirname(HOOK) + "/worker"  # noqa: PTH120
     for name in ("observe", "observe_script", "observe_optimizers", "observe_rank", "observe_end",
-                 "observe_loss", "recorder", "memory"):
+                 "observe_loss", "recorder", "captures", "memory"):
         with open(f"{worker}/{name}.py") as file:  # noqa: PTH123
             ast.parse(file.read(), feature_version=(3, 9))
     assert sys.version_info >= (3, 11)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import events
+from . import captures
 
 if TYPE_CHECKING:
     import torch
@@ -149,6 +150,7 @@ class Recorder:
         sys.stderr.write(f"recorder: {text}\n")
 
     def _tick(self) -> None:
+        captures.leave_alone()
         if self.watch is not None:
             self.watch()
         with self._lock:

@@ -1,0 +1,69 @@
+"""The recorder's thread says to the CUDA runtime that captures of other threads are not its own.
+
+A stand-in for the runtime library is loaded, as torch's CUDA build loads the real one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+RUNTIME = """
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <stdio.h>
+int cudaThreadExchangeStreamCaptureMode(int *mode) {
+    printf("thread %ld mode %d\\n", syscall(SYS_gettid), *mode); fflush(stdout);
+    *mode = 0;
+    return 0;
+}
+"""
+RANK = """
+import ctypes, sys, threading, time
+from pathlib import Path
+from gpu_engine.worker import captures, recorder
+import torch
+begun = []
+torch.cuda.is_initialized = lambda: bool(begun)
+captures.leave_alone()                       # CUDA is not in use: nothing to say
+ticks = threading.Semaphore(0)
+rec = recorder.Recorder(Path(sys.argv[1]))
+rec.watch = lambda: (ticks.release(), print("tick", threading.get_native_id()))
+rec.begin()
+ticks.acquire()
+if len(sys.argv) > 2:
+    ctypes.CDLL(sys.argv[2])
+print("begun", flush=True)
+begun.append(1)
+for _ in range(3):
+    ticks.acquire()
+rec.close()
+"""
+
+
+def run(tmp_path: Path, *library: str) -> list[list[str]]:
+    done = subprocess.run([sys.executable, "-c", RANK, str(tmp_path / "r.jsonl"), *library],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_the_thread_leaves_captures_alone_once_cuda_is_in_use(tmp_path: Path) -> None:
+    compiler = next(c for c in ("cc", "gcc", "clang") if shutil.which(c))
+    library = tmp_path / "libcudart.so.13"
+    source = tmp_path / "runtime.c"
+    source.write_text(RUNTIME)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    said = run(tmp_path, str(library))
+    (told,) = [words for words in said if words[0] == "thread"]  # once
+    assert said.index(told) > said.index(["begun"])
+    threads = {words[1] for words in said if words[0] == "tick"}
+    assert told[2:] == ["mode", "2"]
+    assert {told[1]} == threads
+
+
+def test_a_torch_without_that_library_is_no_trouble(tmp_path: Path) -> None:
+    assert all(words[0] in ("tick", "begun") for words in run(tmp_path))
