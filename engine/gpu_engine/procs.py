@@ -73,3 +73,13 @@ def suspended(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] == ["T"]
+
+
+def cpu_ticks(pid: int) -> int | None:
+    """Processor time that all threads of `pid` have used, in clock ticks; None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

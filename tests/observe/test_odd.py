@@ -12,7 +12,7 @@ import pytest
 from gpu_engine import runs
 from gpu_engine.plan_processes import HOOK
 
-from .kit import PYTHON, SCRIPTS, engine_run, observe
+from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
 
 FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
 
@@ -199,3 +199,83 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
         with open(f"{worker}/{name}.py") as file:  # noqa: PTH123
             ast.parse(file.read(), feature_version=(3, 9))
     assert sys.version_info >= (3, 11)
+
+
+BLOCKED = """
+import os, sys, time
+sys.path.insert(0, {scripts!r})
+import show, torch
+model = show.toy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    loss = (model(torch.randn(16, 8)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    show.loss(loss)
+def until(so, seconds=30):
+    end = time.monotonic() + seconds
+    while not so() and time.monotonic() < end:
+        step()
+        time.sleep(0.01)
+    assert so()
+step()
+rec = sys.modules["_gpu_panel.worker.observe"].observer.rec
+fd = rec._out._out._fd
+until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
+keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs
+out, into = os.pipe()
+os.set_blocking(into, False)
+try:
+    while True:
+        os.write(into, b"x" * 512)
+except BlockingIOError:
+    pass
+full = os.dup(into)
+os.set_blocking(into, True)
+os.dup2(into, fd)
+"""
+
+
+def test_a_fork_while_a_write_hangs_loses_nothing(home, tmp_path):
+    script = tmp_path / "blocked.py"
+    script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
+until(lambda: rec._lock.acquire(blocking=False) is False or rec._lock.release())
+began = time.monotonic()
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    step()
+print("forks", time.monotonic() - began < 3, flush=True)
+os.dup2(keep, fd)
+os.set_blocking(out, False)
+held = os.read(out, 1 << 20).lstrip(b"x")  # the write goes on, and ends
+time.sleep(0.5)
+held += os.read(out, 1 << 20) if not held.endswith(b"\\n") else b""
+os.write(keep, b"\\n" + held)
+assert rec.started
+for _ in range(5):
+    step()
+""")
+    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(script))
+    seen = Ran(run, state, None)
+    assert state["state"] == "completed", seen.log()
+    assert "forks True" in seen.log()
+    assert seen.of("step")[-1]["step"] == len(seen.printed())
+    assert sum(e["n"] for e in seen.of("step")) == len(seen.printed())
+
+
+def test_a_healthy_rank_is_not_ended_for_a_record_that_hangs(home, tmp_path):
+    script = tmp_path / "blocked.py"
+    script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
+end = time.monotonic() + 9
+until(lambda: time.monotonic() > end)
+os.dup2(keep, fd)
+os.read(out, 1 << 20)
+""")
+    run, state = engine_run("--devices", "cpu:0", "--set", "train.hang_timeout=3", "--", PYTHON,
+                            str(script))
+    assert state["state"] == "completed", state["reason"]
+    assert "its process works" in (run.path / "supervisor.log").read_text()

@@ -8,7 +8,6 @@ rank shows signs of life before that, and gives way when another claims its rank
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import fcntl
 import os
@@ -16,16 +15,18 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import events, procs
-from . import memory, observe_lifeline, observe_loss, recorder
+from . import memory, observe_lifeline, observe_loss, observe_thread, recorder
 
 DOING = "running", "backward", "optimizer"
 """What a rank of a script may be doing; compared by identity."""
 
-_TICK = 0.2
+_END = 5.0
+"""Seconds that a script waits at its end, or with its last words, for a write that hangs."""
 _EACH_LOSS_UP_TO = 40  # as many a second as of the engine's own ranks
 _OTHERS = 8  # optimizers beside the first whose losses are kept
 
@@ -54,6 +55,16 @@ class Named(NamedTuple):
     @property
     def arrived(self) -> bool:
         return all(map(observe_loss.arrived, self.values.values()))
+
+
+class Line(NamedTuple):
+    """An event that is written when its turn has come."""
+
+    text: bytes
+
+    @property
+    def arrived(self) -> bool:
+        return True
 
 
 class _Span:
@@ -108,10 +119,9 @@ class Watcher(recorder.Recorder):
         self.watch = observe_lifeline.held()
         self._run_folder = run
         self._pid = os.getpid()
-        self._gone = _thread.allocate_lock()
-        self._stop = _thread.allocate_lock()
-        self.started = False
-        """Whether the thread runs."""
+        self._turn: observe_thread.Turn | None = None
+        self.lost: Callable[[], None] = lambda: None
+        """Called when the thread has ended, in it."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._claimed = False
         self._given_up = False
@@ -152,33 +162,35 @@ class Watcher(recorder.Recorder):
 
     # --- the thread ----------------------------------------------------------------------------
 
+    @property
+    def started(self) -> bool:
+        """Whether the thread runs, or hangs in a write."""
+        return self._turn is not None
+
     def begin(self) -> None:
-        self._stop.acquire(blocking=False)
-        self._gone.acquire()
-        self.started = True
-        _thread.start_new_thread(self._run, ())
+        """Have the thread run: whether it never did, has ended, or was asked to and hangs."""
+        turn = self._turn
+        if turn is None or not turn.go_on():
+            self._turn = observe_thread.Turn(self._tick_safely, self._has_ended)
 
     def pause(self) -> None:
-        """End the thread for now, within a moment."""
-        if self.started:
-            self._stop.release()
-            if self._gone.acquire(timeout=2.0):
-                self._gone.release()
-                self.started = False
+        """End the thread for now, within a moment; one that hangs in a write is left at that."""
+        turn = self._turn
+        if turn is not None and turn.end():
+            self._turn = None
+
+    def _has_ended(self, turn: observe_thread.Turn) -> None:
+        if self._turn is turn:
+            self._turn = None
+            self.lost()
 
     def close(self) -> None:
         self.pause()
-        with self._lock:
-            self._flush()
-
-    def _wait(self) -> bool:
-        return self._stop.acquire(timeout=_TICK)  # the least that can wake a thread
-
-    def _run(self) -> None:
-        try:
-            super()._run()
-        finally:
-            self._gone.release()
+        if self._lock.acquire(timeout=_END):
+            try:
+                self._flush()
+            finally:
+                self._lock.release()
 
     def _tick(self) -> None:
         if os.getpid() != self._pid or self._given_up:
@@ -189,8 +201,16 @@ class Watcher(recorder.Recorder):
         super()._tick()
 
     def write(self, kind: str, **fields: Any) -> None:
-        if not self._given_up:
+        """An event that is written at once; where a write hangs, it waits in the queue."""
+        if self._given_up:
+            return
+        if not self._lock.acquire(timeout=_END):
+            self.queue.append(Line(events.encode(kind, fields)))
+            return
+        try:
             super().write(kind, **fields)
+        finally:
+            self._lock.release()
 
     def _complain(self, text: str) -> None:
         note(text, self._run_folder)
@@ -237,6 +257,9 @@ class Watcher(recorder.Recorder):
                 break
             elif type(item) is Step:
                 spans.setdefault(item.index, _Span()).took_at_length(item)
+            elif type(item) is Line:
+                end_steps()
+                lines.append(item.text)
             else:
                 values = {k: observe_loss.taken(v) for k, v in item.values.items()}
                 if "" not in values:

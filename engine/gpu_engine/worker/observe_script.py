@@ -75,6 +75,7 @@ class Observer:
             early.let_go()
             early = None
         rec = early or observe_rank.Watcher(self._path(who["rank"]), self.run)
+        rec.lost = self._at_length
         if not rec.claim():
             rec.pause()
             rec.let_go()
@@ -94,6 +95,9 @@ class Observer:
             rec.begin()
         observe_end.watch(self)
 
+
+    def _at_length(self) -> None:
+        self.ready = False
 
     def _path(self, rank: int) -> Path:
         return self.run / "ranks" / f"{rank:05d}.jsonl"
@@ -245,7 +249,7 @@ class Observer:
     def after_fork(self) -> None:
         """In the parent. Python from 3.12 on warns of a fork beside threads, and counts them
         after this: then the thread waits for the next backward(), unless there are others."""
-        if self.rec is not None and not self.rec.started and (
+        if self.rec is not None and (self.rec.started or
                 sys.version_info < (3, 12) or len(os.listdir("/proc/self/task")) > 1):  # noqa: PTH208
             self.rec.begin()
 

@@ -132,18 +132,17 @@ class Recorder:
     # --- the other thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._wait():
-            try:
-                self._tick()
-            except Exception as err:  # noqa: BLE001 - a fault in telemetry never ends training
-                text = f"{type(err).__name__}: {err}"
-                if text != self._complaint:  # ten times a second would fill the log
-                    self._complain(text)
-                self._complaint = text
+        while not self._done.wait(_TICK):
+            self._tick_safely()
 
-    def _wait(self) -> bool:
-        """Until the next tick; True: there is none."""
-        return self._done.wait(_TICK)
+    def _tick_safely(self) -> None:
+        try:
+            self._tick()
+        except Exception as err:  # noqa: BLE001 - a fault in telemetry never ends training
+            text = f"{type(err).__name__}: {err}"
+            if text != self._complaint:  # ten times a second would fill the log
+                self._complain(text)
+            self._complaint = text
 
     def _complain(self, text: str) -> None:
         """Say what is wrong with the record itself."""

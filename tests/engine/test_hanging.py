@@ -1,0 +1,74 @@
+"""Whether a rank hangs or only its record does: judged by real processes seen from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpu_engine import procs, runs
+from gpu_engine.events import Tail
+from gpu_engine.supervisor import hanging
+from gpu_engine.supervisor.seen import Seen
+
+WORKS = "while True: sum(range(1000))"
+SLEEPS = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def process(request):
+    with subprocess.Popen([sys.executable, "-c", request.param]) as child:
+        time.sleep(0.3)  # its own start is work too
+        yield child
+        child.kill()
+
+
+def rank(child, tmp_path, *, still, silent) -> Seen:
+    now = time.monotonic()
+    seen = Seen(0, Tail(tmp_path / "none"), 1, child.pid, stepped=True,
+                place=(7, "backward", None))
+    seen.moved, seen.heard = now - still, now - silent
+    return seen
+
+
+def judged(seen, monkeypatch, tmp_path, *, seconds):
+    """The words of the verdict after `seconds` of looks, None: not taken for hanging."""
+    run = runs.Run(tmp_path)
+    watch = hanging.Watch(run, 3.0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not watch.words:
+        watch.look({0: seen})
+        time.sleep(0.05)
+    return watch.words or None
+
+
+@pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True)
+def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path,
+                                                                         monkeypatch):
+    monkeypatch.setattr(hanging.stacks, "send", lambda *about: False)
+    seen = rank(process, tmp_path, still=10, silent=0.5)
+    assert "rank 0 has stood in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
+
+
+@pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],
+                         indirect=["process"])
+def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path,
+                                                                monkeypatch, caplog):
+    monkeypatch.setattr(hanging.stacks, "send", lambda *about: False)
+    seen = rank(process, tmp_path, still=10, silent=10)
+    assert (judged(seen, monkeypatch, tmp_path, seconds=4) is not None) == hangs
+    assert ("its process works" in caplog.text) != hangs
+
+
+def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown():
+    before = procs.cpu_ticks(os.getpid())
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    assert procs.cpu_ticks(os.getpid()) - before >= 8
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert procs.cpu_ticks(child.pid) is None
