@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs, runs
+from gpu_engine import procs, runs, torch_build
 from gpu_engine.devices import Device, Inventory
 
 # One thread a rank: the suite's ranks share few cores.
@@ -28,6 +28,15 @@ def slots(count: int, cores: int = 1) -> Inventory:
     return Inventory(tuple(Device(f"cpu:{i}", "cpu", f"CPU core {i}", i, None, 16 << 30,
                                   tuple(range(i * cores, (i + 1) * cores)))
                            for i in range(count)), "cpu")
+
+
+@pytest.fixture(autouse=True)
+def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Machines of records and of the stand-in driver have GPUs; the torch that the tests run with
+    need not be built for any."""
+    if request.node.get_closest_marker("own_torch") is None:
+        build = torch_build.Build("2.13.0+cu130", "13.0", None)
+        monkeypatch.setattr(torch_build, "build_of", lambda python: build)
 
 
 @pytest.fixture

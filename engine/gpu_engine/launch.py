@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 
-from gpu_engine import logind, remains, runs
+from gpu_engine import logind, remains, runs, torch_build
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
@@ -56,7 +56,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             raise SpecError(problems)
     resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
     warning = logind.here().warning
-    more = (*doubts, warning) if warning else doubts
+    more = tuple(w for w in (*doubts, torch_build.doubt(spec, inventory), warning) if w)
     if more:
         resolved = replace(resolved, warnings=(*resolved.warnings, *more))
     return Prepared(spec, inventory, resolved)

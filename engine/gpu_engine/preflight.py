@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine import catalog, runs
+from gpu_engine import catalog, runs, torch_build
 from gpu_engine.arithmetic import port_of
 from gpu_engine.devices import Device, Inventory, Sample, Snapshot
 from gpu_engine.errors import Problem, UserError
@@ -33,8 +33,14 @@ def check_all(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> l
 
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
     """The half that only the machine can answer. `cwd`: where a task's relative path starts."""
-    return (_task(spec, cwd) + _command(spec) + _python(spec) + _port(spec)
-            + _leases(spec, inventory))
+    python = _python(spec)
+    return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
+            + _port(spec) + _leases(spec, inventory))
+
+
+def _torch(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    found = torch_build.problem(spec, inventory)
+    return [found] if found else []
 
 
 def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:

@@ -1,0 +1,145 @@
+"""A torch that is built for the processor is found before a launch on a GPU, with what to do.
+
+The interpreters are real: virtual environments that hold a torch of a few files, whose __init__
+fails, so that whoever imports it is caught.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from gpu_engine import torch_build
+from gpu_engine.errors import SpecError
+from gpu_engine.launch import prepare
+from gpu_engine.spec import from_dict
+
+from ..conftest import gpus, slots
+from ..panel.panel_kit import panel, screen_text, settled, until
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
+
+CPU = """from typing import Optional
+__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']
+__version__ = '2.13.0+cpu'
+debug = False
+cuda: Optional[str] = None
+hip: Optional[str] = None
+"""
+CUDA = CPU.replace("+cpu", "+cu130").replace("cuda: Optional[str] = None",
+                                             "cuda: Optional[str] = '13.0'")
+ROCM = CPU.replace("+cpu", "+rocm7.0").replace("hip: Optional[str] = None",
+                                               "hip: Optional[str] = '7.0.51831'")
+OLD = "__version__ = '1.4.0'\ndebug = False\ncuda = None\ngit_version = 'x'\n"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment; call it with what its torch/version.py is to say."""
+    folder = tmp_path_factory.mktemp("env")
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    site = Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path("
+                                "'purelib'))"], capture_output=True, text=True,
+                               check=True).stdout.strip())
+
+    def holds(version: str | None) -> str:
+        torch_build._known.clear()
+        torch = site / "torch"
+        torch.mkdir(exist_ok=True)
+        for path in torch.iterdir():
+            path.unlink()
+        if version is None:
+            torch.rmdir()
+            return str(python)
+        (torch / "__init__.py").write_text("raise SystemExit('torch was imported')")
+        (torch / "version.py").write_text(version)
+        return str(python)
+
+    return holds
+
+
+def spec(python, *ids, command=None, **sections):
+    task = {"command": command} if command else {"use": "gpu_engine.tasks.digits:Digits"}
+    return from_dict({"task": task, "devices": {"ids": list(ids)}, "run": {"python": python}}
+                     | sections)
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    (CPU, "torch 2.13.0+cpu is built for the processor alone"), (OLD, "torch 1.4.0 is"),
+    (ROCM, "built for AMD's ROCm 7.0.51831")])
+def test_it_is_refused_with_the_cure(environment, said, words):
+    python = environment(said)
+    with pytest.raises(SpecError) as caught:
+        prepare(spec(python, "0"), inventory=gpus(1))
+    (problem,) = caught.value.problems
+    assert problem.key == "run.python"
+    for part in (words, "can't use an NVIDIA GPU (its driver takes CUDA 13.0)",
+                 f"{python} -m pip install --force-reinstall torch", "whl/cu130",
+                 "--devices cpu:0"):
+        assert part in problem.message
+    prepare(spec(python, "cpu:0"), inventory=slots(1))
+
+
+@pytest.mark.parametrize("said", [CUDA, None, "", "def cuda(): pass", "cuda = (", "\0"])
+def test_what_is_right_or_not_known_is_let_through(environment, said):
+    prepare(spec(environment(said), "0"), inventory=gpus(1))
+
+
+def test_a_build_that_is_put_in_its_place_is_noticed(environment):
+    python = environment(CPU)
+    with pytest.raises(SpecError):
+        prepare(spec(python, "0"), inventory=gpus(1))
+    Path(torch_build._known[python].file).write_text(CUDA)
+    prepare(spec(python, "0"), inventory=gpus(1))
+
+
+def test_of_ones_own_command_it_is_a_warning(environment, tmp_path):
+    python = environment(CPU)
+    script = tmp_path / "torchrun"
+    script.write_text(f"#!{python}\nprint()\n")
+    script.chmod(0o755)
+    for command in ([python, "train.py"], [str(script), "train.py"]):
+        warnings = prepare(spec(None, "0", command=command), inventory=gpus(1)).plan.warnings
+        assert any("torch 2.13.0+cpu is built for the processor alone" in w for w in warnings)
+    plan = prepare(spec(None, "0", command=["env", python, "x.py"]), inventory=gpus(1)).plan
+    assert not any("torch" in w for w in plan.warnings)
+
+
+def test_this_interpreters_own_torch_is_read_and_not_imported():
+    code = "from gpu_engine import torch_build as t; import sys; b = t.build_of(sys.executable); " \
+           "print(b.version, b.cuda, 'torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    import torch
+
+    assert said.stdout.split() == [torch.__version__, str(torch.version.cuda), "False"]
+
+
+def test_the_command_line_says_it(environment, as_this_machine):
+    as_this_machine("count 1")
+    python = environment(CPU)
+    said = subprocess.run(
+        [sys.executable, "-m", "gpu_engine", "plan", "single", "--devices", "0",
+         "--set", f"run.python={python}"], capture_output=True, text=True, env=os.environ,
+        check=False)
+    assert said.returncode == 2
+    assert "torch 2.13.0+cpu" in said.stderr
+    assert "whl/cu130" in said.stderr
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
+async def test_the_panel_says_it_before_the_launch(environment, size):
+    python = environment(CPU)
+    sets = (f"run.python={python}",)
+    async with panel(gpus(1), "single", sets=sets, size=size) as (pilot, screen):
+        screen.take_ticks(["0"])
+        await settled(pilot, screen)
+        await pilot.press("escape", "3")
+        await until(pilot, lambda: "can't use an NVIDIA GPU" in " ".join(
+            screen_text(pilot.app).replace("│", " ").split()))
+        assert screen.review.plan is None
