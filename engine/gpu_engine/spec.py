@@ -116,6 +116,9 @@ class TrainSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """DataLoader worker processes a rank."""
     checkpoint_every: Whole = 500
     """Steps between checkpoints; 0 saves at the end alone."""
+    checkpoint_async: bool = True
+    """Copy what a checkpoint holds to host memory and write it while training goes on; false, or
+    where there is no room for the copy: training waits until it is written."""
     keep: Annotated[int, Meta(ge=2)] = 3
     """How many of the newest checkpoints stay; at least 2, as the newest may be damaged."""
     best: str | None = None

@@ -60,7 +60,8 @@ def test_killed_at_random_steps(make, world: int, workers: int, times: int) -> N
             codes = first.wait()
         assert codes[victim] == -9
         ranks.train(broken, attempt=2)
-        assert compare(whole, broken, world) == (at - 1) // 4 * 4
+        last = (at - 1) // 4 * 4  # which may have been under way
+        assert compare(whole, broken, world) in (last, max(last - 4, 0))
 
 
 def test_another_world_size_goes_on_where_it_was(make) -> None:
@@ -140,7 +141,7 @@ def test_two_machines_without_a_shared_folder(make) -> None:
         started = []
         for rank in range(2):
             run = make(f"node{rank}", {**HARD, "die_at": die_at, "rank": 1}, world=2, size=24,
-                       train=TRAIN, mode="multinode")
+                       train={**TRAIN, "checkpoint_async": False}, mode="multinode")
             both.append(run)
             started.append(ranks.Ranks(run, attempt=number, only=[rank], env={
                 "MASTER_PORT": port, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}))

@@ -2,36 +2,255 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
+from torch import nn
+
 from gpu_engine.follow import RankView
-from gpu_engine.worker import checkpoint
+from gpu_engine.worker import checkpoint, checkpoint_copy
+from gpu_engine.worker.checkpoint_copy import CannotCopy, Copier
+from gpu_engine.worker.checkpoint_writer import Writer, gate
 
 from . import ranks
+from .conftest import recorded
+from .test_resume import assert_same
 
 
-def test_a_checkpoint_tells_how_far_it_is(make, tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    run = make("run", {"big": 300_000, "hold_saves": str(hold)}, size=24, train={"steps": 2})
+def names(run: Path) -> list[str]:
+    return [path.name for path in checkpoint.listed(run / "checkpoints")]
+
+
+def step(run: Path, rank: int = 0) -> int:
+    steps = ranks.read(run, rank, "step")
+    return steps[-1]["step"] if steps else 0
+
+
+def phase(run: Path, rank: int = 0) -> dict:
+    return (ranks.read(run, rank, "phase") or [{}])[-1]
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file that keeps a rank where it is, until it is removed."""
+    file = tmp_path / "hold"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def held(make: Callable[..., Path], hold: Path) -> Callable[..., Path]:
+    """Make a run whose checkpoints don't reach the disk while `hold` is there."""
+    def plan(params: dict | None = None, **options) -> Path:
+        own = {"hold_saves": str(hold), "pause": 0.01, **(params or {})}
+        return make("run", own, size=24, **options)
+    return plan
+
+
+def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold: Path) -> None:
+    params = {"big": 300_000, "schedule_rate": True, "dropout": 0.3}
+    run = held({**params, "pause": 0.07}, train={"steps": 60, "checkpoint_every": 20, "keep": 9,
+                                                 "workers": 2})
     with ranks.started(run) as first:
-        told = first.until(lambda: [e for e in ranks.read(run, 0, "phase") if "done" in e])
-        again = first.until(lambda: [e for e in ranks.read(run, 0, "phase") if "done" in e][1:])
+        # The save after step 20 is held; training comes to the next one and waits there.
+        first.until(lambda: phase(run).get("phase") == "checkpoint" and step(run) == 40)
+        beside = [e for e in ranks.read(run, 0, "phase")
+                  if "done" in e and e["phase"] not in ("checkpoint", "eval")]
+        assert beside
+        told = phase(run)
+        assert told["done"] > 1_200_000
+        assert 1_200_000 < told["total"] < told["done"] + 100_000
+        assert names(run) == []
+        assert ranks.read(run, 0, "checkpoint") == []
+        view = RankView(0)
+        view.fold(told)
+        assert view.busy == "checkpoint, 1.2 MiB of 1.2 MiB written"
         hold.unlink()
         assert first.wait() == [0]
-    assert told[0]["phase"] == again[0]["phase"] == "checkpoint"
-    size = ranks.read(run, 0, "checkpoint")[0]["bytes"]
-    assert told[0]["total"] > 1_200_000
-    assert abs(told[0]["total"] - size) < 100_000
-    assert told[0]["done"] > 1_200_000
-    view = RankView(0)
-    view.fold(told[0])
-    assert view.busy == "checkpoint, 1.2 MiB of 1.2 MiB written"
+    events = ranks.read(run, 0, "checkpoint")
+    assert [e["step"] for e in events] == [20, 40, 60]
+    assert events[0]["blocked"] < events[0]["seconds"]
+    assert events[2]["blocked"] == events[2]["seconds"]  # the last one is waited for
+    # What was written late is what was there then: as if training had waited.
+    other = make("other", params, size=24, train={
+        "steps": 60, "checkpoint_every": 20, "keep": 9, "workers": 2, "checkpoint_async": False})
+    ranks.train(other)
+    assert recorded(run) == recorded(other)
+    assert names(run) == names(other)
+    for mine, theirs in zip(*(checkpoint.listed(r / "checkpoints") for r in (run, other)),
+                            strict=True):
+        for part in ("step", "model", "optimizer"):
+            assert_same(*(checkpoint.load(p)[part] for p in (mine, theirs)))
+        assert_same(*([checkpoint.from_bytes(b) for b in checkpoint.load_ranks(p)]
+                      for p in (mine, theirs)))
+
+
+def test_a_stop_waits_for_the_save_under_way(held, hold: Path) -> None:
+    run = held(train={"steps": 10_000, "checkpoint_every": 5})
+    with ranks.started(run) as first:
+        first.until(lambda: step(run) > 5)
+        first.signal(0, signal.SIGTERM)
+        first.until(lambda: "done" in phase(run) and phase(run)["phase"] == "checkpoint")
+        assert first.processes[0].poll() is None
+        hold.unlink()
+        assert first.wait() == [0]
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
+    last = step(run)
+    assert names(run)[0] == checkpoint.name_of(5)
+    assert names(run)[-1] == checkpoint.name_of(last)
+    for path in checkpoint.listed(run / "checkpoints"):
+        checkpoint.verify(path)
+
+
+@pytest.mark.parametrize("trouble", ["raise_at", "nan_at"])
+def test_a_failure_waits_for_the_save_under_way(held, hold: Path, trouble: str) -> None:
+    run = held({trouble: 12}, train={"steps": 500, "checkpoint_every": 10})
+    with ranks.started(run) as first:
+        first.until(lambda: "done" in phase(run) and phase(run)["phase"] == "checkpoint")
+        assert first.processes[0].poll() is None
+        hold.unlink()
+        assert first.wait() == [1]
+    assert names(run) == [checkpoint.name_of(10)]
+    checkpoint.verify(run / "checkpoints" / checkpoint.name_of(10))
+    assert ranks.read(run, 0, "error")[-1]["type"] in ("ArithmeticError", "NonFiniteLoss")
+
+
+def test_what_could_not_be_loaded_ends_the_run_with_its_key(make) -> None:
+    run = make("run", {"odd_state": "path"}, size=24, train={"steps": 6, "checkpoint_every": 3})
+    ranks.train(run, expect=1)
+    error = ranks.read(run, 0, "error")[-1]
+    assert error["traceback"] == ""
+    assert "state['optimizer']['param_groups'][0]['odd']" in error["message"]
+    again = make("again", {"odd_state": "numpy"}, size=24, train={"steps": 3})
+    ranks.train(again)
+    ranks.train(again, attempt=2)
+
+
+def test_a_copy_is_of_its_moment_and_keeps_what_tensors_share() -> None:
+    whole = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    state = {"a": whole, "row": whole[1], "turned": whole.t(), "none": torch.empty(0, 3),
+             "half": torch.ones(3, dtype=torch.bfloat16), "parameter": nn.Parameter(torch.ones(2)),
+             "inner": [{"n": 1}]}
+    copy = Copier().copy(state)
+    whole.zero_()
+    state["inner"][0]["n"] = 2
+    assert copy["a"].tolist() == torch.arange(12.0).reshape(3, 4).tolist()
+    assert copy["row"].tolist() == [4, 5, 6, 7]
+    assert copy["turned"].stride() == (1, 4)
+    assert copy["inner"] == [{"n": 1}]
+    assert copy["none"].shape == (0, 3)
+    assert type(copy["parameter"]) is nn.Parameter
+    assert copy["half"].dtype == torch.bfloat16
+    one = copy["a"].untyped_storage().data_ptr()
+    assert one == copy["row"].untyped_storage().data_ptr()
+    assert copy["a"].untyped_storage().nbytes() == 96
+    assert one != copy["half"].untyped_storage().data_ptr()
+
+
+def test_a_forked_worker_does_not_keep_the_copy() -> None:
+    copy = Copier().copy({"w": torch.ones(1 << 20)})
+    place = copy["w"].data_ptr()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, b"there" if mapped(place) else b"gone")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert mapped(place)
+    assert os.read(read, 10) == b"gone"
+
+
+def mapped(address: int) -> bool:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if start <= address < end:
+            return True
+    return False
+
+
+def test_no_room_for_a_copy_is_said_and_training_waits_instead(make, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_000_000)
+    with pytest.raises(CannotCopy, match="4,000,000 are free"):
+        Copier().copy({"w": torch.ones(1 << 20)})
+    run = make("run", {"little_memory": True}, size=24, train={"steps": 6, "checkpoint_every": 2})
+    ranks.train(run)
+    warnings = [e["message"] for e in ranks.read(run, 0, "warning")]
+    assert len(warnings) == 1
+    assert "training waits while a checkpoint is written" in warnings[0]
+    events = ranks.read(run, 0, "checkpoint")
+    assert [e["step"] for e in events] == [2, 4, 6]
+    assert all(e["blocked"] == e["seconds"] for e in events)
+
+
+def test_no_memory_for_writing_is_a_warning(tmp_path: Path, monkeypatch) -> None:
+    def none(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "save", none)
+    with pytest.raises(checkpoint.NotWritten, match="not enough memory"):
+        checkpoint.save(tmp_path, {"step": 1}, [], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_free_memory_is_this_machines() -> None:
+    free = checkpoint_copy.free_memory()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < free < total
+
+
+def test_a_fork_waits_until_the_writer_is_between_two_pieces() -> None:
+    """A lock that the writing thread held at the fork would be held in the child for ever."""
+    lock, inside, done = threading.Lock(), threading.Event(), threading.Event()
+
+    def write() -> str:
+        while not done.is_set():
+            with lock:
+                inside.set()
+                for _ in range(2000):
+                    pass
+            gate.pause()
+        return "written"
+
+    writer = Writer()
+    writer.start(write)
+    inside.wait()
+    for _ in range(20):
+        pid = os.fork()
+        if pid == 0:
+            free = lock.acquire(timeout=5) and gate._lock.acquire(timeout=5)
+            os._exit(0 if free else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    done.set()
+    assert writer.wait() == "written"
+
+
+def test_a_fork_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch) -> None:
+    syncing, forked = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow(fd: int) -> None:
+        syncing.set()
+        assert forked.wait(30)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    writer = Writer()
+    writer.start(lambda: str(checkpoint.save(tmp_path, {"step": 1}, [], {}, None, gate).step))
+    assert syncing.wait(30)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    forked.set()
+    assert writer.wait() == "1"
 
 
 def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:
-    import torch
-
     seen: list[tuple[int, int | None]] = []
 
     class Watched(checkpoint.Progress):

@@ -26,11 +26,13 @@ class Numbers(Dataset):
         self.x = torch.randn(examples, dim, generator=generator, dtype=dtype)
         self.y = self.x.sum(1, keepdim=True).sin()
         self.noise = noise
+        self.hold = ""
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, i: int):
+        wait_for(self.hold)
         x = self.x[i]
         if self.noise:
             x = x + self.noise * torch.randn(x.shape, dtype=x.dtype)
@@ -45,13 +47,18 @@ class Stream(IterableDataset):
         return (self.data[i] for i in range(len(self.data)))
 
 
+def wait_for(file: str) -> None:
+    """Until a file is gone; "": don't."""
+    while file and Path(file).exists():
+        time.sleep(0.005)
+
+
 def hold_saves(while_there: Path) -> None:
     """A disk that takes its time, for this process: os.fsync returns once the file is gone."""
     sync = os.fsync
 
     def slow(fd: int) -> None:
-        while while_there.exists():
-            time.sleep(0.005)
+        wait_for(str(while_there))
         sync(fd)
 
     os.fsync = slow
@@ -83,6 +90,16 @@ class Toy(Task):
     oom_at: int = 0
     hold_saves: str = ""
     "A file: as long as it is there, the data of a checkpoint does not reach the disk."
+    odd_state: str = ""
+    "What the optimizer keeps beside its own: a numpy scalar, or a path."
+    little_memory: bool = False
+    "Whether the machine seems to have no memory to spare."
+    hold_data: str = ""
+    "A file: as long as it is there, `train_data` of rank `rank` takes."
+    fail_data: bool = False
+    "Whether `train_data` of rank `rank` fails."
+    hold_item: str = ""
+    "A file: as long as it is there, the first example of rank `rank` takes."
     rank: int = 0
     "Which rank has that trouble."
 
@@ -90,6 +107,10 @@ class Toy(Task):
         self.calls = 0
         if self.hold_saves:
             hold_saves(Path(self.hold_saves))
+        if self.little_memory:
+            from gpu_engine.worker import checkpoint_copy
+
+            checkpoint_copy.free_memory = lambda: 1000
         self.dtype = torch.float64 if self.double else torch.float32
 
     def model(self) -> nn.Module:
@@ -102,10 +123,25 @@ class Toy(Task):
 
     def train_data(self):
         data = Numbers(self.examples, 6, self.noise, self.dtype)
+        if self.rank == RANK:
+            wait_for(self.hold_data)
+            if self.fail_data:
+                raise OSError("no such data")
+            data.hold = self.hold_item
         return Stream(data) if self.stream else data
 
     def eval_data(self):
         return Numbers(self.held_out, 6, 0.0, self.dtype) if self.held_out else None
+
+    def optimizer(self, model, lr):
+        made = super().optimizer(model, lr)
+        if self.odd_state == "numpy":
+            import numpy
+
+            made.param_groups[0]["odd"] = numpy.float64(lr)
+        elif self.odd_state:
+            made.param_groups[0]["odd"] = Path("odd")
+        return made
 
     def schedule(self, optimizer, total_steps):
         if not self.schedule_rate:

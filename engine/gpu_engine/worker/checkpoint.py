@@ -14,13 +14,13 @@ are stored, so that loading never runs code (`weights_only=True`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ import torch
 
 from gpu_engine.errors import UserError
 from gpu_engine.files import DELETING, WRITING, write_atomic
+from gpu_engine.worker import checkpoint_files, checkpoint_state
+from gpu_engine.worker.checkpoint_writer import Gate
 from gpu_engine.worker.recorder import Progress
 
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -37,7 +39,7 @@ class Damaged(Exception):
     """A checkpoint that is not what its manifest says."""
 
 
-class NoSpace(Exception):
+class NotWritten(Exception):
     """A checkpoint could not be written; those before it are as they were."""
 
 
@@ -60,61 +62,87 @@ def rank_file(rank: int) -> str:
 
 
 def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
-         progress: Progress | None = None) -> Saved:
-    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`;
-    `progress` counts the bytes as they are written.
+         progress: Progress | None = None, gate: Gate | None = None) -> Saved:
+    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`.
 
-    Raises NoSpace where it can't be written (full disk, quota, read-only), with nothing of it
-    left behind; UserError where the state holds what could not be loaded safely.
+    `progress` counts the bytes as they are written; `gate`: in the thread that writes beside
+    training. Raises NotWritten where it can't be written (full disk, quota, read-only, no
+    memory), with nothing of it left behind; UserError where the state holds what could not be
+    loaded again.
     """
+    state = checkpoint_state.plain(state)
     step = state["step"]
-    _refuse_odd(state, "state")
     progress = progress or Progress()
-    progress.total = size_of(state) + sum(map(len, ranks))
+    progress.total = checkpoint_state.size_of(state) + sum(map(len, ranks))
     final = folder / name_of(step)
     temp = folder / f"{WRITING}{name_of(step)}-{os.getpid()}"
+    write = partial(checkpoint_files.write, progress=progress, gate=gate)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         temp.mkdir(mode=0o700)
-        files = {STATE: _write(temp / STATE, lambda out: torch.save(state, out), progress)}
+        files = {STATE: write(temp / STATE, lambda out: torch.save(state, out))}
+        _try_loading(temp / STATE)
         for rank, data in enumerate(ranks):
             name = rank_file(rank)
-            files[name] = _write(temp / name, lambda out, data=data: out.write(data),
-                                 progress)
+            files[name] = write(temp / name, lambda out, data=data: out.write(data))
         manifest = {"version": 1, **about, "step": step, "torch": torch.__version__,
                     "files": files}
         text = json.dumps(manifest, indent=1, allow_nan=True).encode()
-        _write(temp / MANIFEST, lambda out: out.write(text), progress)
-        _sync(temp)
+        write(temp / MANIFEST, lambda out: out.write(text))
+        checkpoint_files.sync(temp)
         if final.exists():  # an earlier attempt's, which was damaged or went another way
             _remove(final)
         temp.rename(final)
-        _sync(folder)
-    except OSError as err:
+        checkpoint_files.sync(folder)
+    except BaseException as err:
         shutil.rmtree(temp, ignore_errors=True)
-        raise NoSpace(f"{final}: {err.strerror or err}") from err
+        if isinstance(err, OSError):
+            raise NotWritten(f"{final}: {err.strerror or err}") from err
+        if is_memory(err):
+            raise NotWritten(f"{final}: not enough memory ({err})") from err
+        raise
     return Saved(final, step, sum(f["size"] for f in files.values()))
 
 
+def is_memory(err: BaseException) -> bool:
+    """Whether there was not enough memory, on the host or on a GPU."""
+    return isinstance(err, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(err, RuntimeError) and "can't allocate memory" in str(err))
+
+
 def load(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint, on the CPU: every rank then copies it to its own device and
-    touches no other. Raises Damaged."""
-    return _read_tensors(_verified(path, STATE))
+    """The state of a checkpoint, verified. Raises Damaged. See `open_state`."""
+    _verify_file(path, STATE, _entry(path, STATE), None)
+    return open_state(path / STATE)
 
 
-def load_bytes(path: Path) -> bytes:
-    """The verified bytes of a checkpoint's state, to hand to a rank that can't read the folder."""
-    return _verified(path, STATE)
+def open_state(file: Path) -> dict[str, Any]:
+    """The state in a file that was verified, on the CPU: its tensors are pages of the file, which
+    all ranks of a machine share and which take no memory of their own. Copy what shall outlive
+    the file. Raises Damaged."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as err:
+        raise Damaged(f"{file.parent.name}: can't be loaded: {err}") from err
 
 
-def from_bytes(data: bytes) -> dict[str, Any]:
-    return _read_tensors(data)
+def from_bytes(data: bytes) -> Any:
+    """What `to_bytes` made. Raises Damaged."""
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as err:
+        raise Damaged(f"can't be loaded: {err}") from err
 
 
 def load_ranks(path: Path) -> list[bytes]:
-    """The verified bytes of what is each rank's own, in order. Raises Damaged."""
-    count = sum(name.startswith("rank-") for name in read_manifest(path)["files"])
-    return [_verified(path, rank_file(rank)) for rank in range(count)]
+    """What is each rank's own, in order, verified. Raises Damaged."""
+    files = read_manifest(path)["files"]
+    found = []
+    for rank in range(sum(name.startswith("rank-") for name in files)):
+        name = rank_file(rank)
+        _verify_file(path, name, _entry(path, name), None)
+        found.append((path / name).read_bytes())
+    return found
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -129,17 +157,34 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify(path: Path) -> None:
+def _entry(path: Path, file: str) -> dict[str, Any]:
+    entry = read_manifest(path)["files"].get(file)
+    if entry is None:
+        raise Damaged(f"{path.name}: has no {file}")
+    return entry
+
+
+def _try_loading(file: Path) -> None:
+    """What was written is loaded once, but for the tensors' values: only torch knows for certain
+    what it takes."""
+    try:
+        torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as err:
+        raise UserError(f"the checkpoint that was written can't be loaded again: {err}") from err
+
+
+def verify(path: Path, progress: Progress | None = None) -> None:
     """Compare every file with the manifest. Raises Damaged naming the first that differs."""
-    for file in read_manifest(path)["files"]:
-        _verified(path, file)
+    for file, entry in read_manifest(path)["files"].items():
+        _verify_file(path, file, entry, progress)
 
 
-def newest(folder: Path, warn: Callable[[str], None]) -> Path | None:
+def newest(folder: Path, warn: Callable[[str], None],
+           progress: Progress | None = None) -> Path | None:
     """The newest checkpoint that verifies; each damaged one passed over is said through `warn`."""
     for path in reversed(listed(folder)):
         try:
-            verify(path)
+            verify(path, progress)
         except Damaged as err:
             warn(f"checkpoint {err}; going on with the one before")
         else:
@@ -197,83 +242,11 @@ def parse_best(text: str | None) -> tuple[str, bool] | None:
     return name, how == "max"
 
 
-def size_of(state: Any) -> int:
-    """Bytes of the tensors in `state`, each storage once, as torch.save writes them."""
-    storages: dict[int, int] = {}
-
-    def look(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            if value.layout == torch.strided:
-                storage = value.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, dict):
-            for inner in value.values():
-                look(inner)
-        elif isinstance(value, list | tuple | set):
-            for inner in value:
-                look(inner)
-
-    look(state)
-    return sum(storages.values())
-
-
 def to_bytes(value: Any) -> bytes:
     """`value` as torch.save writes it."""
     out = io.BytesIO()
     torch.save(value, out)
     return out.getvalue()
-
-
-# --- files -------------------------------------------------------------------------------------
-
-class _Hashing:
-    """A file that knows the hash of what went into it, and the error that stopped it:
-    torch.save turns a full disk into a RuntimeError without a cause."""
-
-    def __init__(self, file: Any, progress: Progress) -> None:
-        self._file, self._progress = file, progress
-        self.hash = hashlib.sha256()
-        self.size = 0
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        try:
-            self._file.write(view)
-        except OSError as err:
-            self.error = err
-            raise
-        self.hash.update(view)
-        self.size += len(view)
-        self._progress.done += len(view)
-        return len(view)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write(path: Path, fill: Callable[[Any], Any], progress: Progress) -> dict[str, Any]:
-    """Fill a new file, sync it, and say what is in it. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb", buffering=1 << 20) as file:
-        out = _Hashing(file, progress)
-        try:
-            fill(out)
-        except RuntimeError:
-            if out.error is not None:
-                raise out.error from None
-            raise
-        file.flush()
-        os.fsync(file.fileno())
-    return {"size": out.size, "sha256": out.hash.hexdigest()}
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _remove(path: Path) -> None:
@@ -283,44 +256,12 @@ def _remove(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _verified(path: Path, file: str) -> bytes:
-    entry = read_manifest(path)["files"].get(file)
-    if entry is None:
-        raise Damaged(f"{path.name}: has no {file}")
+def _verify_file(path: Path, file: str, entry: Any, progress: Progress | None) -> None:
     try:
-        data = (path / file).read_bytes()
+        size, sha256 = checkpoint_files.digest(path / file, progress)
     except OSError as err:
         raise Damaged(f"{path.name}/{file}: {err.strerror or err}") from err
-    if len(data) != entry["size"]:
-        raise Damaged(f"{path.name}/{file}: has {len(data)} bytes, was written with "
-                      f"{entry['size']}")
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+    if size != entry["size"]:
+        raise Damaged(f"{path.name}/{file}: has {size} bytes, was written with {entry['size']}")
+    if sha256 != entry["sha256"]:
         raise Damaged(f"{path.name}/{file}: its content is not what was written")
-    return data
-
-
-def _read_tensors(data: bytes) -> dict[str, Any]:
-    try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as err:
-        raise Damaged(f"can't be loaded: {err}") from err
-
-
-_PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor, torch.Size, torch.dtype,
-          torch.device)
-
-
-def _refuse_odd(value: Any, where: str) -> None:
-    """Refuse what `weights_only=True` would refuse at load, while there's still something to do.
-    """
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _refuse_odd(inner, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple, set):
-        for number, inner in enumerate(value):
-            _refuse_odd(inner, f"{where}[{number}]")
-    elif not (type(value) in _PLAIN or isinstance(value, torch.Tensor)):
-        raise UserError(f"a checkpoint can't hold {where}: it is a {type(value).__name__}, which "
-                        "could not be loaded without running code; keep plain values")
-
-

@@ -15,18 +15,22 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from typing import IO
 
 import torch
 import torch.distributed as dist
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker.identity import Identity
+from gpu_engine.worker.meeting import Meetings, PeerLost, Pulse
+from gpu_engine.worker.recorder import Recorder
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _TEXT = 8192
 _LINGER = 3.0
+_PIECE = 64 << 20  # gloo sends a message in one piece
 
 
 class CannotMeet(UserError):
@@ -35,21 +39,36 @@ class CannotMeet(UserError):
     title = "The ranks did not meet"
 
 
-class PeerLost(UserError):
-    """Another rank failed or went away; this one can't go on alone."""
-
-    title = "Another rank failed"
-
-
 class Group:
     """This rank's view of all ranks. With one rank and no process group everything is local."""
 
     def __init__(self, who: Identity, store: dist.Store | None = None,
-                 control: dist.ProcessGroup | None = None) -> None:
+                 control: dist.ProcessGroup | None = None, timeout: float = 300.0) -> None:
+        """`timeout`: seconds without a sign of life after which another rank is given up."""
         self.rank, self.size = who.rank, who.world_size
         self._store = store
         self._control = control
         self._heard: str | None = None
+        self.meetings = None if store is None else Meetings(
+            who.rank, who.world_size, store, timeout, self.failure)
+
+    # --- where one may be busy for long -----------------------------------------------------
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, however long one is busy: see `meeting`."""
+        if self.meetings is not None:
+            self.meetings.meet()
+
+    def hear(self, text: str) -> str:
+        """Rank 0's text, on every rank, however long rank 0 takes to come to it."""
+        return text if self.meetings is None else self.meetings.hear(text)
+
+    def tell_waits(self, rec: Recorder) -> None:
+        """Have `rec` say what this rank waits for."""
+        if self.meetings is not None:
+            self.meetings.say = lambda text: setattr(rec, "detail", text)
+
+    # --- collectives ------------------------------------------------------------------------
 
     def agree(self, values: list[float]) -> list[float]:
         """Of each value the largest that any rank gave. All ranks call it, at the same step."""
@@ -110,9 +129,25 @@ class Group:
         cell = torch.empty(int(size), dtype=torch.uint8)
         if self.rank == 0:
             cell.copy_(_bytes(data))
-        for piece in cell.split(64 << 20):  # gloo sends a message in one piece
+        for piece in cell.split(_PIECE):
             dist.broadcast(piece, 0, group=self._control)
         return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
+
+    def pieces_from_first(self, source: IO[bytes] | None, size: int) -> Iterator[memoryview]:
+        """The `size` bytes of rank 0's file, piece by piece, on every rank."""
+        cell = torch.empty(min(size, _PIECE), dtype=torch.uint8)
+        view = memoryview((ctypes.c_char * len(cell)).from_address(cell.data_ptr())).cast("B")
+        for start in range(0, size, _PIECE):
+            count = min(_PIECE, size - start)
+            at = 0
+            while source is not None and at < count:
+                got = source.readinto(view[at:count])
+                if not got:
+                    raise OSError(f"{source.name}: ends after {start + at} of {size} bytes")
+                at += got
+            if self._control is not None:
+                dist.broadcast(cell[:count], 0, group=self._control)
+            yield view[:count]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in order, on rank 0; [] elsewhere."""
@@ -155,13 +190,13 @@ class Group:
         """What another rank announced, where it can be read: "rank 1: …"."""
         return self._heard or self._listen(self._store)
 
-    def watcher(self) -> Callable[[], str | None]:
-        """`failure` for another thread, on its own connection: a connection that a collective
-        waits on would be busy."""
+    def watcher(self) -> tuple[Callable[[], str | None], Callable[[str], None]]:
+        """`failure`, and giving a sign of life with what this rank is doing, for another thread,
+        on its own connection: a connection that a collective waits on would be busy."""
         if self._store is None or self.size == 1:
-            return lambda: None
+            return lambda: None, lambda doing: None
         own = self._store.clone()
-        return lambda: self._heard or self._listen(own)
+        return lambda: self._heard or self._listen(own), Pulse(self.rank, own)
 
     def _listen(self, store: dist.Store | None) -> str | None:
         if store is None:
@@ -179,6 +214,9 @@ class Group:
         return self._heard
 
     def close(self) -> None:
+        """Leave in good order. Rank 0 takes the store with it, so it goes last."""
+        if self.meetings is not None:
+            self.meetings.part()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None
@@ -210,7 +248,7 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     except (RuntimeError, ValueError) as err:
         raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "
                          f"connect over {backend}: {first_line(err)}") from err
-    return Group(who, store, control)
+    return Group(who, store, control, timeout)
 
 
 def interface_to(address: str) -> str | None:

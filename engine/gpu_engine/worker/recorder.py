@@ -62,7 +62,7 @@ class Recorder:
         """Called at each tick, in the recorder's thread."""
         self.writing: Progress | None = None
         """How far a checkpoint is, while one is written."""
-        self.detail = ""
+        self.detail: str | Callable[[], str] = ""
         """What this rank is busy with or waits for, where the phase alone says too little."""
         self._out = _Patient(path, self._complain)
         self._lock = threading.RLock()
@@ -168,9 +168,14 @@ class Recorder:
                 self._echo.tick(self)
 
     def _busy(self) -> dict[str, Any]:
-        writing, detail = self.writing, self.detail
+        writing, detail = self.writing, self.details()
         fields = {"done": writing.done, "total": writing.total} if writing is not None else {}
         return fields | ({"detail": detail} if detail else {})
+
+    def details(self) -> str:
+        """`detail` as it is now."""
+        detail = self.detail
+        return detail() if callable(detail) else detail
 
     def _flush(self) -> None:
         steps, lines = [], []

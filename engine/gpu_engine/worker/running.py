@@ -12,6 +12,7 @@ import torch
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
 from gpu_engine.worker.job import Job
+from gpu_engine.worker.meeting import BEAT, doing
 from gpu_engine.worker.process_group import Group, join
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.session import Session
@@ -41,16 +42,18 @@ def run(job: Job, rec: Recorder, signals: Signals, check: bool, place: Place,
         try_out(job, place.group, rec)
         return "completed"
     rec.watch = _Peers(rec, place.group, rec.watch)
+    place.group.tell_waits(rec)
     return Session(job, place.group, rec, signals, warm).run()
 
 
 class _Peers:
-    """Looks once a second whether another rank announced its failure, and ends this one if it
-    then stays inside a collective that can't end any more, as NCCL's don't."""
+    """Tells the others once a second what this rank is doing, looks whether another announced its
+    failure, and ends this one if it then stays inside a collective that can't end any more, as
+    NCCL's don't."""
 
     def __init__(self, rec: Recorder, group: Group, then: Callable[[], None] | None) -> None:
         self._rec, self._then = rec, then
-        self._failure = group.watcher()
+        self._failure, self._beat = group.watcher()
         self._due = 0.0
         self._since: float | None = None
 
@@ -60,9 +63,10 @@ class _Peers:
         now = time.monotonic()
         if now < self._due or self._rec.phase == "done":
             return
-        self._due = now + 1.0
+        self._due = now + BEAT
+        self._beat(doing(self._rec))
         word = self._failure()
-        if word is None:
+        if word is None or self._rec.writing is not None:  # a checkpoint is finished first
             return
         self._since = self._since or now
         if now - self._since > _PEER_GRACE:

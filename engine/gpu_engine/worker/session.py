@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
-from gpu_engine import files
 from gpu_engine.errors import UserError
-from gpu_engine.worker import checkpoint, parallel, rng
+from gpu_engine.worker import checkpoint, parallel, resuming, rng
 from gpu_engine.worker.data import Deal, MapData, StreamData
 from gpu_engine.worker.evaluate import Evaluation
 from gpu_engine.worker.job import Job
-from gpu_engine.worker.loop import Loop, NonFiniteLoss, Position
+from gpu_engine.worker.loop import Loop, Position
+from gpu_engine.worker.meeting import Patient
 from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
 from gpu_engine.worker.process_group import Group
-from gpu_engine.worker.recorder import Progress, Recorder
+from gpu_engine.worker.recorder import Recorder
+from gpu_engine.worker.saving import Saver
 from gpu_engine.worker.schedule import Schedule
 from gpu_engine.worker.signals import Signals
 from gpu_engine.worker.task import Task
@@ -39,12 +39,9 @@ class Session:
         self.folder = job.run / "checkpoints"
         self.devices = [torch.device(d) for d in job.devices]
         self.seed = int(job.get("train.seed", 0))
-        self.best = checkpoint.parse_best(job.get("train.best"))
         self._own: dict[str, Any] | None = None  # a checkpoint's random state of this rank
-        self._saved_step: int | None = None
         self._evaluated_step: int | None = None
         self._metrics: dict[str, float] = {}
-        self._warned_best = False
 
         # Before the task, whose own settings then stand.
         self.precision = Precision(
@@ -58,13 +55,19 @@ class Session:
         self.evaluation = self._evaluation()
         if warm is not None:
             warm.join()
+        group.meet()  # what came so far may take one rank for long: files to fetch, to index
         recorder.phase = "init"
         self.spread = parallel.spread(self.task, raw, job, self.precision)
         self.optimizer = self.task.optimizer(raw, job.lr)
         # Not before the optimizer: Adam makes its state beside the weights when it steps.
-        state = self._find_checkpoint()
+        self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
+        found = resuming.find(self.folder, group, recorder)
+        state = found.state if found else None
+        if found:
+            self._from, self._own, self.saver.step = found.path, found.own, state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
-        self.stream, self.deal = self._data(data)
+        self.data = Patient(group)
+        self.data.data, self.deal = self._data(data)
         if state:
             self._place(state)
         total, epochs = self._length()
@@ -72,7 +75,7 @@ class Session:
                                  params=job.get("task.params", {}),
                                  evaluates=self.evaluation is not None)
         self.loop = Loop(
-            task=self.task, data=self.stream, spread=self.spread, optimizer=self.optimizer,
+            task=self.task, data=self.data, spread=self.spread, optimizer=self.optimizer,
             schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
             signals=signals, at=self.at, total_steps=total, epochs=epochs,
             accumulate=job.accumulate, examples_a_step=job.micro * job.accumulate,
@@ -90,11 +93,15 @@ class Session:
 
     def run(self) -> str:
         """Train, save, evaluate. The outcome: "completed" or "stopped"."""
-        outcome = self.loop.run()
-        # Before the evaluation, so that nothing that happens in it costs the weights.
-        self.save(final=True)
-        if outcome == "completed" and not self.evaluate():
-            return "stopped"  # a resume has the evaluation left to do
+        try:
+            outcome = self.loop.run()
+            # Before the evaluation, so that nothing that happens in it costs the weights.
+            self.save(final=True)
+            if outcome == "completed" and not self.evaluate():
+                return "stopped"  # a resume has the evaluation left to do
+        except BaseException:
+            self.saver.let_finish()
+            raise
         return outcome
 
     # --- evaluation ---------------------------------------------------------------------------
@@ -114,23 +121,9 @@ class Session:
         if self.job.who.rank == 0:
             self.recorder.write("eval", step=self.at.step, **result)
         self.schedule.evaluated(result)
-        if self._saved_step == self.at.step:
-            self._note(result)
-        elif self.best and self._is_best(result):
+        if self.saver.wants(self.at.step, result):
             self.save()
         return True
-
-    def _note(self, result: dict[str, float]) -> None:
-        """Put what the evaluation found into the checkpoint of this step, written before it."""
-        if self.job.who.rank != 0:
-            return
-        self._warn_best(result)
-        try:
-            checkpoint.note(self.folder / checkpoint.name_of(self.at.step), result)
-        except (OSError, checkpoint.Damaged) as err:
-            self.recorder.write("warning", message=f"the evaluation of step {self.at.step} could "
-                                f"not be put into its checkpoint: {err}")
-        self._prune()
 
     def _evaluation_due(self, state: dict[str, Any]) -> bool:
         """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
@@ -140,82 +133,12 @@ class Session:
         every = int(self.job.get("train.eval_every", 0))
         return self.at.step % every == 0 if every else self.at.offset == 0
 
-    def _is_best(self, result: dict[str, float]) -> bool:
-        """Whether this is the best yet, as rank 0 sees it in the folder."""
-        name, largest = self.best
-        verdict = ""
-        if self.job.who.rank == 0:
-            self._warn_best(result)
-            value = result.get(name)
-            before = checkpoint.best_of(self.folder, name, largest)
-            if value is not None and value == value and (
-                    before is None or (value > before[1] if largest else value < before[1])):
-                verdict = "best"
-        return self.group.from_first(verdict) == "best"
-
-    def _warn_best(self, result: dict[str, float]) -> None:
-        if self.best and self.best[0] not in result and not self._warned_best:
-            self._warned_best = True
-            self.recorder.write("warning", message=f"train.best: the evaluation gives no "
-                                f"{self.best[0]!r}; it gives {', '.join(result)}")
-
     # --- checkpoints --------------------------------------------------------------------------
 
     def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint of this moment; all ranks call it together.
-
-        One that can't be written is a warning, and an error when it is the final one. Weights
-        that are not finite are never saved.
-        """
-        if self._saved_step == self.at.step:
-            return
-        self.recorder.phase = "checkpoint"
-        began = time.monotonic()
-        own = checkpoint.to_bytes(rng.capture(self.devices))
-        ranks = self.group.gather_bytes(own)
-        problem = ""
-        if self.job.who.rank == 0:
-            problem = self._write(ranks, began)
-        problem = self.group.from_first(problem[:2000])
-        if not problem:
-            self._saved_step = self.at.step
-        elif problem.startswith("!"):
-            if self.job.get("train.on_nonfinite", "stop") != "continue":
-                raise NonFiniteLoss(problem[1:])
-        elif final:
-            raise UserError(f"the final checkpoint could not be written: {problem}")
-
-    def _write(self, ranks: list[bytes], began: float) -> str:
-        """Rank 0's part of `save`: "" or what was wrong with it."""
-        bad = [n for n, p in self.spread.raw.named_parameters() if not p.isfinite().all()]
-        if bad:
-            text = (f"the weights after step {self.at.step} are not finite ({bad[0]}); "
-                    "not saved, the checkpoint before is kept")
-            self.recorder.write("warning", message=text)
-            return "!" + text
+        """Write a checkpoint of this moment; all ranks call it together: see `saving`."""
         fresh = self._metrics if self._evaluated_step == self.at.step else {}
-        about = {"attempt": self.job.attempt, "mode": self.job.mode,
-                 "world_size": self.job.who.world_size, "global_batch": self.job.global_size,
-                 "metrics": fresh, "time": time.time()}
-        try:
-            self.recorder.writing = Progress()
-            saved = checkpoint.save(self.folder, self._state(), ranks, about,
-                                    self.recorder.writing)
-        except checkpoint.NoSpace as err:
-            text = f"checkpoint not written, those before it are intact: {err}"
-            self.recorder.write("warning", message=text)
-            return text
-        finally:
-            self.recorder.writing = None
-        self._prune()
-        self.recorder.write("checkpoint", step=saved.step,
-                            path=str(saved.path.relative_to(self.job.run)),
-                            seconds=round(time.monotonic() - began, 3), bytes=saved.size)
-        return ""
-
-    def _prune(self) -> None:
-        best = self.best and checkpoint.best_of(self.folder, *self.best)
-        checkpoint.prune(self.folder, int(self.job.get("train.keep", 3)), best[0] if best else None)
+        self.saver.save(self.at.step, fresh, final=final)
 
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
@@ -224,36 +147,6 @@ class Session:
                 "evaluated": self._evaluated_step == self.at.step,
                 "model": self.spread.raw.state_dict(), "optimizer": self.optimizer.state_dict(),
                 **self.schedule.state_dict(), "scaler": self.precision.state_dict()}
-
-    def _find_checkpoint(self) -> dict[str, Any] | None:
-        """The newest state that verifies, as rank 0 finds it; None to start afresh."""
-        path = None
-        if self.job.who.rank == 0:
-            files.remove_unfinished(self.folder)
-            path = checkpoint.newest(self.folder,
-                                     lambda text: self.recorder.write("warning", message=text))
-            if path is None and checkpoint.listed(self.folder):
-                problem = f"none of the checkpoints in {self.folder} can be loaded"
-                self.group.from_first("!" + problem)
-                raise UserError(problem + "; remove the folder to start afresh")
-        name = self.group.from_first(path.name if path else "")
-        if not name:
-            return None
-        if name.startswith("!"):
-            raise UserError(f"rank 0: {name[1:]}")
-        self._from = self.folder / name
-        try:
-            data, ranks = checkpoint.load_bytes(self._from), checkpoint.load_ranks(self._from)
-        except checkpoint.Damaged:  # another machine, another folder: have it sent
-            data, ranks = b"", []
-        if self.group.agree([float(not data)])[0]:
-            data = self.group.bytes_from_first(data)
-            ranks = checkpoint.from_bytes(self.group.bytes_from_first(checkpoint.to_bytes(ranks)))
-        if len(ranks) == self.group.size:
-            self._own = checkpoint.from_bytes(ranks[self.group.rank])
-        state = checkpoint.from_bytes(data)
-        self._saved_step = state["step"]
-        return state
 
     def _place(self, state: dict[str, Any]) -> None:
         """Where an epoch was left when the global batch was another: the same examples are
@@ -271,6 +164,7 @@ class Session:
         try:
             self.spread.raw.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
+            resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
             raise UserError(f"{self._from} does not fit this task's model: {err}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
@@ -295,7 +189,7 @@ class Session:
                 data, micro=job.micro, accumulate=job.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed,
-                start_agree=self.group.start_agree), None
+                start_agree=self.data.start_agree), None
         deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
         first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
         return MapData(

@@ -1,0 +1,145 @@
+"""Ranks that wait for one that is busy: as long as it lives, and saying what for."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from gpu_engine.worker import checkpoint, meeting
+from gpu_engine.worker.meeting import Meetings, PeerLost, Pulse
+
+from . import ranks
+from .test_saving import names, phase, step
+
+TIMEOUT = 4.0
+"""Seconds of `parallel.timeout`: what is waited for takes longer."""
+
+
+def waits_longer(run: Path, rank: int, words: str):
+    """Whether `rank` has said for longer than the timeout that it waits for `words`."""
+    def look() -> bool:
+        said = [e for e in ranks.read(run, rank, "phase") if words in e.get("detail", "")]
+        return bool(said) and said[-1]["t"] - said[0]["t"] > TIMEOUT + 1
+    return look
+
+
+@pytest.mark.parametrize(("where", "beside"), [("hold_saves", False), ("hold_data", True)])
+def test_longer_than_the_timeout(make, tmp_path: Path, where: str, beside: bool) -> None:
+    """One run each: rank 0 writes its final checkpoint; rank 1 prepares its data, then the first
+    batch of its epoch."""
+    hold, item = tmp_path / "hold", tmp_path / "item"
+    hold.touch()
+    item.touch()
+    params = {where: str(hold), "rank": 1, "double": False}
+    if beside:
+        params["hold_item"] = str(item)
+    run = make("run", params, world=2, size=24, train={"steps": 4, "workers": 0},
+               parallel={"timeout": TIMEOUT})
+    with ranks.started(run) as both:
+        if beside:
+            both.until(waits_longer(run, 0, "waits for rank 1: reading its data"))
+            hold.unlink()
+            both.until(lambda: ranks.read(run, 1, "schedule"))
+            began = time.time()
+            both.until(lambda: phase(run, 0).get("detail") == "waits for rank 1: reading its data"
+                       and phase(run, 0)["t"] - began > TIMEOUT + 1)
+        else:
+            both.until(waits_longer(run, 1, "waits for rank 0: writing a checkpoint: "))
+            hold.unlink()
+        item.unlink()
+        assert both.wait() == [0, 0]
+    for rank in range(2):
+        assert ranks.read(run, rank, "error") == []
+    assert names(run) == [checkpoint.name_of(4)]
+
+
+def test_a_streams_first_batch_is_waited_for(make, tmp_path: Path) -> None:
+    item = tmp_path / "item"
+    item.touch()
+    run = make("run", {"stream": True, "hold_item": str(item), "rank": 0}, world=2, size=24,
+               train={"steps": 4, "workers": 1}, parallel={"timeout": TIMEOUT})
+    with ranks.started(run) as both:
+        both.until(waits_longer(run, 1, "waits for rank 0: reading its data"))
+        item.unlink()
+        assert both.wait() == [0, 0]
+    assert step(run, 1) == 4
+
+
+def test_a_rank_that_gives_no_sign_is_given_up_by_name(make, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    run = make("run", {"hold_data": str(hold), "rank": 1}, world=2, size=24,
+               train={"steps": 4}, parallel={"timeout": TIMEOUT})
+    with ranks.started(run) as both:
+        both.until(lambda: "waits for rank 1" in phase(run, 0).get("detail", ""))
+        both.signal(1, signal.SIGSTOP)
+        assert both.processes[0].wait(60) == 1
+    error = ranks.read(run, 0, "error")[-1]
+    assert error["type"] == "PeerLost"
+    assert "rank 1 has given no sign of life for 4 s (parallel.timeout)" in error["message"]
+
+
+def test_a_failure_reaches_those_that_wait(make, tmp_path: Path) -> None:
+    run = make("run", {"fail_data": True, "rank": 1}, world=2, size=24, train={"steps": 4})
+    ranks.train(run, expect=1)
+    assert ranks.read(run, 1, "error")[-1]["type"] == "OSError"
+    error = ranks.read(run, 0, "error")[-1]
+    assert error["type"] == "PeerLost"
+    assert "rank 1: OSError: no such data" in error["message"]
+
+
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def pair(monkeypatch) -> tuple[Meetings, Meetings, Pulse, Clock]:
+    """Two ranks' sides on one store, in one process; time passes by sleeping alone."""
+    store, clock = dist.HashStore(), Clock()
+    monkeypatch.setattr(meeting, "time", clock)
+    first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
+    return first, second, Pulse(1, store), clock
+
+
+def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
+    first, _, pulse, clock = pair
+    said: list[str] = []
+    beats = 60
+
+    def say(text: str) -> None:
+        nonlocal beats
+        said.append(text)
+        if beats:
+            beats -= 1
+            pulse("reading its data")
+
+    first.say = say
+    with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
+        first.meet()
+    assert 60 * meeting._LOOK + 10 < clock.now < 60 * meeting._LOOK + 13
+    assert said[1] == "waits for rank 1: reading its data"
+    assert said[-1] == ""
+
+
+def test_what_was_heard_leaves_the_store(pair) -> None:
+    first, second, _, _ = pair
+    for number in range(5):
+        assert first.hear(str(number)) == str(number)
+    assert [second.hear("") for _ in range(5)] == list("01234")
+    first.hear("last")
+    store = first._store
+    assert not any(store.check([f"gpu-panel/said/{n}"]) for n in range(1, 6))
+    assert second.hear("") == "last"
