@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from gpu_engine.errors import UserError
-from gpu_engine.worker import checkpoint, parallel, resuming, rng
+from gpu_engine.worker import parallel, resuming, rng
 from gpu_engine.worker.data import Deal, MapData, StreamData
 from gpu_engine.worker.evaluate import Evaluation
 from gpu_engine.worker.job import Job
