@@ -12,14 +12,14 @@ from types import ModuleType
 
 import msgspec
 
-from gpu_engine import logind, remains, runs, torch_build
+from gpu_engine import attempts, logind, remains, runs, torch_build
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
 from gpu_engine.preflight import check_all, occupied
-from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, read_toml, to_toml
+from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, to_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,22 @@ def start(prepared: Prepared) -> runs.Run:
     return run
 
 
-def resume(run: runs.Run, sets: Sequence[str] = ()) -> Prepared:
-    """Start another attempt of an ended run, from its last checkpoint that loads, with `sets`
-    (`key=value`) changed. Returns at once.
+def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None) -> Prepared:
+    """Start another attempt of an ended run, from its last checkpoint that loads, with the
+    settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
+    at once.
 
     Raises UserError while it runs or where what is left of it can't be ended, SpecError where the
-    changed spec does not fit.
+    changed spec does not fit, or asks for fewer steps than are done.
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     remains.end(run)  # what a killed supervisor left would write where we write
-    data = read_toml(run.path / "spec.toml")
+    data = attempts.asked(run, like)
     apply_sets(data, sets)
-    prepared = prepare(from_dict(data), cwd=Path(run.cwd()))
+    spec = from_dict(data)
+    attempts.check_length(run, spec)
+    prepared = prepare(spec, cwd=Path(run.cwd()))
     _supervise(run, runs.reopen(run, to_toml(prepared.spec), prepared.plan.to_dict()))
     return prepared
 

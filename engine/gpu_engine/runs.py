@@ -3,7 +3,7 @@
 `$GPU_PANEL_HOME/runs/<id>/`, each 0700:
 
     spec.toml   plan.json   state.json   lock   supervisor.log
-    ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/
+    ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/   specs/00001.toml
 
 The supervisor alone writes state.json and holds `lock` (flock) while it lives: a lock that is
 free while the state says running means that it died without a word: *lost*.
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engine import making, oddities, procs, remains
+from gpu_engine import attempts, making, oddities, procs, remains
 from gpu_engine.errors import UserError
 from gpu_engine.files import open_file, overwrite, read_json, reason, write_atomic, write_json
 from gpu_engine.state import (
@@ -307,11 +307,12 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
         except BlockingIOError:
             os.close(fd)
             raise UserError(f"run {run.id} is running") from None
+        changed = attempts.keep(run, before.attempt, spec_toml)
         write_atomic(run.path / "spec.toml", spec_toml)
         write_json(run.path / "plan.json", {"id": run.id, "cwd": run.cwd()} | plan)
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=before.attempt + 1, boot=procs.boot_id(),
-                              attempts=_closed(before)))
+                              attempts=_closed(before), changed=changed))
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd

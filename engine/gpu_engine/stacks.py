@@ -58,7 +58,7 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
     state = run.state()
     if not state.live:
         return None
-    event = last_start(run.events(rank))
+    event = last_event(run.events(rank), "start")
     if event is not None and event.get("attempt", 1) == state.attempt:
         pid, ticks = event.get("pid"), event.get("started")
         if isinstance(pid, int) and isinstance(ticks, int) and procs.alive(pid, ticks):
@@ -67,19 +67,20 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
                 None)
 
 
-def last_start(path: Path) -> dict | None:
-    """The last `start` event of a file that may be large."""
+def last_event(path: Path, wanted: str) -> dict | None:
+    """The last event of a kind in a file that may be large."""
+    mark = b'"kind":"%s"' % wanted.encode()
     with contextlib.suppress(OSError, ValueError), open_file(path) as file, \
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = len(text)
-        while (at := text.rfind(b'"kind":"start"', 0, end)) >= 0:
+        while (at := text.rfind(mark, 0, end)) >= 0:
             begin = text.rfind(b"\n", 0, at) + 1
             stop = text.find(b"\n", at)
             try:
                 event = json.loads(text[begin:stop if stop >= 0 else len(text)])
             except ValueError:
                 event = None
-            if isinstance(event, dict) and event.get("kind") == "start":
+            if isinstance(event, dict) and event.get("kind") == wanted:
                 return event
             end = at
     return None

@@ -55,6 +55,8 @@ class AttemptRecord:
     outcome: str | None = None
     """completed | stopped | failed | lost; None while it runs."""
     reason: str | None = None
+    changed: tuple[str, ...] = ()
+    """What it was asked for otherwise than the one before, as `key=value`s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class State:
     """Every attempt so far, the present one last."""
     again: float | None = None
     """Unix seconds of the next attempt, while the run waits for it."""
+    changed: tuple[str, ...] = ()
+    """What a resume has changed, as `key=value`s, until its attempt begins."""
 
     @property
     def live(self) -> bool:
@@ -98,8 +102,9 @@ class State:
             known = _known(cls, data)
             known["processes"] = tuple(RankProcess(**_known(RankProcess, p))
                                        for p in known.get("processes", ()))
-            known["attempts"] = tuple(AttemptRecord(**_known(AttemptRecord, a))
+            known["attempts"] = tuple(AttemptRecord(**_with_texts(_known(AttemptRecord, a)))
                                       for a in known.get("attempts", ()))
+            known = _with_texts(known)
             if known.get("cause"):
                 known["cause"] = Cause(**_known(Cause, known["cause"]))
             state = cls(**known)
@@ -126,6 +131,14 @@ def _known(cls: type[_T], data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TypeError
     return {f.name: data[f.name] for f in fields(cls) if f.name in data}
+
+
+def _with_texts(known: dict[str, Any]) -> dict[str, Any]:
+    """Raises TypeError where what was changed is no list of texts."""
+    changed = known.get("changed", ())
+    if not all(isinstance(text, str) for text in changed) or isinstance(changed, str):
+        raise TypeError
+    return known | {"changed": tuple(changed)}
 
 
 def _number(value: Any) -> bool:

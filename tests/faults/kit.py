@@ -289,7 +289,7 @@ def steps(run: runs.Run, rank: int = 0) -> int:
 def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:
     from gpu_engine import stacks
 
-    return stacks.last_start(run.events(rank))
+    return stacks.last_event(run.events(rank), "start")
 
 
 def guard_of(state: runs.State) -> int:

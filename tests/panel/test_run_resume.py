@@ -10,13 +10,27 @@ from textual.widgets import Input
 
 from gpu_engine import launch
 from gpu_engine.errors import UserError
+from gpu_engine.runs import AttemptRecord
 from gpu_engine.spec import from_dict
+from gpu_panel.screens.about_run import AboutRun
 from gpu_panel.screens.dialogs import Message
 from gpu_panel.screens.resume import Resume
 from gpu_panel.screens.run import RunScreen
 
 from ..conftest import slots
-from .run_kit import SMALL, T0, Mini, Written, flat, screen_is, settled, terminal, trained, until
+from .run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    Written,
+    flat,
+    screen_is,
+    settled,
+    terminal,
+    trained,
+    until,
+)
 
 SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
 
@@ -40,8 +54,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What `launch.resume` was asked for; it refuses what is in `refused`."""
     calls: list[list[str]] = []
 
-    def resume(run, sets=()):
-        calls.append(list(sets))
+    def resume(run, sets=(), like=None):
+        calls.append([*([like] if like else []), *sets])
         if any("refused" in s for s in sets):
             raise UserError("GPU 0 is held by run 12ab")
         run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
@@ -91,6 +105,68 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path,
         await pilot.press("enter")
         await screen_is(pilot, RunScreen)
         assert asked[-1] == ["train.steps=500"]
+
+
+def failed_otherwise(folder: Path) -> Written:
+    """Stopped under `SPEC`, then failed with another batch size and length."""
+    run = ended(folder, "failed", SPEC.replace("400", "600") + "[batch]\nsize = 4096\n",
+                attempt=2, reason="rank 0: out of memory", attempts=(
+                    AttemptRecord(1, T0, T0 + 5, "stopped"),
+                    AttemptRecord(2, T0 + 9, T0 + 10, "failed", "rank 0: out of memory",
+                                  ("batch.size=4096", "train.steps=600"))))
+    (run.run.path / "specs").mkdir()
+    (run.run.path / "specs" / "00001.toml").write_text(SPEC)
+    return run
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
+        tmp_path: Path, asked, size) -> None:
+    run = failed_otherwise(tmp_path)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        await pilot.press("i")
+        await screen_is(pilot, AboutRun)
+        assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(
+            terminal(app).replace("│", " "))
+        await pilot.press("escape", "u")
+        await screen_is(pilot, Resume)
+        text = flat(terminal(app).replace("│", " "))
+        assert "other settings than attempt 1, which was stopped: train.steps=600 " \
+            "batch.size=4096" in text
+        dialog = app.screen
+        assert dialog.query_one("#length", Input).value == "600"
+        assert dialog.query_one("#changes", Input).value == "batch.size=4096"
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[1, "train.steps=600", "batch.size=4096"]]
+
+
+async def test_taken_out_it_is_again_as_it_was(tmp_path: Path, asked) -> None:
+    run = failed_otherwise(tmp_path)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        await pilot.press("home", "ctrl+k", *"400", "tab", "home", "ctrl+k", "enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[1]]
+
+
+async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
+    run = ended(tmp_path)
+    saved(run, 99)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        await pilot.press("home", "ctrl+k", *"50", "enter")
+        await until(pilot, lambda: "99 steps are done (step-00000099); take 99 or more"
+                    in flat(terminal(app).replace("│", " ")))
+        assert app.screen.query_one("#length", Input).value == "50"
 
 
 async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> None:

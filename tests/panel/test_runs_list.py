@@ -58,7 +58,8 @@ async def test_only_what_can_be_done_is_offered():
 async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
     run = ended()
     asked: list[object] = []
-    monkeypatch.setattr(launch, "resume", lambda run, sets=(): asked.append((run.id, sets)))
+    monkeypatch.setattr(launch, "resume",
+                        lambda run, sets=(), like=None: asked.append((run.id, sets)))
     async with panel(slots(1)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("u")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from dataclasses import asdict
@@ -83,8 +84,9 @@ def _processes(state: State) -> list[str]:
     out = []
     for a in state.attempts if len(state.attempts) > 1 else ():
         took = units.clock(a.ended - a.started) if a.ended is not None else "not ended"
-        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}  {a.reason or ''}"
-                         ).rstrip())
+        other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""
+        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
+                         f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
         out += [f"rank {p.rank}  pid {p.pid}  {exit_in_words(p.exit)}"
                 for p in state.processes if p.exit is not None]

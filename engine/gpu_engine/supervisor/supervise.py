@@ -104,8 +104,9 @@ class Supervisor:
         return self.state
 
     def _begin(self, number: int) -> None:
-        record = AttemptRecord(number, time.time())
-        self._say("starting", attempt=number, processes=(), cause=None, reason=None,
+        # What a resume has changed holds from its first attempt on.
+        record = AttemptRecord(number, time.time(), changed=self.state.changed)
+        self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
                   attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
 
     def _record(self, number: int, outcome: str, reason: str | None) -> None:

@@ -14,13 +14,14 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from gpu_engine import remains
+from gpu_engine import attempts, remains
 from gpu_engine.errors import UserError
 from gpu_engine.runs import Run, State
-from gpu_engine.spec import read_toml
 from gpu_panel.background import in_thread
 from gpu_panel.errors import record, sentence
 from gpu_panel.screens.dialogs import harmless
+
+_LENGTHS = ("train.steps=", "train.epochs=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,13 @@ class Outset:
     """What `length` counts: steps or epochs."""
     length: int | None = None
     """None: a person's own command, whose length is its own."""
+    like: int | None = None
+    """The attempt whose settings it starts from: the last good one, where the last had others and
+    failed with them. None: the last one."""
+    others: tuple[str, ...] = ()
+    """What the last attempt had otherwise than that one, as `key=value`s; its length left out."""
+    before: int | None = None
+    """The length that holds where nothing is said: that of attempt `like`."""
 
     @classmethod
     def of(cls, run: Run) -> Outset:
@@ -41,13 +49,18 @@ class Outset:
         state = run.state()
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")
-        spec = read_toml(run.path / "spec.toml")
+        spec = attempts.asked(run)
         checkpoint = remains.last_checkpoint(run)
+        like, others = attempts.doubtful(run, state) or (None, ())
         if "command" in _section(spec, "task"):
-            return cls(state, checkpoint)
+            return cls(state, checkpoint, like=like, others=others)
         train = _section(spec, "train")
         unit = "steps" if train.get("steps") is not None else "epochs"
-        return cls(state, checkpoint, unit, train.get(unit, 1))
+        length = train.get(unit, 1)
+        earlier = _section(attempts.asked(run, like), "train") if like is not None else train
+        return cls(state, checkpoint, unit, length, like,
+                   tuple(o for o in others if not o.startswith(_LENGTHS)),
+                   earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None))
 
     @property
     def own(self) -> bool:
@@ -64,6 +77,19 @@ class Outset:
         return f"It goes on from its newest checkpoint, after step {int(step):,}." \
             if step.isdigit() else f"It goes on from its newest checkpoint, {self.checkpoint}."
 
+    def warning(self) -> str:
+        """What the last attempt had otherwise than the last good one; "": nothing."""
+        if self.like is None:
+            return ""
+        longer = [f"train.{self.unit}={self.length}"] \
+            if self.length != self.before and not self.own else []
+        good = next((a for a in self.state.attempts if a.number == self.like), None)
+        how = f", which {'was stopped' if good.outcome == 'stopped' else good.outcome}" \
+            if good is not None and good.outcome in ("stopped", "completed") else ""
+        return (f"It had other settings than attempt {self.like}{how}: "
+                f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They stand below; what "
+                "you take out is again as it was.")
+
     def sets(self, length: str, changes: str) -> list[str]:
         """What was typed as `key=value`s. Raises UserError."""
         try:
@@ -75,7 +101,7 @@ class Outset:
             raise UserError(f"{bad}: expected KEY=VALUE, as in batch.size=64")
         if self.own:
             return given
-        longer = bool(length.strip()) and length.strip() != str(self.length)
+        longer = bool(length.strip()) and length.strip() != str(self.before)
         if longer:
             given.insert(0, f"train.{self.unit}={length.strip()}")
         if self.state.state == "completed" and not any(
@@ -103,6 +129,8 @@ class Resume(ModalScreen[bool]):
             box.border_subtitle = "enter resume · esc cancel"
             told = f"{out.state.state}: {out.state.reason}" if out.state.reason else out.state.state
             yield Static(harmless(f"Attempt {out.state.attempt} {told}"), classes="dialog-note")
+            if out.like is not None:
+                yield Static(harmless(out.warning()), classes="-warning", id="doubtful")
             yield Static(harmless(out.sentence()))
             if not out.own:
                 with Horizontal(classes="ask"):
@@ -110,7 +138,7 @@ class Resume(ModalScreen[bool]):
                     yield Input(str(out.length), compact=True, id="length", max_length=12)
             with Horizontal(classes="ask"):
                 yield Static("changed", classes="ask-label")
-                yield Input(compact=True, id="changes",
+                yield Input(" ".join(map(shlex.quote, out.others)), compact=True, id="changes",
                             placeholder="nothing, or KEY=VALUE as in batch.size=64")
             yield Static("", id="trouble")
             with Horizontal(classes="buttons"):
@@ -149,7 +177,8 @@ class Resume(ModalScreen[bool]):
         try:
             sets = self._outset.sets(length, changes)
             self._say("starting …", "-plain")
-            await in_thread(lambda: launch.resume(self._run, sets), name="panel-resume")
+            like = self._outset.like
+            await in_thread(lambda: launch.resume(self._run, sets, like=like), name="panel-resume")
         except UserError as err:
             self._say(str(err))
         except Exception as err:  # noqa: BLE001  said with a pointer to the whole traceback

@@ -5,6 +5,7 @@ Pure: a store and a clock in, styled lines out. Everything from files goes throu
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterable
@@ -61,6 +62,7 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
     return Content.assemble(
         (f"{a.number}  ", "bold"), f"{begun}  {took}  {first}",
         (outcome or "?", LOOKS.get(outcome or "", "")),
+        f"  with {clean(' '.join(map(shlex.quote, a.changed)), 1000)}" if a.changed else "",
         f"  {clean(reason, 1000)}" if reason and outcome != "completed" else "")
 
 

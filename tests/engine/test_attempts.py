@@ -1,0 +1,128 @@
+"""What each attempt was asked for, and a mistake of one that does not stick unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpu_engine import attempts, launch, runs
+from gpu_engine.errors import SpecError, UserError
+from gpu_engine.events import EventWriter, encode
+from gpu_engine.spec import from_dict, to_toml
+
+from ..conftest import slots, wait_for
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def engine(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
+                          text=True, timeout=60, check=False)
+
+
+def ended(run: runs.Run) -> runs.State:
+    return wait_for(lambda: (s := run.state()) and not s.live and s)
+
+
+def test_a_mistake_is_shown_and_taken_back():
+    """With real runs: a command that ends well unless its learning rate is 9."""
+    spec = from_dict({"name": "picky", "devices": {"ids": ["cpu:0"]}, "task": {
+        "command": ["sh", "-c", "test {lr} != 9"]}, "batch": {"meaning": "per_gpu"}})
+    run = launch.launch(spec, inventory=slots(1))
+    assert ended(run).state == "completed"
+    failed = engine("resume", run.id, "--set", "train.lr=9", "--set", "train.seed=3")
+    assert failed.returncode == 1
+    state = run.state()
+    assert [(a.number, a.outcome, a.changed) for a in state.attempts] == [
+        (1, "completed", ()), (2, "failed", ("train.lr=9.0", "train.seed=3"))]
+    assert attempts.last_good(state).number == 1
+    assert attempts.doubtful(run, state) == (1, ("train.lr=9.0", "train.seed=3"))
+    shown = engine("show", run.id).stdout
+    assert "attempt 2  failed" in shown
+    assert "with train.lr=9.0 train.seed=3" in shown
+
+    again = engine("resume", run.id)
+    assert again.returncode == 1
+    assert "train.lr=9.0 train.seed=3 stays, with which the last attempt ended badly" \
+        in again.stderr
+    assert "--like 1 starts from the settings of attempt 1" in again.stderr
+    assert run.state().attempts[-1].changed == ()
+
+    half = engine("resume", run.id, "--set", "train.lr=0.5")
+    assert half.returncode == 0, half.stderr
+    assert "note: train.seed=3 stays" in half.stderr
+    assert attempts.doubtful(run, run.state()) is None
+
+    first = engine("resume", run.id, "--like", "1")
+    assert first.returncode == 0, first.stderr
+    assert run.state().attempts[-1].changed == ("train.lr=0.0003", "train.seed=0")
+    told = [attempts.asked(run, n)["train"] for n in (1, 2, 3, 4, 5)]
+    assert [t["lr"] for t in told] == [told[0]["lr"], 9.0, 9.0, 0.5, told[0]["lr"]]
+    nonsense = engine("resume", run.id, "--like", "9")
+    assert nonsense.returncode == 2
+    assert "has no attempt 9; its attempts are 1 to 5" in nonsense.stderr
+
+
+def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
+    """A stopped run whose newest checkpoint was saved after `done` steps."""
+    spec = from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"}, "train": train,
+                      "devices": {"ids": ["cpu:0"]}})
+    run, lock = runs.create("x", to_toml(spec), {"mode": "single", "ranks": [{"rank": 0}]})
+    os.close(lock)
+    run.write_state(runs.State("stopped", run.id, "x", 1.0))
+    for step in (done // 2, done):
+        folder = run.checkpoints / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"step": step}))
+    writer = EventWriter(run.events(0))
+    writer.write(encode("schedule", {"steps_per_epoch": each}))
+    writer.close()
+    return run
+
+
+@pytest.mark.parametrize(("train", "change", "words"), [
+    ({"steps": 400}, "train.steps=50", "train.steps = 50: 300 steps are done (step-00000300); "
+                                       "take 300 or more, or begin a new run"),
+    ({"steps": 400}, "train.epochs=1", "train.epochs = 1: that is 200 steps, and 300 steps are "
+                                       "done (step-00000300); take 2 or more"),
+    ({"epochs": 3}, "train.epochs=1", "that is 200 steps, and 300 steps are done"),
+    ({"epochs": 3}, "train.steps=299", "300 steps are done")])
+def test_fewer_steps_than_are_done_are_refused(train, change, words):
+    run = trained(train, 300)
+    before = (run.path / "spec.toml").read_text()
+    said = engine("resume", run.id, "--set", change)
+    assert said.returncode == 2
+    assert words in " ".join(said.stderr.split())
+    assert run.state().state == "stopped"
+    assert (run.path / "spec.toml").read_text() == before
+    with pytest.raises(SpecError):
+        launch.resume(run, [change])
+
+
+@pytest.mark.parametrize(("train", "each"), [
+    ({"steps": 300}, 200), ({"steps": 301}, 200), ({"epochs": 2}, 200), ({"epochs": 1}, None)])
+def test_as_many_or_more_are_not(train, each):
+    run = trained(train, 300, each)
+    attempts.check_length(run, from_dict(attempts.asked(run)))
+
+
+def test_without_a_checkpoint_it_begins_anew_with_any_length():
+    run = trained({"steps": 400}, 300)
+    for folder in run.checkpoints.iterdir():
+        (folder / "manifest.json").unlink()
+    attempts.check_length(run, from_dict({"task": {"use": "a:B"}, "train": {"steps": 1}}))
+
+
+def test_what_is_kept_of_attempts_is_read_tolerantly():
+    state = runs.State("failed", "x", "x", 1.0).to_dict()
+    state["attempts"] = [{"number": 1, "started": 1.0, "changed": ["a=b"]}]
+    assert runs.State.from_dict(state).attempts[0].changed == ("a=b",)
+    for wrong in ("text", [1], 5):
+        state["attempts"][0]["changed"] = wrong
+        assert runs.State.from_dict(state) is None
+    with pytest.raises(UserError):
+        attempts.asked(trained({"steps": 4}, 2), 3)
