@@ -36,6 +36,8 @@ class RankView:
     """Bytes that it will have, about."""
     detail: str | None = None
     """What it is busy with or waits for, where its phase says too little."""
+    progressed: float | None = None
+    """When that last changed, unix seconds."""
     beat: float | None = None
     """When the rank was last heard of, unix seconds."""
     step: int | None = None
@@ -127,9 +129,11 @@ class RankView:
         phase = event.get("phase")
         self.phase = phase if isinstance(phase, str) else None
         self.phase_since = number(event.get("since"))
-        self.written, self.to_write = _int(event.get("done")), _int(event.get("total"))
-        detail = event.get("detail")
-        self.detail = detail if isinstance(detail, str) else None
+        written, detail = _int(event.get("done")), event.get("detail")
+        detail = detail if isinstance(detail, str) else None
+        if (written, detail) != (self.written, self.detail):
+            self.progressed = number(event.get("t"))
+        self.written, self.detail, self.to_write = written, detail, _int(event.get("total"))
 
     def _metric(self, event: dict[str, Any]) -> None:
         self.metrics.update(_named(event))

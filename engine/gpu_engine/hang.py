@@ -76,7 +76,7 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0) ->
         if view.outcome is not None or view.beat is None or not view.step_times:
             continue
         pace = view.steps_per_s
-        since = max(view.phase_since or 0.0, view.step_times[-1][0])
+        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
         sign = Sign(view.rank, view.step, view.phase, max(now - since, 0.0),
                     max(now - view.beat, 0.0))
         if max(sign.still, sign.silent) > max(at_least, 5 / pace if pace else 0.0):

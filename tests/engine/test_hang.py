@@ -8,9 +8,11 @@ import os
 import pytest
 
 from gpu_engine import files, hang, runs
+from gpu_engine.events import Tail
 from gpu_engine.follow import RankView
 from gpu_engine.state import State
 from gpu_engine.supervisor import oom
+from gpu_engine.supervisor.seen import Seen
 
 
 def sign(rank, step, phase, still=60.0, silent=0.5):
@@ -47,6 +49,24 @@ def test_a_rank_is_stalled_after_half_a_minute_and_five_of_its_steps():
     stuck.outcome = "completed"
     assert hang.stalled([stuck], 1000.0) == []
     assert hang.stalled([RankView(4, phase="init", beat=1.0)], 1000.0) == []
+
+
+def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
+    """Neither does the rank that writes it, nor one that tells how far the other is."""
+    waits = "waits for rank 0: writing a checkpoint: {} GiB of 9 GiB"
+    for busy in (lambda n: {"done": n, "total": 9}, lambda n: {"detail": waits.format(n)}):
+        looked, seen = view(0, 50, stepped=100, since=100), Seen(0, Tail(tmp_path / "x"), 1)
+        seen.ours = True
+        seen.heard, seen.moved = 0.0, 0.0
+        for number, at in ((1, 990.0), (1, 1000.0)):
+            event = {"t": at, "kind": "phase", "phase": "checkpoint", "since": 900.0, "step": 50}
+            looked.fold(event | busy(number))
+            assert not hang.stalled([looked], at + 20)
+            seen._take(event | busy(number))
+            if at == 990.0:
+                moved = seen.moved
+        assert hang.stalled([looked], 1021.0)  # 31 s without a byte more
+        assert seen.moved == moved < seen.heard
 
 
 GIB = 2**30

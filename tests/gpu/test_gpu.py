@@ -52,6 +52,33 @@ def losses(run: runs.Run, rank: int = 0) -> list[float]:
     return [x for e in events(run, "step", rank) for x in e["losses"]]
 
 
+def test_a_checkpoints_copy_takes_no_gpu_memory_and_is_of_its_moment():
+    import torch
+
+    from gpu_engine.worker import checkpoint_state
+    from gpu_engine.worker.checkpoint_copy import Copier
+
+    gpu = torch.device("cuda:0")
+    made = torch.arange(1 << 26, dtype=torch.float32).reshape(1 << 13, -1)
+    weights = made.to(gpu)
+    turned = weights.t()  # a copy by values would need a straight one on the GPU first
+    copier = Copier(gpu)
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        assert checkpoint_state.nonfinite([("w", weights)]) is None
+        copy = copier.copy({"w": weights, "t": turned, "host": torch.ones(3)})
+        assert torch.cuda.max_memory_allocated() - before < 1 << 20
+        weights.add_(1)
+        torch.cuda.synchronize()
+        assert copy["w"].device.type == "cpu"
+        assert copy["w"].is_pinned()
+        assert torch.equal(copy["w"], made)
+        assert copy["t"].stride() == turned.stride()
+        made.add_(1)
+
+
 @pytest.mark.parametrize("dtype", ["off", "bf16", "fp16"])
 def test_it_learns_in_every_precision(home, tmp_path, dtype):
     run = train("devices.ids=0", f"amp.dtype={dtype}", f"task.params.record={tmp_path}")

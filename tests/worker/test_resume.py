@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,17 +132,19 @@ def test_killed_while_writing_leaves_a_loadable_one(make) -> None:
     assert not writing()
 
 
-def test_two_machines_without_a_shared_folder(make) -> None:
-    """Each rank has a run folder of its own: rank 0's checkpoint is sent to the other."""
-    whole = ranks.train(make("whole", HARD, world=2, size=24, train=TRAIN))
+class TwoMachines:
+    """Two ranks, each with a run folder of its own."""
 
-    def attempt(number: int, die_at: int) -> tuple[Path, Path]:
-        both = []
+    def __init__(self, make) -> None:
+        self._make = make
+
+    def attempt(self, number: int, die_at: int) -> tuple[Path, Path]:
+        """Run both to their end; their folders."""
+        both, started = [], []
         port = str(ranks.free_port())
-        started = []
         for rank in range(2):
-            run = make(f"node{rank}", {**HARD, "die_at": die_at, "rank": 1}, world=2, size=24,
-                       train={**TRAIN, "checkpoint_async": False}, mode="multinode")
+            run = self._make(f"node{rank}", {**HARD, "die_at": die_at, "rank": 1}, world=2,
+                             size=24, train={**TRAIN, "checkpoint_async": False}, mode="multinode")
             both.append(run)
             started.append(ranks.Ranks(run, attempt=number, only=[rank], env={
                 "MASTER_PORT": port, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}))
@@ -153,10 +156,49 @@ def test_two_machines_without_a_shared_folder(make) -> None:
         assert codes == ([1, -9] if die_at else [0, 0]), ranks.logs(both[0])
         return both[0], both[1]
 
-    attempt(1, 11)
-    first, second = attempt(2, 0)
-    assert not (second / "checkpoints").exists()
-    start = ranks.read(second, 1, "schedule")[-1]["first_step"]
-    assert start == 8
-    assert recorded(first, 0, 2) == recorded(whole, 0)[start:]
-    assert recorded(second, 1, 2) == recorded(whole, 1)[start:]
+
+def other_weights(path: Path, to: Path) -> None:
+    """A checkpoint by the same name, whole by its manifest, with other weights in it."""
+    state = {**checkpoint.load(path)}
+    state["model"] = {name: value + 1 for name, value in state["model"].items()}
+    written = checkpoint.save(to, state, checkpoint.load_ranks(path), {})
+    assert written.path.name == path.name
+    checkpoint.verify(written.path)
+
+
+@pytest.mark.parametrize("second_has", ["nothing", "the same", "other weights", "a later one"])
+def test_two_machines_without_a_shared_folder(make, second_has: str) -> None:
+    """All go on from rank 0's checkpoint, whatever lies on the other machine."""
+    whole = ranks.train(make("whole", HARD, world=2, size=24, train=TRAIN))
+    machines = TwoMachines(make)
+    first, second = machines.attempt(1, 11)
+    last = first / "checkpoints" / "step-00000008"
+    there = second / "checkpoints"
+    if second_has == "the same":
+        shutil.copytree(first / "checkpoints", there)
+    elif second_has == "other weights":
+        other_weights(last, there)
+    elif second_has == "a later one":
+        shutil.copytree(last, there / "step-00000012")
+    before = sorted(p.name for p in there.iterdir()) if there.exists() else []
+    machines.attempt(2, 0)
+    assert ranks.read(second, 1, "schedule")[-1]["first_step"] == 8
+    assert recorded(first, 0, 2) == recorded(whole, 0)[8:]
+    assert recorded(second, 1, 2) == recorded(whole, 1)[8:]
+    assert (sorted(p.name for p in there.iterdir()) if there.exists() else []) == before
+    said = [e["message"] for e in ranks.read(second, 1, "warning")]
+    assert said == {"other weights": ["step-00000008 on this machine is not what rank 0 has by "
+                                      "that name; going on from rank 0's"],
+                    "a later one": ["this machine has step-00000012, which rank 0 has not: all "
+                                    "go on from rank 0's step-00000008"]}.get(second_has, [])
+
+
+def test_rank_0_without_a_checkpoint_starts_all_afresh(make) -> None:
+    machines = TwoMachines(make)
+    first, second = machines.attempt(1, 11)
+    shutil.move(first / "checkpoints", second / "checkpoints")
+    machines.attempt(2, 0)
+    for run, rank in ((first, 0), (second, 1)):
+        assert ranks.read(run, rank, "schedule")[-1]["first_step"] == 0
+        assert recorded(run, rank, 2)[:10] == recorded(run, rank, 1)[:10]
+    assert "rank 0 has no checkpoint" in ranks.read(second, 1, "warning")[-1]["message"]

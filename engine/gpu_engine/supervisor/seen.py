@@ -38,6 +38,7 @@ class Seen:
     """Step, phase and since when, as last told."""
     saving: bool = False
     """Whether it writes a checkpoint."""
+    detail: str | None = None
     written: int | None = None
     """Bytes of that checkpoint, as last told."""
     moved: float = 0.0
@@ -90,8 +91,9 @@ class Seen:
         """Bytes that come to a checkpoint are a sign of life like a step."""
         done = event.get("done")
         self.saving = event.get("phase") == "checkpoint" or done is not None
-        if done != self.written:
-            self.written, self.moved = done, self.heard
+        detail = event.get("detail")  # a rank that waits tells how far the other is
+        if (done, detail) != (self.written, self.detail):
+            self.written, self.detail, self.moved = done, detail, self.heard
 
     def still_saving(self, now: float, patience: float) -> bool:
         """Whether a checkpoint is being written and has grown within `patience` seconds."""

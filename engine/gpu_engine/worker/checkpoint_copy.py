@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpu_engine.devices.host import cgroup_memory
 from gpu_engine.worker import checkpoint_state
 
 _ALIGNED = 64
+_PORTABLE = 1  # cudaHostRegisterPortable: locked for every GPU
 
 
 class CannotCopy(Exception):
@@ -29,8 +31,9 @@ class Copier:
     """Copies states, one at a time. On a GPU's machine the memory is kept from one to the next,
     page-locked, as locking costs more than copying; else it goes back with the copy."""
 
-    def __init__(self, *, keep: bool = False) -> None:
-        self._keep = keep
+    def __init__(self, gpu: torch.device | None = None) -> None:
+        """`gpu`: where the weights are, if on one."""
+        self._gpu = gpu
         self._kept: mmap.mmap | None = None
 
     def copy(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +66,7 @@ class Copier:
         if self._kept is not None and len(self._kept) >= size:
             return self._kept
         if self._kept is not None:
-            _lock(self._kept, locked=False)
+            self._lock(self._kept, locked=False)
             self._kept = None
         free = free_memory()
         if free is not None and free < size + max(size // 4, 64 << 20):
@@ -76,10 +79,30 @@ class Copier:
         with contextlib.suppress(OSError, AttributeError):
             # A loader's worker, forked now and alive for the whole run, would keep it.
             memory.madvise(mmap.MADV_DONTFORK)
-        if self._keep:
-            _lock(memory, locked=True)
+        if self._gpu is not None:
+            self._lock(memory, locked=True)
             self._kept = memory
         return memory
+
+    def _lock(self, memory: mmap.mmap, *, locked: bool) -> None:
+        """Page-lock memory for the GPU, or let it go. Where that fails, copying is only slower.
+
+        In a thread of its own: CUDA keeps an error for the thread that made it, whose next
+        kernel would be blamed for it.
+        """
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+        def call() -> None:
+            torch.cuda.set_device(self._gpu)
+            cuda = torch.cuda.cudart()
+            if locked:
+                cuda.cudaHostRegister(address, len(memory), _PORTABLE)
+            else:
+                cuda.cudaHostUnregister(address)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -109,17 +132,6 @@ def _moved(tensor: Tensor, copies: dict[int, torch.UntypedStorage]) -> Tensor:
     if type(tensor) is nn.Parameter:
         return nn.Parameter(made, tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)
-
-
-def _lock(memory: mmap.mmap, *, locked: bool) -> None:
-    """Page-lock memory for the GPU, or let it go. Where that fails, copying is only slower."""
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    cuda = torch.cuda.cudart()
-    with contextlib.suppress(RuntimeError):
-        if locked:
-            cuda.cudaHostRegister(address, len(memory), 0)
-        else:
-            cuda.cudaHostUnregister(address)
 
 
 def _padded(size: int) -> int:

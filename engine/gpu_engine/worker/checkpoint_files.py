@@ -14,6 +14,9 @@ from gpu_engine.worker.checkpoint_writer import Gate
 from gpu_engine.worker.recorder import Progress
 
 _PIECE = 4 << 20
+_SYNC = 128 << 20
+"""Bytes after which what was written is sent to the disk: so the count says what is really there,
+and the last of it does not take minutes in which nothing seems to happen."""
 
 
 def write(path: Path, fill: Callable[[Any], Any], progress: Progress,
@@ -66,7 +69,7 @@ class _Hashing:
     def __init__(self, file: Any, progress: Progress, gate: Gate | None) -> None:
         self._file, self._progress, self._gate = file, progress, gate
         self.hash = hashlib.sha256()
-        self.size = 0
+        self.size = self._synced = 0
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
@@ -82,8 +85,20 @@ class _Hashing:
                 raise
             self.hash.update(piece)
             self.size += len(piece)
+            if self.size - self._synced >= _SYNC:
+                self._sync()
             self._progress.done += len(piece)
         return len(view)
+
+    def _sync(self) -> None:
+        with self._gate.aside() if self._gate is not None else contextlib.nullcontext():
+            try:
+                self._file.flush()
+                os.fdatasync(self._file.fileno())
+            except OSError as err:
+                self.error = err
+                raise
+        self._synced = self.size
 
     def flush(self) -> None:
         self._file.flush()

@@ -59,6 +59,7 @@ class Evaluation:
         finally:
             for module, training in before:  # each its own: some are frozen, in a model that trains
                 module.training = training
+        self._group.meet()  # one may have been slower by more than a collective waits
         chunks, halted = self._group.agree([number + 1, float(stopped())])
         if halted:
             return None

@@ -44,8 +44,8 @@ class Saver:
         self._devices = [torch.device(d) for d in job.devices]
         self._under_way: int | None = None
         self._writer = Writer()
-        self._copier = Copier(keep=self._devices[0].type == "cuda") \
-            if job.get("train.checkpoint_async", True) else None
+        gpu = self._devices[0] if self._devices[0].type == "cuda" else None
+        self._copier = Copier(gpu) if job.get("train.checkpoint_async", True) else None
         self._said_why = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
