@@ -13,15 +13,16 @@ import sys
 import time
 from math import exp
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
+from gpu_panel.themed import ThemedApp
 from gpu_panel.widgets.curves import CurveView, Line
 from gpu_panel.widgets.series import RankSeries
 
 RANKS, FRAMES = 8, 30
 
 
-class Chart(App[None]):
+class Chart(ThemedApp):
     def compose(self) -> ComposeResult:
         yield CurveView()
 

@@ -51,12 +51,12 @@ class StillSampler:
 async def panel(inventory: Inventory, preset: str | None = None, *,
                 size: tuple[int, int] = (160, 48), sampler: Any = None,
                 sets: tuple[str, ...] = (), command: tuple[str, ...] | None = None,
-                ready: bool = True,
+                ready: bool = True, notifications: bool = False,
                 ) -> AsyncIterator[tuple[Pilot[None], LaunchScreen]]:
     """The panel on a made-up machine, its form filled and reviewed."""
     app = PanelApp(preset, sets=sets, command=command, inventory=inventory,
                    sampler=sampler or StillSampler(inventory))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=notifications) as pilot:
         screen = app.screen_stack[0]
         assert isinstance(screen, LaunchScreen)
         if ready:

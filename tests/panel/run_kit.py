@@ -16,6 +16,7 @@ from textual.app import App
 from gpu_engine.events import EventWriter, encode
 from gpu_engine.runs import Run, State
 from gpu_panel.screens.run import RunScreen
+from gpu_panel.themed import ThemedApp
 
 WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
@@ -129,7 +130,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-class Mini(App[None]):
+class Mini(ThemedApp):
     """An app with the run screen alone; its clock stands still unless a test moves it."""
 
     def __init__(self, run: Run, at: float = 200.0) -> None:

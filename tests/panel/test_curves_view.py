@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
+from gpu_panel.themed import ThemedApp
 from gpu_panel.widgets import axes
 from gpu_panel.widgets.braille import DASHES, Canvas, band, stroke
 from gpu_panel.widgets.curves import CurveView, Line
@@ -151,7 +152,7 @@ def test_a_later_curve_takes_the_whole_cell() -> None:
 
 # --- the chart ---------------------------------------------------------------------------------
 
-class Chart(App[None]):
+class Chart(ThemedApp):
     def compose(self) -> ComposeResult:
         yield CurveView(empty="no step yet")
 

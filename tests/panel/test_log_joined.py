@@ -7,9 +7,10 @@ import shutil
 import threading
 from pathlib import Path
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from gpu_engine.supervisor import logs
+from gpu_panel.themed import ThemedApp
 from gpu_panel.widgets.log_joined import JoinedLog
 from gpu_panel.widgets.log_view import LogView
 
@@ -116,7 +117,7 @@ def test_lines_that_left_at_the_front_are_counted(tmp_path: Path) -> None:
     assert text(joined).index("line 200") == at - joined.gone
 
 
-class Pane(App[None]):
+class Pane(ThemedApp):
     def compose(self) -> ComposeResult:
         yield LogView()
 

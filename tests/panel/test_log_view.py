@@ -6,8 +6,9 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
+from gpu_panel.themed import ThemedApp
 from gpu_panel.widgets.log_file import LogFile, TextLines
 from gpu_panel.widgets.log_view import LogView
 
@@ -24,7 +25,7 @@ HOSTILE = b"".join([
     b"last without an end"])
 
 
-class Pane(App[None]):
+class Pane(ThemedApp):
     def compose(self) -> ComposeResult:
         yield LogView()
 

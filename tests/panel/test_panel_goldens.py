@@ -13,6 +13,7 @@ from gpu_panel.widgets.host_bar import HostBar
 from gpu_panel.widgets.runs_table import RunsTable
 
 from ..conftest import gpus, slots
+from .colours import as_painted
 from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -109,9 +110,11 @@ async def test_runs_live_and_earlier(size, tmp_path):
         await golden(f"runs-{size[0]}", pilot, screen)
 
 
-async def test_it_works_in_a_light_theme():
-    async with panel(slots(2)) as (pilot, screen):
-        before = screen_text(pilot.app)
+async def test_a_shared_machine_in_a_light_theme():
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, screen):
         pilot.app.theme = "textual-light"
-        await settled(pilot, screen)
-        assert screen_text(pilot.app).splitlines()[1:20] == before.splitlines()[1:20]
+        await with_freedom(pilot, screen)
+        screen.query_one(HostBar).refresh()
+        await pilot.pause()
+        compare("shared-light-80", as_painted(pilot.app))

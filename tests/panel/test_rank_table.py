@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from gpu_engine.follow import RankView
+from gpu_panel.themed import ThemedApp
 from gpu_panel.widgets import rank_words
 from gpu_panel.widgets.rank_table import COLUMNS, RankTable, layout, where_of
 
@@ -97,7 +98,7 @@ def test_a_damaged_plan_gives_what_it_can() -> None:
 
 # --- the widget --------------------------------------------------------------------------------
 
-class Table(App[None]):
+class Table(ThemedApp):
     def compose(self) -> ComposeResult:
         yield RankTable(clock=lambda: NOW)
 

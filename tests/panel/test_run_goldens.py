@@ -8,6 +8,7 @@ import pytest
 
 from gpu_engine.runs import Cause
 
+from .colours import as_painted
 from .panel_kit import compare
 from .run_kit import T0, Mini, Written, settled, shown, terminal
 
@@ -55,6 +56,14 @@ async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
         await pilot.press("3")
         await shown(pilot)
         compare("run-ranks-80", terminal(app))
+
+
+async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
+    app = Mini(running(tmp_path).run, at=100.5)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = "textual-light"
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        compare("run-light-80", as_painted(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))

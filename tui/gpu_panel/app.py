@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
+from textual import work
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
@@ -15,17 +17,19 @@ from textual.screen import Screen
 from gpu_engine.devices import Inventory
 from gpu_engine.errors import UserError
 from gpu_panel import keys
+from gpu_panel.background import in_thread
 from gpu_panel.device_source import DeviceSource, Sampling
 from gpu_panel.errors import record, sentence, show
 from gpu_panel.key_order import Handled, KeyOrder
+from gpu_panel.themed import ThemedApp
 
 
-class PanelApp(App[None]):
+class PanelApp(ThemedApp):
     """Opens the launch screen; everything else is pushed from there."""
 
     TITLE = "gpu-panel"
     # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
-    CSS_PATH: ClassVar[list[str]] = ["panel.tcss", "screens/launch.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "screens/launch.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
                                                                       (110, "-wide")]
@@ -42,6 +46,7 @@ class PanelApp(App[None]):
         self.command = list(command) if command is not None else None
         self.devices = DeviceSource(inventory, sampler)
         self.animation_level = "none"
+        self.begin_with_last_theme()
         self._keys = KeyOrder(self, super().on_event)
 
     def get_default_screen(self) -> Screen:
@@ -58,11 +63,20 @@ class PanelApp(App[None]):
             except (RuntimeError, ValueError):  # not in the main thread, as under some tests
                 break
 
+        self.theme_changed_signal.subscribe(self, lambda _: self._keep_theme())
+
         # Back from ctrl+z: the terminal was cleared, and Textual draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def on_unmount(self) -> None:
         self.devices.close()
+
+    @work(exit_on_error=False, group="theme", exclusive=True)
+    async def _keep_theme(self) -> None:
+        try:
+            await in_thread(self.keep_theme, name="panel-theme")
+        except OSError as err:
+            self.notify(f"The theme can't be kept: {err}", severity="warning", markup=False)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key | Paste) and not event.is_forwarded:

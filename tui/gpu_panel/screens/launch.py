@@ -270,7 +270,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         else:
             preview.show_problems(found.problems)
         self.form.show_problems(found.problems)
-        self.form.show_verdict(found.problems[0].message if found.problems else None)
+        self.form.show_verdict(found.problems[0] if found.problems else None)
         bar = self.query_one(PaneBar)
         devices = any(p.key.startswith("devices.") for p in found.problems)
         bar.mark("devices", "✗" if devices else "")

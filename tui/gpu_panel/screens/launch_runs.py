@@ -18,6 +18,7 @@ from gpu_panel.background import in_thread
 from gpu_panel.device_source import LOOKS
 from gpu_panel.errors import guard
 from gpu_panel.screens.dialogs import AskCount, Confirm
+from gpu_panel.widgets.launch_form import blame
 from gpu_panel.widgets.pane_bar import PaneBar
 from gpu_panel.widgets.runs_table import RunsTable
 
@@ -150,7 +151,7 @@ class RunActions:
     def cant_launch(self: LaunchScreen, found: Review | None) -> None:
         """Say why not, and go there."""
         if found is not None and found.problems:
-            self.notify(found.problems[0].message, title="Can't launch", severity="error",
+            self.notify(blame(found.problems[0]), title="Can't launch", severity="error",
                         markup=False)
             self._to_problem(found.problems)
 

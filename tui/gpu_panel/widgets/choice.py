@@ -23,7 +23,7 @@ class Choice(Widget, can_focus=True):
     Choice {
         height: 1;
         width: auto;
-        &:focus { background: $primary-muted; }
+        &:focus { background: $cursor; text-style: $cursor-style; }
         &.-invalid { background: $error-muted; }
     }
     """

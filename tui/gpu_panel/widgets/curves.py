@@ -51,10 +51,10 @@ class CurveView(Widget, can_focus=True):
     DEFAULT_CSS = """
     CurveView {
         .curve--axis { color: $text-muted; }
-        .curve--faint { color: $foreground 30%; }
+        .curve--faint { color: $faint; }
         .curve--mean { color: $foreground; text-style: bold; }
         .curve--bad { color: $text-error; text-style: bold; }
-        .curve--cross { color: $foreground 60%; }
+        .curve--cross { color: $text-muted; }
         .curve--box { color: $foreground; background: $boost; }
         .curve--empty { color: $text-muted; }
     }

@@ -88,6 +88,7 @@ from field to field; left and right choose between the dots."""
                     yield from self._row(row)
             yield Static("", id="other-problems", classes="problem")
         yield Static("", id="field-help")
+        yield Static("", id="verdict")
         yield Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
 
     def _row(self, row: FormRow) -> ComposeResult:
@@ -189,12 +190,14 @@ from field to field; left and right choose between the dots."""
         if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
             self.query_one("#more", Collapsible).collapsed = False
 
-    def show_verdict(self, problem: str | None) -> None:
-        """Switch Launch on, or say in it why not."""
-        button = self.query_one("#launch", Button)
+    def show_verdict(self, problem: Problem | str | None) -> None:
+        """Switch Launch on, or say above it why not: which field, and what is wrong with it."""
+        button, why = self.query_one("#launch", Button), self.query_one("#verdict", Static)
         button.disabled = problem is not None
-        button.label = Content("Launch  ctrl+l" if problem is None else
-                               f"Can't launch: {problem}")
+        button.label = Content("Launch  ctrl+l" if problem is None else "Can't launch yet")
+        said = blame(problem) if isinstance(problem, Problem) else problem or ""
+        why.update(Content(said))
+        why.display = bool(said)
 
     def focus_problem(self, problems: Sequence[Problem]) -> None:
         """To the first field that something is wrong with."""
@@ -268,6 +271,23 @@ from field to field; left and right choose between the dots."""
 
     def _choice(self, key: str) -> Choice:
         return self.query_one("#" + widget_id(key), Choice)
+
+
+def blame(problem: Problem) -> str:
+    """"lr: expected a number greater than 0"."""
+    said, key = clean(problem.message), field_of(problem.key)
+    if key.startswith("task.params."):
+        where = clean(key.removeprefix("task.params."))
+    elif key == LENGTH:
+        where = problem.key.removeprefix("train.")
+    elif key.startswith("devices."):
+        where = "devices"
+    elif key in ("task.use", "task.command"):
+        where = "task" if key == "task.use" else "command"
+    else:
+        where = next((f.label or row.label for row in (*ROWS, *MORE_ROWS) for f in row.fields
+                      if f.key == key), key)
+    return f"{where}: {said}" if where else said
 
 
 def _about(problem: Problem, field: Field, row: FormRow) -> str:

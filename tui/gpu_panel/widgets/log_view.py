@@ -32,11 +32,11 @@ class LogView(ScrollView, can_focus=True):
     LogView {
         scrollbar-size-vertical: 1;
         scrollbar-size-horizontal: 0;
-        .log--cursor { background: $boost; }
+        .log--cursor { background: $cursor-blurred; }
         .log--hit { background: $warning-muted; color: $text-warning; text-style: underline; }
-        .log--here { background: $warning; color: $background; text-style: bold; }
+        .log--here { color: $text-warning; text-style: bold reverse; }
         .log--empty { color: $text-muted; }
-        &:focus .log--cursor { background: $primary-muted; }
+        &:focus .log--cursor { background: $cursor; text-style: $cursor-style; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

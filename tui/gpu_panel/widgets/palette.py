@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from rich.style import Style
 from textual.app import App
-from textual.color import Color, ColorParseError
+from textual.color import BLACK, WHITE, Color, ColorParseError
+
+from gpu_panel.theme import GRAPHIC, apart
 
 HUES = 8
 _TURN = (0.0, 0.42, 0.80, 0.17, 0.62, 0.92, 0.29, 0.53)
 """Turns of the theme's primary hue, neighbours far apart."""
-_ANSI = ("blue", "yellow", "magenta", "green", "red", "cyan", "bright_blue", "bright_yellow")
+_ON_DARK = ("cyan", "yellow", "magenta", "green", "bright_red", "bright_blue", "white",
+            "bright_cyan")
+_ON_LIGHT = ("blue", "red", "magenta", "green", "cyan", "black", "bright_magenta", "bright_red")
 
 
 def strokes(app: App[object]) -> list[Style]:
@@ -20,13 +24,14 @@ def strokes(app: App[object]) -> list[Style]:
     except ColorParseError:
         primary = background = None
     if primary is None or primary.ansi is not None or app.native_ansi_color:
-        return [Style(color=name) for name in _ANSI]
+        return [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
     hue, saturation, _ = primary.hsl
     light = background.brightness > 0.5
     found = []
     for turn in _TURN:
         colour = Color.from_hsl((hue + turn) % 1.0, max(saturation, 0.6) * 0.85,
                                 0.36 if light else 0.66)
+        colour = apart(colour, (background,), BLACK if light else WHITE, GRAPHIC)
         found.append(Style(color=colour.rich_color))
     return found
 

@@ -49,10 +49,10 @@ class Rows(ScrollView, can_focus=True):
         & > .rows--warn { color: $text-warning; }
         & > .rows--bad { color: $text-error; text-style: bold; }
         & > .rows--accent { color: $text-primary; }
-        & > .rows--track { color: $foreground 30%; }
+        & > .rows--track { color: $frame; }
         & > .rows--head { color: $text-muted; }
-        & > .rows--cursor { background: $block-cursor-blurred-background; }
-        &:focus > .rows--cursor { background: $primary-muted; }
+        & > .rows--cursor { background: $cursor-blurred; }
+        &:focus > .rows--cursor { background: $cursor; text-style: $cursor-style; }
     }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
@@ -256,7 +256,7 @@ class Rows(ScrollView, can_focus=True):
             line = _cut(line, width)
             used = sum(cells(text) for text, _ in line)
         for text, name in line:
-            style = base + self._style(name) if name else base
+            style = base + self._style(name) if name and not (mark and mark.reverse) else base
             segments.append(Segment(text, style + mark if mark else style))
         strip = Strip(segments, used)
         return strip.adjust_cell_length(width, base + mark if mark else base)

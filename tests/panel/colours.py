@@ -1,0 +1,81 @@
+"""What colours a screen has really been painted in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from textual.color import Color
+from textual.screen import ModalScreen
+
+DECORATION = frozenset("🔎│─╭╮╰╯└┌┐┘├┤░▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕┊╷╵▐▀╸╺━┃")
+"""Frames, bars, scrollbars, an emoji that has its own colours: nothing to be read."""
+
+
+def painted(app: Any) -> Iterator[tuple[str, Color, Color]]:
+    """(text, its colour, its ground) of everything that the terminal would be sent. What the
+    terminal's own sixteen colours look like is taken from the palettes that Textual has for a
+    dark and a light one."""
+    palette = app.ansi_theme
+    for segment in (segment for strip in _strips(app.screen) for segment in strip):
+        style = segment.style
+        if not segment.text.strip() or style is None:
+            continue
+        ink = style.color.get_truecolor(palette, True) if style.color \
+            else palette.foreground_color
+        ground = style.bgcolor.get_truecolor(palette, False) if style.bgcolor \
+            else palette.background_color
+        if style.reverse:
+            ink, ground = ground, ink
+        yield segment.text.strip(), Color(*ink), Color(*ground)
+
+
+def _strips(screen: Any) -> Iterator[Any]:
+    """The screen's lines; of a dialog its own part, as what is behind it is faded."""
+    strips = screen._compositor.render_strips()
+    if not isinstance(screen, ModalScreen):
+        yield from strips
+        return
+    box = screen.query(".sheet, .dialog, CommandPalette > *").first().region
+    for strip in strips[box.y:box.bottom]:
+        yield strip.crop(box.x, box.right)
+
+
+def as_painted(app: Any) -> str:
+    """The screen, and below each line a letter for how each of its cells is painted."""
+    letters: dict[str, str] = {}
+    out = []
+    for strip in app.screen._compositor.render_strips():
+        marks = ""
+        for segment in strip:
+            style = str(segment.style)
+            mark = letters.setdefault(style, chr(ord("A") + len(letters)))
+            marks += (mark if segment.text.strip() or "on" in style else " ") * segment.cell_length
+        text = "".join(segment.text for segment in strip)
+        out += [text.rstrip(), marks.rstrip()]
+    return "\n".join([*out, *(f"{mark} {style}" for style, mark in letters.items())])
+
+
+def luminance(color: Color) -> float:
+    """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
+    linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4
+              for c in color.rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: Color, other: Color) -> float:
+    """https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def too_faint(app: Any) -> list[str]:
+    """What can't be read: text below 4.5 : 1, curves below 3 : 1."""
+    found = []
+    for text, ink, ground in painted(app):
+        if set(text) <= DECORATION | {" "}:
+            continue
+        curve = all("⠀" <= c <= "⣿" or c in DECORATION for c in text)
+        if (ratio := contrast(ink, ground)) < (3.0 if curve else 4.5):
+            found.append(f"{ratio:.2f}: {text!r} {ink.hex} on {ground.hex}")
+    return sorted(set(found))

@@ -1,0 +1,116 @@
+"""Colours that can be read in every theme, light ones too. Pure.
+
+A theme says what its colours are, not on what they can be read: its dimmed text may be chosen
+against the ground at hand, which a single styled word does not know, and the fill under a cursor
+may be as dark as the text on it. So the colours that text and its grounds have here are worked
+out once a theme: each text colour is moved towards black or white until it has `LEAST` contrast
+on every ground that we put it on.
+
+Contrast is WCAG 2's: (L1 + 0.05) / (L2 + 0.05) of the relative luminances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from textual.color import BLACK, WHITE, Color
+
+LEAST = 4.5
+"""What WCAG 2.2 asks of text (1.4.3, AA)."""
+GRAPHIC = 3.0
+"""What it asks of lines and marks (1.4.11)."""
+_ROOM = 0.1
+"""Colours are rounded to 8 bits on their way."""
+_WORDS = ("primary", "secondary", "warning", "error", "success", "accent")
+
+
+def legible(said: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, str]:
+    """CSS variables to lay over those of a theme (`said`), ours among them:
+
+    `cursor`, `cursor-blurred`: the ground of the row that the cursor is on; `cursor-style`: its
+    text style. `faint`: lines that are not text. `frame`, `frame-focus`: borders.
+    """
+    return _of_terminal(dark) if ansi else _of_theme(said, dark)
+
+
+def contrast(one: Color, other: Color) -> float:
+    """From 1 (the same) to 21 (black and white)."""
+    a, b = sorted((_luminance(one), _luminance(other)))
+    return (b + 0.05) / (a + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    r, g, b = ((v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4)
+               for v in color.normalized)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def _of_theme(said: Mapping[str, str], dark: bool) -> dict[str, str]:
+    background, surface, panel = (_opaque(said[n]) for n in ("background", "surface", "panel"))
+    primary = _opaque(said["primary"])
+    ink = _opaque(said["foreground"])
+    far = WHITE if dark else BLACK
+    cursor = background.blend(apart(primary, (background,), far, GRAPHIC), 0.18)
+    blurred = background.blend(ink, 0.1)
+    boost = Color.parse(said["boost"])
+    grounds = (background, surface, panel, cursor, blurred, background + boost, surface + boost,
+               _opaque(said.get("surface-active", said["surface"])))
+    fills = {f"{name}-muted": background.blend(_opaque(said[name]), 0.18) for name in _WORDS}
+    ink = apart(ink, (*grounds, *fills.values()), far, LEAST)
+    out = {"foreground": ink, "cursor": cursor, "cursor-blurred": blurred,
+           "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC),
+           "frame": background.blend(ink, 0.35),
+           "text-muted": apart(background.blend(ink, 0.6), (*grounds, *fills.values()), far,
+                               LEAST), **fills}
+    if contrast(out["text-muted"], background) > contrast(ink, background):
+        out["text-muted"] = ink
+    for name in _WORDS:
+        out[f"text-{name}"] = apart(_opaque(said[name]), (*grounds, fills[f"{name}-muted"]), far,
+                                    LEAST)
+    out |= {"frame-focus": out["text-primary"], "text-disabled": out["text-muted"],
+            "block-cursor-background": cursor, "block-cursor-foreground": ink,
+            "block-cursor-blurred-background": blurred, "block-cursor-blurred-foreground": ink,
+            "block-hover-background": blurred,
+            "footer-background": panel, "footer-foreground": ink, "footer-item-background": panel,
+            "footer-key-foreground": out["text-primary"], "footer-key-background": panel,
+            "footer-description-foreground": ink, "footer-description-background": panel,
+            "button-foreground": ink,
+            "input-selection-background": cursor, "input-selection-foreground": ink}
+    return {name: color.hex for name, color in out.items()} | {"cursor-style": "none"}
+
+
+def _of_terminal(dark: bool) -> dict[str, str]:
+    """The terminal's own sixteen colours, of which nobody knows what they look like: the ones
+    that are far from a dark or a light ground nearly everywhere, no fills, and the cursor's row
+    reversed. (On xterm's white, green has 2.1 : 1; on its black, blue has 2.2 : 1.)"""
+    primary, warning, error, success = (
+        ("ansi_cyan", "ansi_yellow", "ansi_bright_red", "ansi_green") if dark else
+        ("ansi_blue", "ansi_magenta", "ansi_red", "ansi_blue"))
+    words = {"primary": primary, "secondary": primary, "accent": primary, "warning": warning,
+             "error": error, "success": success}
+    plain = "ansi_default"
+    out = {f"text-{name}": color for name, color in words.items()}
+    out |= words  # Textual's buttons take them bare
+    out |= {f"{name}-muted": plain for name in words}
+    return out | {
+        "text-muted": plain, "text-disabled": plain, "cursor": plain, "cursor-blurred": plain,
+        "cursor-style": "reverse", "faint": plain, "frame": plain, "frame-focus": primary,
+        "footer-key-foreground": primary,
+        "block-cursor-background": plain, "block-cursor-foreground": plain,
+        "block-cursor-text-style": "reverse", "input-selection-background": plain,
+        "input-selection-foreground": plain}
+
+
+def apart(color: Color, grounds: Iterable[Color], far: Color, least: float) -> Color:
+    """`color`, moved towards `far` by no more than it takes for this contrast on all `grounds`;
+    `far` itself where nothing else will do."""
+    grounds = tuple(grounds)
+    for step in range(41):
+        moved = color.blend(far, step / 40)
+        if all(contrast(moved, ground) >= least + _ROOM for ground in grounds):
+            return moved
+    return far
+
+
+def _opaque(text: str) -> Color:
+    return Color.parse(text).with_alpha(1.0)
