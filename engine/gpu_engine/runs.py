@@ -50,6 +50,7 @@ __all__ = [
     "StateName",
     "all_runs",
     "create",
+    "create_at",
     "dumps",
     "find",
     "home",
@@ -294,6 +295,18 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
             raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
         return run, fd
     raise UserError(f"{folder} is full")
+
+
+def create_at(path: Path, name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
+    """`create` at a place of one's own choosing. Raises UserError where something else is there."""
+    run, ours = Run(path), path.parent == runs_folder()
+    try:
+        private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
+        return run, making.make(path, name, spec_toml, {"id": run.id, "cwd": making.cwd()} | plan)
+    except OSError as err:
+        why = "something that is no run is there already" if err.errno in (
+            errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
+        raise UserError(f"{path}: can't make a run folder there: {why}") from None
 
 
 def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:

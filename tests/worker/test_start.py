@@ -9,10 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker.identity import Identity, first_host, identify
-from gpu_engine.worker.process_group import interface_to, missing, pack_first, unpack_first
+from gpu_engine.worker.process_group import (
+    Group,
+    PeerLost,
+    blame,
+    interface_to,
+    missing,
+    pack_first,
+    unpack_first,
+)
 
 from . import ranks
 from .conftest import TOY
@@ -23,18 +32,18 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 @pytest.mark.parametrize(("env", "who"), [
     ({}, Identity()),
     ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **AT},
-     Identity(3, 4, 1, 2, "10.0.0.1", 29500, "torchrun")),
+     Identity(3, 4, 1, 2, "10.0.0.1", 29500, "torchrun", 1, 2)),
     ({"SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4",
       "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_ID": "71",
       "SLURM_STEP_NODELIST": "gpu[03-04]"},
-     Identity(3, 4, 1, 2, "gpu03", 20071, "srun")),
+     Identity(3, 4, 1, 2, "gpu03", 20071, "srun", 1, 2)),
     # Inside an sbatch script but outside srun: alone.
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
     ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
       "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
      Identity(1, 2, 1, 2, "127.0.0.1", 29500, "mpirun")),
     ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", **AT},
-     Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun")),
+     Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun", 1, 2)),
 ])
 def test_rank_and_world_size_from_whoever_says_so(env: dict, who: Identity) -> None:
     assert identify(env) == who
@@ -106,6 +115,29 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
 
 
+@pytest.mark.parametrize(("kind", "text", "echo"), [
+    (RuntimeError, "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error "
+                   "[10.0.0.2]:6421: Connection reset by peer", True),
+    (dist.DistBackendError, "NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or "
+                            "there was a network error, ncclRemoteError", True),
+    (dist.DistNetworkError, "failed to recv, got 0 bytes", True),
+    (dist.DistStoreError, "wait timeout after 300000ms, keys: /pg/0", True),
+    # This rank's own, whoever says it and whatever it speaks of.
+    (dist.DistBackendError, "NCCL error: invalid usage, Duplicate GPU detected : rank 0 and "
+                            "rank 1 both on CUDA device 3000", False),
+    (dist.DistBackendError, "NCCL error: unhandled cuda error, ncclUnhandledCudaError", False),
+    (RuntimeError, "my_nccl_config: no such preset", False),
+    (RuntimeError, "DataLoader timed out after 10 seconds", False),
+    (OSError, "Broken pipe", False),
+])
+def test_what_is_another_ranks_fault_is_told_by_who_raised_it(kind: type, text: str, echo: bool
+                                                              ) -> None:
+    err = kind(text)
+    assert isinstance(blame(err, Group(Identity())), PeerLost) is echo
+    if not echo:
+        assert blame(err, Group(Identity())) is err
+
+
 def test_missing_ranks_are_named(make) -> None:
     run = make("run", world=3, size=24, parallel={"timeout": 2.0})
     with ranks.started(run, only=[0]) as first:
@@ -172,8 +204,10 @@ def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
         for p in started:
             p.kill()
     assert [p.returncode for p in started] == [0] * len(started), said
-    (run,) = (tmp_path / "home" / "runs").iterdir()
+    (run,) = (p for p in (tmp_path / "home" / "runs").iterdir() if not p.name.startswith("."))
     assert json.loads((run / "state.json").read_text())["state"] == "completed"
+    plan = json.loads((run / "plan.json").read_text())
+    assert [(r["rank"], r["local_rank"]) for r in plan["ranks"]] == [(0, 0), (1, 1)]
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "completed"
     assert (run / "checkpoints" / "step-00000004").is_dir()

@@ -25,6 +25,9 @@ class Identity:
     master_port: int | None = None
     source: str = "alone"
     """Who said so: arguments, torchrun, srun, mpirun or alone."""
+    node: int = 0
+    """Which machine this is."""
+    nodes: int = 1
 
 
 def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: int | None = None,
@@ -38,7 +41,7 @@ def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: in
     # An sbatch script's own shell has SLURM_PROCID too; only inside a step do ranks exist.
     elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-        who = _make(env, "srun", "SLURM_PROCID", size, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+        who = _make(env, "srun", "SLURM_PROCID", size, "SLURM_LOCALID", "")
     elif "OMPI_COMM_WORLD_RANK" in env:
         who = _make(env, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -68,15 +71,48 @@ def _make(env: Mapping[str, str], source: str, rank: str, size: str, local: str,
                         "don't name a rank among a number of ranks")
     addr, port = env.get("MASTER_ADDR"), _port(env)
     lr, lw = _number(env, local), _number(env, local_size)
-    lw = w if lw is None else lw
     if source == "srun":
+        lw = _slurm_local_size(env, w)
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST")
         addr = addr or (first_host(nodes) if nodes else None)
         # One port a job, the same on every node, without asking anybody.
         port = port or 20000 + (_number(env, "SLURM_JOB_ID") or 0) % 20000
     elif source == "mpirun" and lw == w:
         addr, port = addr or "127.0.0.1", port or 29500
-    return Identity(r, w, r % lw if lr is None else lr, lw, addr, port, source)
+    lw = max(w if lw is None else lw, 1)
+    node, nodes = _number(env, _NODE.get(source, ("", ""))[0]), None
+    if node is not None:
+        nodes = _number(env, _NODE[source][1])
+    return Identity(r, w, r % lw if lr is None else lr, lw, addr, port, source,
+                    r // lw if node is None else node, nodes or -(-w // lw))
+
+
+_NODE = {"torchrun": ("GROUP_RANK", "GROUP_WORLD_SIZE"),
+         "srun": ("SLURM_NODEID", "SLURM_STEP_NUM_NODES")}
+"""Where a launcher says which machine this is of how many."""
+
+
+def _slurm_local_size(env: Mapping[str, str], size: int) -> int | None:
+    """How many ranks of this step run on this machine. srun says it of all machines; what was
+    asked for with --ntasks-per-node is not always what came of it, and is not always said."""
+    node = _number(env, "SLURM_NODEID")
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        each = each_of(env.get(name, ""))
+        # The second is the job's: right for a step that is as large.
+        if sum(each) == size and (len(each) == 1 or node is not None) and (node or 0) < len(each):
+            return each[node or 0]
+    return _number(env, "SLURM_NTASKS_PER_NODE")
+
+
+def each_of(text: str) -> list[int]:
+    """Slurm's compressed counts: "2(x3),1" → [2, 2, 2, 1]; [] where it is something else."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
 
 
 def _from_arguments(env: Mapping[str, str], init_method: str | None, rank: int | None,
@@ -90,15 +126,14 @@ def _from_arguments(env: Mapping[str, str], init_method: str | None, rank: int |
         raise UserError(f"--rank {rank} --world-size {world_size}: the rank must be "
                         f"between 0 and {world_size - 1}")
     local = _number(env, "LOCAL_RANK")
-    local_size = _number(env, "LOCAL_WORLD_SIZE")
-    return Identity(rank, world_size, rank if local is None else local,
-                    world_size if local_size is None else local_size,
-                    url.hostname, url.port, "arguments")
+    local_size = max(_number(env, "LOCAL_WORLD_SIZE") or world_size, 1)
+    return Identity(rank, world_size, rank if local is None else local, local_size, url.hostname,
+                    url.port, "arguments", rank // local_size, -(-world_size // local_size))
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name)
-    # Slurm writes "4(x2)" for the same figure on several nodes.
+    # Slurm may write "4(x2)" for the same figure on several nodes.
     match = re.match(r"\d+", text) if text else None
     return int(match[0]) if match else None
 

@@ -3,19 +3,24 @@ with `--init-method tcp://host:port --rank R --world-size W`.
 
     torchrun --nproc-per-node 2 -m gpu_engine.worker ddp --set batch.size=64
 
-Where each rank runs and how many there are is the launcher's business; the preset says the
-rest. Here gpu_engine is installed, so its presets, plan and run folders are used, and the panel
-can follow the run.
+Started once more by torchrun or Slurm, the ranks go on in the run folder that they had (`again`);
+a rank that was asked to stop exits with 75. Where each rank runs and how many there are is the
+launcher's business; the preset says the rest. Here gpu_engine is installed, so its presets, plan
+and run folders are used, and the panel can follow the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import MutableMapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,72 +31,139 @@ from gpu_engine.arithmetic import batch_of, learning_rate, nearest_batches
 from gpu_engine.errors import UserError
 from gpu_engine.files import write_json
 from gpu_engine.spec import RunSpec, apply_sets, from_dict, to_dict, to_toml
+from gpu_engine.worker import again
 from gpu_engine.worker.identity import Identity, identify
 from gpu_engine.worker.job import Job, from_plan
 from gpu_engine.worker.process_group import Group, join
+
+EXIT_STOPPED = os.EX_TEMPFAIL
+"""What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""
+
+
+class Stopped(Exception):
+    """These ranks were asked to stop in the attempt before; they are not to go on."""
 
 
 class Plain:
     """One rank's job and its place among the ranks, and the run folder that rank 0 keeps."""
 
     def __init__(self, args: argparse.Namespace, env: MutableMapping[str, str]) -> None:
-        """Meet the other ranks and agree on a run folder. Raises UserError."""
+        """Meet the other ranks and agree on a run folder: the one that these ranks had before,
+        where they are started again. Raises UserError."""
         spec = read_spec(args.preset, args.sets)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
         plan = resolve(spec, who, devices_here(spec, who))
-        self._state: runs.State | None = None
-        self._run: runs.Run | None = None
         if plan["backend"] != "none" and who.master_addr is None:
-            who = Identity(who.rank, who.world_size, who.local_rank, who.local_world_size,
-                           "127.0.0.1", 0, who.source)
+            who = replace(who, master_addr="127.0.0.1", master_port=0)
         first = torch.device(plan["ranks"][0]["devices"][0]["torch"])
         if first.type == "cuda":
             torch.cuda.set_device(first)
+        self._state: runs.State | None = None
+        self._run: runs.Run | None = None
+        self._who, self._plan, self._spec = who, plan, spec
+        self._launcher = again.Launcher.of(env, to_toml(spec))
+        self._named = again.named(args.folder) if args.folder else None
         self.group: Group = join(who, plan["backend"], spec.parallel.timeout, nodes=plan["nodes"],
                                  device=first)
-        self.job: Job = from_plan(plan, self._folder(spec, plan, who), who)
+        path, attempt = self._folder()
+        env["GPU_PANEL_ATTEMPT"] = str(attempt)
+        self.job: Job = from_plan(plan, path, who, attempt)
 
-    def _folder(self, spec: RunSpec, plan: dict[str, Any], who: Identity) -> Path:
-        """The same run folder for all ranks; on another machine one of the same name."""
-        shown = ""
-        if who.rank == 0:
-            # The lock is held as long as this process lives.
-            self._run, self._lock = runs.create(spec.name, to_toml(spec), _of_node(plan))
-            now = time.time()
-            self._state = runs.State(
-                "running", self._run.id, spec.name, now, started=now, pid=os.getpid(),
-                ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
-                reason=f"started by {who.source}, not by gpu-panel")
-            self._run.write_state(self._state)
-            shown = str(self._run.path)
-        path = Path(self.group.from_first(shown))
-        if not (path / "plan.json").exists():
-            path = runs.private_folder(runs.runs_folder()) / path.name
+    def _folder(self) -> tuple[Path, int]:
+        """The same run folder for all ranks, on another machine one of the same name; and which
+        attempt this is."""
+        before = self._named if self._named and (self._named / "plan.json").exists() else \
+            None if self._named else self._launcher.before()
+        found = self.group.gather_bytes(json.dumps({
+            "host": socket.gethostname(), "run": before and str(before),
+            "newest": again.newest_step(before), "rank": self._plan["ranks"][0]}).encode())
+        told: dict[str, Any] = {}
+        if self._who.rank == 0:
+            try:
+                told = self._open([json.loads(f) for f in found])
+            except UserError as err:
+                told = {"problem": str(err)}
+        told = json.loads(self.group.from_first(json.dumps(told)))
+        if "problem" in told:
+            raise UserError(told["problem"])
+        if "stopped" in told:
+            raise Stopped
+        path = Path(told["run"])
+        if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
+            path = self._named or runs.private_folder(runs.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(path / "plan.json", plan)
-        return path
+            write_json(path / "plan.json", self._plan)
+        if self._who.local_rank == 0:
+            self._launcher.remember(path)
+        return path, told["attempt"]
 
-    def ended(self, outcome: str) -> None:
-        """Write down how it ended: rank 0 does what a supervisor would."""
-        if self._run is None or self._state is None:
-            return
-        from dataclasses import replace
+    def _open(self, found: list[dict[str, Any]]) -> dict[str, Any]:
+        """Rank 0 makes the run folder or opens it again. `found`: what each rank has of it.
+        Raises UserError."""
+        path = next((p for f in found if f["run"] and (p := Path(f["run"], "plan.json")).exists()),
+                    None)
+        path, newest = path and path.parent, again.newest_step(path and path.parent)
+        elsewhere = max(found, key=lambda f: f["newest"])
+        if elsewhere["newest"] > newest:
+            raise UserError(
+                f"this run's newest checkpoint (step {elsewhere['newest']:,}) is on "
+                f"{elsewhere['host']} in {elsewhere['run']}, but rank 0 is on {found[0]['host']} "
+                "now; put GPU_PANEL_HOME on a disk that all machines share, or say where with "
+                "--folder")
+        if path is not None and self._launcher.made(path) and _was_stopped(runs.Run(path)):
+            return {"stopped": True}  # torchrun takes 75 for a failure, and starts us again
+        plan = self._plan | {"ranks": [
+            f["rank"] for f in found if f["rank"]["node"] == self._who.node]}
+        spec = self._spec
+        if path is None and self._launcher.requeued and not self._named:
+            plan["warnings"] = [
+                f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
+                f"found below {runs.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
+                "all machines share, or name the folder with --folder"]
+            sys.stderr.write(plan["warnings"][0] + "\n")
+        # The lock is held as long as this process lives.
+        self._run, self._lock, number, before = again.open_run(
+            path or self._named, path is not None, spec.name, to_toml(spec), plan)
+        now = time.time()
+        source = self._who.source
+        self._state = runs.State(
+            "running", self._run.id, spec.name, self._run.state().created, started=now,
+            pid=os.getpid(), ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
+            reason=f"started by {source}, not by gpu-panel", attempt=number,
+            attempts=(*before, runs.AttemptRecord(number, now)))
+        self._run.write_state(self._state)
+        if path is not None:
+            where = f"from step {newest:,}" if newest >= 0 else "without a checkpoint"
+            sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, {where}\n")
+        return {"run": str(self._run.path), "attempt": number}
 
-        self._run.write_state(replace(self._state, state=outcome, ended=time.time(),
-                                      exit_code=runs.EXIT_CODES[outcome]))
+    def ended(self, outcome: str, trained: bool) -> None:
+        """Write down how it ended: rank 0 does what a supervisor would. The others stay until it
+        has, where they `trained`: many a launcher ends all ranks when the first has left."""
+        if self._run is not None and self._state is not None:
+            self._write_end(outcome, trained)
+        if trained and outcome != "failed":
+            with contextlib.suppress(RuntimeError):
+                self.group.from_first("")
+
+    def _write_end(self, outcome: str, trained: bool) -> None:
+        now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
+        *before, last = self._state.attempts
+        self._run.write_state(replace(
+            self._state, state=outcome, ended=now, exit_code=runs.EXIT_CODES[outcome],
+            attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why))))
 
 
-def _of_node(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with all ranks of this machine, for whoever shows the run."""
-    mine = plan["ranks"][0]
-    first = mine["rank"] - mine["local_rank"]
-    ranks = []
-    for local in range(plan["local_world_size"]):
-        devices = [d | {"label": d["label"].replace(str(mine["local_rank"]), str(local))}
-                   for d in mine["devices"]] if local != mine["local_rank"] else mine["devices"]
-        ranks.append(mine | {"rank": first + local, "local_rank": local, "devices": devices})
-    return plan | {"ranks": ranks}
+_TOO_EARLY = "asked to stop before it trained"
+
+
+def _was_stopped(run: runs.Run) -> bool:
+    """Whether its ranks agreed to stop. Before training, torchrun asks them one by one when
+    another has failed."""
+    state = run.state()
+    return state.state == "stopped" and bool(state.attempts) \
+        and state.attempts[-1].reason != _TOO_EARLY
 
 
 def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
@@ -146,19 +218,17 @@ def resolve(spec: RunSpec, who: Identity, devices: list[dict[str, Any]]) -> dict
                         f"{spec.batch.accumulate}; {near[0]} or {near[1]} would")
     backend = spec.parallel.backend if spec.parallel.backend != "auto" else (
         "gloo" if cpu else "nccl")
-    from dataclasses import asdict
-
     local = max(who.local_world_size, 1)
     return {
         "version": 1, "name": spec.name, "mode": mode,
         "backend": backend if mode in ("ddp", "multinode") else "none",
         "device_type": "cpu" if cpu else "cuda", "world_size": who.world_size,
-        "local_world_size": local, "nodes": -(-who.world_size // local),
-        "node_rank": who.rank // local, "replicas": replicas,
+        "local_world_size": local, "nodes": who.nodes, "node_rank": who.node,
+        "replicas": replicas,
         "master_addr": who.master_addr, "master_port": who.master_port,
         "unit": "slot" if cpu else "GPU", "batch": asdict(batch),
         "lr": asdict(learning_rate(spec, batch.global_size)),
-        "ranks": [{"rank": who.rank, "local_rank": who.local_rank, "node": who.rank // local,
+        "ranks": [{"rank": who.rank, "local_rank": who.local_rank, "node": who.node,
                    "devices": devices}],
         "processes": [], "lines": [shlex.join(sys.orig_argv)], "warnings": [],
         "spec": to_dict(spec)}

@@ -12,6 +12,7 @@ import fcntl
 import json
 import math
 import os
+import secrets
 import socket
 import struct
 import time
@@ -232,14 +233,14 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
         return Group(who)
     wait = timedelta(seconds=timeout)
     several = nodes > 1 or who.local_world_size < who.world_size
-    if several and "GLOO_SOCKET_IFNAME" not in os.environ:
-        # Otherwise gloo asks what the host name resolves to: on Debian, 127.0.1.1.
-        name = interface_to(who.master_addr or "127.0.0.1")
-        if name:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
     store = _store(who, wait)
+    if _agents_store():
+        store = _this_time(store, who, timeout)
+    if several:
+        store.set(f"gpu-panel/sees/{who.rank}", address_of(who.master_addr) or "")
     _roll_call(store, who, timeout)
+    if several and "GLOO_SOCKET_IFNAME" not in os.environ:
+        _name_interface(store, who)
     bound = device if backend == "nccl" else None
     try:
         dist.init_process_group(backend, store=dist.PrefixStore("pg", store), rank=who.rank,
@@ -249,6 +250,31 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
         raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "
                          f"connect over {backend}: {first_line(err)}") from err
     return Group(who, store, control, timeout)
+
+
+def address_of(host: str | None) -> str | None:
+    """The numeric address that `host` means to this machine; None where it means this machine
+    itself (Debian gives a machine's own name 127.0.1.1) or nothing."""
+    try:
+        found = socket.getaddrinfo(host or "", 9, type=socket.SOCK_DGRAM)[0][4][0]
+    except OSError:
+        return None
+    return None if found.startswith("127.") or found == "::1" else str(found)
+
+
+def _name_interface(store: dist.Store, who: Identity) -> None:
+    """Tell gloo and NCCL which interface leads to the other machines. Gloo would ask what the host
+    name resolves to: on Debian 127.0.1.1, which the others can't reach. Where the meeting point is
+    that to us, too, it is our own name, and the others know the address behind it."""
+    at = address_of(who.master_addr)
+    if at is None:
+        keys = [f"gpu-panel/sees/{r}" for r in range(who.world_size)]
+        at = next((seen.decode() for seen in store.multi_get(keys) if seen), None)
+    # Nobody sees another: all ranks are on this machine, though it is called several.
+    name = interface_to(at or "127.0.0.1")
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
 
 
 def interface_to(address: str) -> str | None:
@@ -273,7 +299,7 @@ def interface_to(address: str) -> str | None:
 
 def blame(err: BaseException, group: Group) -> BaseException:
     """`err`, or the failure of another rank that it's only an echo of."""
-    if isinstance(err, RuntimeError) and _is_connection(err):
+    if _is_connection(err):
         for _ in range(10):
             word = group.failure()
             if word:
@@ -295,20 +321,65 @@ def first_line(err: BaseException) -> str:
     return text.splitlines()[0].partition(". This is typically")[0] if text else type(err).__name__
 
 
+_OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
+        "out of memory")
+"""What NCCL says where the fault is this rank's, though it comes as its backend's error."""
+
+
 def _is_connection(err: BaseException) -> bool:
+    """Whether it is what gloo, NCCL or the store raise when another rank is gone. By who raised
+    it: a task's own errors may speak of NCCL or of a read that timed out, too."""
     text = str(err).lower()
-    return any(sign in text for sign in (
-        "connection closed by peer", "connection reset", "broken pipe", "connection refused",
-        "timed out waiting", "read error", "write error", "gloo/transport", "nccl",
-        "application timeout caused pair closure", "timed out after"))
+    if isinstance(err, dist.DistError):
+        return not any(sign in text for sign in _OWN)
+    return isinstance(err, RuntimeError) and "gloo/" in text  # the source file it comes from
+
+
+def _agents_store() -> bool:
+    """Whether torchrun's agent listens on the port; a rank that did too would wait for ever."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _this_time(store: dist.Store, who: Identity, timeout: float) -> dist.Store:
+    """A part of torchrun's store for these processes alone: it holds what the ranks of earlier
+    attempts said, and their agents may count attempts differently. Rank 0 answers each rank's
+    greeting, a number nobody else has, with the number of this time. Raises CannotMeet."""
+    hello, answer = "gpu-panel/hello/{}", "gpu-panel/answer/{}"
+    others, deadline, pause = range(1, who.world_size), time.monotonic() + timeout, 0.005
+    if who.rank == 0:
+        number = store.add("gpu-panel/times", 1)
+        this = dist.PrefixStore(f"gpu-panel/{number}", store)
+        answered: dict[int, bytes] = {}
+        while others and time.monotonic() < deadline \
+                and not this.check([f"gpu-panel/here/{r}" for r in others]):
+            for rank in others:
+                if not store.check([hello.format(rank)]):
+                    continue
+                word = store.get(hello.format(rank))
+                if answered.get(rank) != word:  # else it is answered, or is of an earlier attempt
+                    answered[rank] = word
+                    store.set(answer.format(rank), f"{word.decode()} {number}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return this  # the roll call names those that did not come
+    word = secrets.token_hex(8)
+    store.set(hello.format(who.rank), word)
+    while time.monotonic() < deadline:
+        if store.check([answer.format(who.rank)]):
+            got, _, number = store.get(answer.format(who.rank)).decode().partition(" ")
+            if got == word:
+                return dist.PrefixStore(f"gpu-panel/{number}", store)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+    raise CannotMeet(f"rank 0 of {who.world_size} did not come to {who.master_addr}:"
+                     f"{who.master_port} within {timeout:g} s")
 
 
 def _store(who: Identity, wait: timedelta) -> dist.Store:
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # torchrun's agent listens on the port; a rank that did too would wait for ever.
+    if _agents_store():
         store, _, _ = next(iter(dist.rendezvous("env://", who.rank, who.world_size)))
         store.set_timeout(wait)
-        return dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        return store
     addr, port = who.master_addr, who.master_port
     if addr is None or port is None:
         raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")

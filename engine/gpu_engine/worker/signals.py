@@ -38,7 +38,9 @@ class Signals:
             signal.signal(number, self._ask)
 
     def arrived(self) -> bool:
-        """Whether a request came since the last call. Any thread."""
+        """Whether a request came. Any thread."""
+        if self.asked is not None:
+            return True
         try:
             data = os.read(self._read, 4096)
         except OSError:

@@ -29,7 +29,8 @@ _INIT_GRACE = 1.0
 
 
 def main(argv: list[str], env: MutableMapping[str, str]) -> int:
-    """Run one rank. 0: completed or stopped; 1: failed; 2: what was asked for does not fit."""
+    """Run one rank. 0: completed, or stopped below a supervisor; 1: failed; 2: what was asked for
+    does not fit; 75: stopped, to be started again, where no supervisor is there to tell."""
     args = _arguments(argv)
     signals = Signals()
     signals.install()
@@ -50,21 +51,39 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
 def _plain(args: argparse.Namespace, env: MutableMapping[str, str], signals: Signals) -> int:
     """Without a run folder made by somebody else: see `plain`."""
     warm = warm_up()
-    from gpu_engine.worker.plain import Plain
+    from gpu_engine.worker.plain import EXIT_STOPPED, Plain, Stopped
 
+    met = threading.Event()
+    threading.Thread(target=_leave_if_asked, args=(signals, met, EXIT_STOPPED), daemon=True).start()
     try:
         plain = Plain(args, env)
+    except Stopped:
+        sys.stdout.write("stopped in the attempt before: not started again\n")
+        return EXIT_STOPPED
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2
-    return _rank(plain.job, signals, args.check, plain.group, warm, plain.ended)
+    finally:
+        met.set()
+    return _rank(plain.job, signals, args.check, plain.group, warm, plain.ended, EXIT_STOPPED)
+
+
+def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
+    """End a rank that is asked to stop while it waits for others that don't come."""
+    while not met.wait(0.2):
+        if signals.arrived():
+            if not met.wait(_INIT_GRACE):
+                os._exit(code)
+            return
 
 
 def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
           warm: threading.Thread | None = None,
-          ended: Callable[[str], None] = lambda outcome: None) -> int:
-    """Train or check as `job` says, and leave nothing open."""
-    rec = begin(job, signals)
+          ended: Callable[[str, bool], None] = lambda outcome, trained: None,
+          stopped: int = 0) -> int:
+    """Train or check as `job` says, and leave nothing open. `stopped`: the exit status of a rank
+    that was asked to stop."""
+    rec = begin(job, signals, lambda: ended("stopped", False), stopped)
     began = time.monotonic()
     place = Place(group)
     try:
@@ -79,16 +98,17 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     rec.write("end", outcome=outcome, steps=rec.step_now,
               seconds=round(time.monotonic() - began, 3))
     rec.close()
-    ended(outcome)
+    ended(outcome, rec.training)
+    status = {"failed": 1, "stopped": stopped}.get(outcome, 0)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     if outcome == "failed" or not rec.training:
         # Peers may wait in a collective, and leaving the group in good order would join them.
         sys.stderr.flush()
-        os._exit(1 if outcome == "failed" else 0)
+        os._exit(status)
     if place.group is not None:
         place.group.close()
-    return 0
+    return status
 
 
 @dataclass
@@ -98,7 +118,8 @@ class Place:
     group: Group | None = None
 
 
-def begin(job: Job, signals: Signals) -> Recorder:
+def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,
+          stopped: int = 0) -> Recorder:
     """Keep to the rank's cores and open its record: before torch is imported, so that a rank is
     seen from its first moment."""
     if job.cores:
@@ -114,7 +135,7 @@ def begin(job: Job, signals: Signals) -> Recorder:
     rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.node, pid=os.getpid(),
               started=procs.start_ticks(os.getpid()), device=list(job.labels),
               world_size=who.world_size, attempt=job.attempt)
-    rec.watch = _Watch(rec, signals)
+    rec.watch = _Watch(rec, signals, leaving, stopped)
     rec.begin()
     return rec
 
@@ -123,8 +144,10 @@ class _Watch:
     """Sees a request to stop while the main thread waits inside a call, as when it waits for
     ranks that don't come: there's nothing to save yet, so the rank just ends."""
 
-    def __init__(self, rec: Recorder, signals: Signals) -> None:
+    def __init__(self, rec: Recorder, signals: Signals, leaving: Callable[[], None],
+                 status: int) -> None:
         self._rec, self._signals = rec, signals
+        self._leaving, self._status = leaving, status
         self._since: float | None = None
         self._began = time.monotonic()
 
@@ -137,7 +160,8 @@ class _Watch:
             self._rec.phase = "done"
             self._rec.write("end", outcome="stopped", steps=self._rec.step_now,
                             seconds=round(time.monotonic() - self._began, 3))
-            os._exit(0)
+            self._leaving()
+            os._exit(self._status)
 
 
 def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
@@ -207,6 +231,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
                         help="try the connection between the ranks instead of training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
                         help="change a key of the preset")
+    parser.add_argument("--folder", metavar="NAME|PATH",
+                        help="the run folder, to go on there from its newest checkpoint if there "
+                             "is one: a name among the runs, or a path")
     parser.add_argument("--init-method", metavar="tcp://HOST:PORT",
                         help="where the ranks meet, with --rank and --world-size")
     parser.add_argument("--rank", type=int)
@@ -214,6 +241,6 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.run is None and args.preset is None and not args.sets:
         parser.error("give --run RUN, or a preset, or --set KEY=VALUE")
-    if args.run is not None and (args.preset or args.sets):
-        parser.error("a run folder's plan is final: --run goes without a preset and --set")
+    if args.run is not None and (args.preset or args.sets or args.folder):
+        parser.error("a run folder's plan is final: --run goes without a preset, --set, --folder")
     return args

@@ -1,0 +1,332 @@
+"""Ranks that their launcher starts once more go on in the run that they had, without a panel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.worker import again
+from gpu_engine.worker.identity import Identity, each_of, identify
+
+from . import ranks
+from .conftest import TOY, recorded
+
+STOPPED = 75
+
+
+def words(*more: str, steps: int = 12, **params: object) -> list[str]:
+    """The trainer's arguments for the toy task."""
+    keys = {"task.use": TOY, "batch.size": 24, "train.steps": steps, "train.checkpoint_every": 3,
+            "train.workers": 0, "parallel.mode": "ddp", "devices.ids": "cpu:0",
+            "parallel.timeout": 60} | {f"task.params.{k}": v for k, v in params.items()}
+    return [w for k, v in keys.items() for w in ("--set", f"{k}={v}")] + list(more)
+
+
+def bare(home: Path, **more: str) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items()
+           if k not in ("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "GPU_PANEL_ATTEMPT")}
+    return env | {"GPU_PANEL_HOME": str(home), "OMP_NUM_THREADS": "1"} | more
+
+
+def state(run: Path) -> dict:
+    return json.loads((run / "state.json").read_text())
+
+
+def runs_of(home: Path) -> list[Path]:
+    return sorted((p for p in (home / "runs").iterdir() if not p.name.startswith(".")),
+                  key=lambda p: state(p)["created"])
+
+
+# --- Slurm -------------------------------------------------------------------------------------
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., list[ranks.Forked]]]:
+    """Start the two ranks of a step of Slurm job 71, requeued so many times."""
+    started: list[ranks.Forked] = []
+
+    def start(requeued: int, *arguments: str, job: str = "71") -> list[ranks.Forked]:
+        port = str(ranks.free_port())
+        found = []
+        for rank in range(2):
+            env = bare(tmp_path / "home", SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank),
+                       SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="2", SLURM_JOB_ID=job,
+                       SLURM_STEP_NODELIST="localhost", SLURM_NODEID="0", MASTER_PORT=port,
+                       SLURM_STEP_TASKS_PER_NODE="2", SLURM_STEP_NUM_NODES="1")
+            if requeued:
+                env["SLURM_RESTART_COUNT"] = str(requeued)
+            found.append(ranks.zygote().start(list(arguments), env, tmp_path / f"{rank}.log"))
+        started.extend(found)
+        return found
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def steps(run: Path, rank: int = 0) -> int:
+    return max((e["step"] for e in ranks.read(run, rank, "step")), default=0)
+
+
+def until(condition: Callable[[], object], processes: list[ranks.Forked]) -> None:
+    from ..conftest import wait_for
+
+    wait_for(lambda: condition() or any(p.poll() is not None for p in processes), 60)
+    assert condition()
+
+
+def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> None:
+    home, line = tmp_path / "home", words(steps=400, pause=0.01)
+    first = job(0, *line)
+    until(lambda: (home / "runs").exists() and runs_of(home) and steps(runs_of(home)[0]) > 5, first)
+    first[1].send_signal(signal.SIGUSR1)  # Slurm's warning, at one rank
+    assert [p.wait() for p in first] == [STOPPED, STOPPED]
+    (run,) = runs_of(home)
+    told = state(run)
+    assert (told["state"], told["exit_code"], told["attempt"]) == ("stopped", 130, 1)
+    reached = steps(run)
+    assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
+
+    assert [p.wait(60) for p in job(1, *line)] == [0, 0]
+    assert runs_of(home) == [run]
+    told = state(run)
+    assert (told["state"], told["attempt"]) == ("completed", 2)
+    assert [a["outcome"] for a in told["attempts"]] == ["stopped", "completed"]
+    for rank in range(2):
+        assert [e["attempt"] for e in ranks.read(run, rank, "start")] == [1, 2]
+        schedules = ranks.read(run, rank, "schedule")
+        assert [e["first_step"] for e in schedules] == [0, reached]
+        assert steps(run, rank) == 400
+    assert f"goes on as attempt 2, from step {reached}" in (tmp_path / "0.log").read_text()
+
+
+def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for requeued, line in ((0, words(steps=3)), (0, words(steps=3)), (1, words(steps=4))):
+        assert [p.wait(60) for p in job(requeued, *line)] == [0, 0]
+    found = runs_of(home)  # twice the same in one job is two runs; another spec is another run
+    assert [state(r)["attempt"] for r in found] == [1, 1, 1]
+    assert "starts afresh" in (tmp_path / "0.log").read_text()
+    warnings = json.loads((found[-1] / "plan.json").read_text())["warnings"]
+    assert "Slurm has requeued this job (1)" in warnings[0]
+    assert [p.wait(60) for p in job(1, *words(steps=3))] == [0, 0]
+    assert [state(r)["attempt"] for r in runs_of(home)] == [1, 2, 1]
+
+
+def test_a_folder_by_name_is_gone_on_in(job, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    place = tmp_path / "deep" / "here"
+    for folder, path in (("my-run", home / "runs" / "my-run"), (str(place), place)):
+        for attempt, count in ((1, 3), (2, 5)):
+            line = words("--folder", folder, steps=count)
+            assert [p.wait(60) for p in job(0, *line, job=f"{attempt}")] == [0, 0]
+            assert (state(path)["attempt"], steps(path)) == (attempt, count)
+    assert [p.name for p in (home / "runs").iterdir() if p.is_dir()
+            and not p.name.startswith(".")] == ["my-run"]
+
+
+@pytest.mark.parametrize(("folder", "says"), [
+    ("a b", "expected a name"), ("../x/file/y", "can't make a run folder there"),
+    ("./full", "something that is no run is there already")])
+def test_a_folder_that_is_none_is_refused(job, tmp_path: Path, monkeypatch, folder: str,
+                                          says: str) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    if folder.startswith("."):
+        folder = str(tmp_path / folder.removeprefix(".").removeprefix("/").removeprefix("./"))
+    assert [p.wait(60) for p in job(0, *words("--folder", folder))] == [2, 2]
+    assert says in (tmp_path / "1.log").read_text()
+    assert (tmp_path / "full" / "thesis.tex").exists()
+
+
+def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) -> None:
+    env = bare(tmp_path / "home", RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2",
+               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ranks.free_port()))
+    alone = ranks.zygote().start(words(), env, tmp_path / "log")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            alone.wait(1.5)
+        alone.send_signal(signal.SIGTERM)
+        assert alone.wait(20) == STOPPED
+    finally:
+        alone.kill()
+
+
+# --- who and where -----------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "each"), [
+    ("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", []), ("x", [])])
+def test_slurms_counts_of_each_machine(text: str, each: list[int]) -> None:
+    assert each_of(text) == each
+
+
+@pytest.mark.parametrize(("rank", "local", "node", "size"), [
+    (0, 0, 0, 2), (3, 1, 1, 2), (4, 0, 2, 1)])
+def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: int, size: int
+                                                  ) -> None:
+    env = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "5",
+           "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": "3",
+           "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "71",
+           "SLURM_STEP_NODELIST": "gpu[03-05]"}
+    assert identify(env) == Identity(rank, 5, local, size, "gpu03", 20071, "srun", node, 3)
+    # What was asked for counts less than what came of it.
+    assert identify(env | {"SLURM_NTASKS_PER_NODE": "2"}).local_world_size == size
+
+
+def test_a_note_of_another_torchrun_is_none(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
+    run = tmp_path / "runs" / "ab"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text("{}")
+    env = {"TORCHELASTIC_RUN_ID": "none"}
+    mine = again.Launcher.of(env, "spec")
+    assert mine.before() is None
+    mine.remember(run)
+    assert again.Launcher.of(env, "spec").before() == run
+    assert again.Launcher.of(env, "another spec").before() is None
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert again.Launcher.of(env, "spec").before() is None
+
+
+# --- torchrun ----------------------------------------------------------------------------------
+
+def torchrun(*options: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "gpu_engine.worker"]
+
+
+def test_torchruns_restart_goes_on_from_the_newest_checkpoint(make, tmp_path: Path) -> None:
+    whole = ranks.train(make("whole", world=2, size=24, train={"steps": 12}))
+    record = tmp_path / "again" / "record"
+    record.mkdir(parents=True)
+    done = subprocess.run(
+        [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2"),
+         *words(record=record, die_at=8, rank=1), "--set", "train.lr=0.01"],
+        env=bare(tmp_path / "home"), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = runs_of(tmp_path / "home")
+    told = state(run)
+    assert (told["state"], told["attempt"]) == ("completed", 2)
+    for rank in range(2):
+        assert ranks.read(run, rank, "end")[-1]["steps"] == 12
+        # Rank 1 was killed in its eighth pass: from the checkpoint of the sixth on, bit for bit.
+        assert recorded(tmp_path / "again", rank, 2) == recorded(whole, rank)[6:]
+
+
+def test_a_failure_before_training_is_tried_again(tmp_path: Path) -> None:
+    """torchrun asks the other rank to end: that is no stop that anybody wanted."""
+    task = tmp_path / "late.py"
+    task.write_text(
+        "import os, time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n"
+        "from torch import nn\nimport torch\n\n@dataclass\nclass Late(Task):\n"
+        "    def model(self):\n        return nn.Linear(1, 1)\n"
+        "    def loss(self, model, batch):\n        return model(batch[0]).square().mean()\n"
+        "    def train_data(self):\n"
+        "        if os.environ['GPU_PANEL_ATTEMPT'] == '1':\n"
+        "            if os.environ['RANK'] == '1':\n"
+        "                raise OSError('the disk is not mounted yet')\n"
+        "            time.sleep(60)\n"
+        "        return torch.utils.data.TensorDataset(torch.ones(48, 1))\n")
+    done = subprocess.run(
+        [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
+         *words("--set", f"task.use={task}:Late", steps=2)], env=bare(tmp_path / "home"),
+        capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = runs_of(tmp_path / "home")
+    assert [a["outcome"] for a in state(run)["attempts"]] == ["stopped", "completed"]
+
+
+def test_torchrun_does_not_restart_what_was_asked_to_stop(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with (tmp_path / "log").open("w") as log:
+        agent = subprocess.Popen(
+            [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
+             *words(steps=4000, pause=0.01)], env=bare(home), stdout=log, stderr=log)
+        try:
+            until(lambda: (home / "runs").exists() and runs_of(home)
+                  and steps(runs_of(home)[0]) > 2, [agent])
+            (run,) = runs_of(home)
+            os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
+            assert agent.wait(60) == 1  # torchrun has no other word for it
+        finally:
+            agent.kill()
+    assert (state(run)["state"], state(run)["attempt"]) == ("stopped", 1)
+    assert runs_of(home) == [run]
+    assert "not started again" in (tmp_path / "log").read_text()
+
+
+# --- several machines --------------------------------------------------------------------------
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
+    """Two machines, 10.78.0.1 and 10.78.0.2, that know each other by name, and themselves as
+    Debian does. Gives the words that put a command on one of them."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("needs root, iproute2 and unshare")
+    names = [f"gpuagain{os.getpid()}{i}" for i in (0, 1)]
+
+    def ip(*line: str) -> None:
+        subprocess.run(["ip", *line], check=True, capture_output=True)
+
+    def on(node: int) -> list[str]:
+        hosts = tmp_path / f"hosts{node}"
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(
+            f"{'127.0.1.1' if i == node else f'10.78.0.{i + 1}'} node{i}\n" for i in (0, 1)))
+        other = tmp_path / f"home{1 - node}"  # a disk of its own: the other's can't be seen
+        other.mkdir(exist_ok=True)
+        inside = (f"mount --bind {hosts} /etc/hosts && mount -t tmpfs none {other} && "
+                  f'hostname node{node} && exec "$@"')
+        return ["ip", "netns", "exec", names[node], "unshare", "--mount", "--uts", "sh", "-c",
+                inside, "sh"]
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", "ga0", "netns", names[0], "type", "veth", "peer", "name", "ga1",
+           "netns", names[1])
+        for i, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", f"ga{i}")
+            ip("-n", name, "link", "set", f"ga{i}", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield on
+    except subprocess.CalledProcessError as err:
+        pytest.skip(f"no network namespaces here: {err.stderr.decode().strip()}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.mark.root
+def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: Path) -> None:
+    """Each machine's own name means 127.0.1.1 to itself, and each has a disk of its own."""
+    nodes = []
+    for node in (0, 1):
+        line = [*machines(node), *torchrun(
+            "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}", "--master-addr=node0",
+            "--master-port=29533", "--max-restarts=2"),
+            *words(die_at=8, rank=1)]
+        nodes.append(subprocess.Popen(line, env=bare(tmp_path / f"home{node}"), text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    try:
+        said = [p.communicate(timeout=150)[0] for p in nodes]
+    finally:
+        for process in nodes:
+            process.kill()
+    assert [p.returncode for p in nodes] == [0, 0], "\n".join(said)
+    (run,), (there,) = (runs_of(tmp_path / "home0"),
+                        [p for p in (tmp_path / "home1" / "runs").iterdir()
+                         if not p.name.startswith(".")])
+    assert run.name == there.name
+    assert (state(run)["state"], state(run)["attempt"]) == ("completed", 2)
+    assert [e["first_step"] for e in ranks.read(run, 0, "schedule")] == [0, 6]
+    assert [e["attempt"] for e in ranks.read(there, 1, "start")] == [1, 2]
+    assert [e["node"] for e in ranks.read(there, 1, "start")] == [1, 1]
+    assert ranks.read(there, 1, "end")[-1]["steps"] == 12
