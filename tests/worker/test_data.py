@@ -169,25 +169,6 @@ def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
     assert len(numbers) == 8
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_iterable_data_ends_for_all_ranks_together(make, workers: int) -> None:
-    """94 examples for 3 ranks in batches of 4: 8, 7 and 7 whole ones, with two workers a rank
-    8, 8 and 6."""
-    run = make("run", {"stream": True, "examples": 94}, world=3, size=12,
-               train={"epochs": 2, "workers": workers})
-    ranks.train(run)
-    seen = [[n for _, b in recorded(run, r) for n in b] for r in range(3)]
-    steps = {len(recorded(run, r)) for r in range(3)}
-    assert steps == {2 * (6 if workers else 7)}
-    for part in seen:
-        half = len(part) // 2
-        assert part[:half] == part[half:]  # both epochs
-    first = [n for part in seen for n in part[:len(part) // 2]]
-    assert len(first) == len(set(first))
-    ends = {ranks.read(run, r, "end")[-1]["steps"] for r in range(3)}
-    assert len(ends) == 1
-
-
 def test_iterable_data_resumes_within_an_epoch(make) -> None:
     params = {"stream": True, "examples": 120}
     whole = ranks.train(make("whole", params, size=12, train={"epochs": 2}))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from gpu_engine import Task, log
 
 RANK = int(os.environ.get("RANK", 0))
+WORLD = int(os.environ.get("WORLD_SIZE", 1))
 ATTEMPT = int(os.environ.get("GPU_PANEL_ATTEMPT", 1))
 
 
@@ -43,8 +46,38 @@ class Stream(IterableDataset):
     def __init__(self, data: Numbers) -> None:
         self.data = data
 
+    def mine(self):
+        return range(len(self.data))
+
     def __iter__(self):
-        return (self.data[i] for i in range(len(self.data)))
+        return (self.data[i] for i in self.mine())
+
+
+class ByEpoch(Stream):
+    """In its epoch's order."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def mine(self):
+        return random.Random(self.epoch).sample(range(len(self.data)), len(self.data))
+
+
+class ByRankAndWorker(Stream):
+    """Divides itself, asking in the usual ways."""
+
+    def mine(self):
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        first, count = dist.get_rank() * workers + worker, dist.get_world_size() * workers
+        return range(first, len(self.data), count)
+
+
+class Unseen(Stream):
+    """Divides itself by what it knew before anybody looked."""
+
+    def mine(self):
+        return range(RANK, len(self.data), WORLD)
 
 
 def wait_for(file: str) -> None:
@@ -76,6 +109,8 @@ class Toy(Task):
     dropout: float = 0.0
     noise: float = 0.0
     stream: bool = False
+    stream_kind: str = "Stream"
+    "Which of the classes above."
     schedule_rate: bool = False
     big: int = 0
     "Weights beside those that learn, to make checkpoints big."
@@ -128,7 +163,7 @@ class Toy(Task):
             if self.fail_data:
                 raise OSError("no such data")
             data.hold = self.hold_item
-        return Stream(data) if self.stream else data
+        return globals()[self.stream_kind](data) if self.stream else data
 
     def eval_data(self):
         return Numbers(self.held_out, 6, 0.0, self.dtype) if self.held_out else None

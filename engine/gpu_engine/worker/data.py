@@ -21,11 +21,9 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
-    IterableDataset,
     StackDataset,
     Subset,
     TensorDataset,
-    get_worker_info,
 )
 
 from gpu_engine.errors import UserError
@@ -157,10 +155,11 @@ class Reader(Dataset):
         return self._tensors and not self._batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset of it, once."""
+        """Tell the dataset of it, once. What it may draw then is the same in all processes."""
         if epoch != self._epoch:
             self._epoch = epoch
-            tell_epoch(self.data, epoch)
+            with Draws(mix(0xE70C, epoch)):
+                tell_epoch(self.data, epoch)
 
     def read(self, indices: Tensor) -> Any:
         """The batch of the examples with these numbers: int64, shape (n,)."""
@@ -235,68 +234,6 @@ class MapData:
             return
         for seed, indices in self._sampler:
             yield move(pin(self._reader.read_here(seed, indices), self._device), self._device)
-
-
-class ShardedIterable(IterableDataset):
-    """The part of an iterable dataset that one loader worker of one rank reads."""
-
-    def __init__(self, data: IterableDataset, rank: int, ranks: int) -> None:
-        self._data, self._rank, self._ranks = data, rank, ranks
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        index, count = self._rank * workers + worker, self._ranks * workers
-        if hasattr(self._data, "shard"):
-            return iter(self._data.shard(index, count))
-        return (x for i, x in enumerate(self._data) if i % count == index)
-
-
-class StreamData:
-    """Training batches of an iterable dataset, for one rank.
-
-    Ranks may have parts of different length: before each step all ranks agree on whether each
-    has a whole step left, and the epoch ends for all when it ends for one. To know that without
-    waiting, one step is read ahead and the question travels while the step before it computes.
-    """
-
-    def __init__(self, data: IterableDataset, *, micro: int, accumulate: int, rank: int,
-                 ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
-                 start_agree: Callable[[int], Callable[[], int]]) -> None:
-        self._accumulate = accumulate
-        self._device = device
-        self._data = data
-        self._ask = start_agree
-        self._answer: Callable[[], int] | None = None
-        self._loader = DataLoader(
-            ShardedIterable(data, rank, ranks), batch_size=micro, drop_last=True,
-            num_workers=workers, collate_fn=collate, pin_memory=device.type == "cuda",
-            persistent_workers=workers > 0, worker_init_fn=worker_init if workers else None,
-            multiprocessing_context="fork" if workers else None,
-            generator=torch.Generator().manual_seed(seed))
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Batches on the device, one a backward pass. A start within the epoch reads what comes
-        before it again and throws it away."""
-        if hasattr(self._data, "set_epoch"):
-            self._data.set_epoch(epoch)
-        source = iter(self._loader)
-        for _ in range(start * self._accumulate):
-            if next(source, None) is None:
-                break
-        step = self._whole_step(source)
-        self._answer = self._ask(int(step is not None))
-        while self._answer():
-            ahead = self._whole_step(source)
-            self._answer = self._ask(int(ahead is not None))
-            for batch in step:
-                yield move(batch, self._device)
-            step = ahead
-        self._answer = None
-
-    def _whole_step(self, source: Iterator[Any]) -> list[Any] | None:
-        batches = [b for _, b in zip(range(self._accumulate), source, strict=False)]
-        return batches if len(batches) == self._accumulate else None
 
 
 def move(batch: Any, device: torch.device) -> Any:

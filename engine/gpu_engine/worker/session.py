@@ -10,7 +10,8 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker import parallel, resuming, rng
-from gpu_engine.worker.data import Deal, MapData, StreamData
+from gpu_engine.worker.data import Deal, MapData
+from gpu_engine.worker.division import Watch
 from gpu_engine.worker.evaluate import Evaluation
 from gpu_engine.worker.job import Job
 from gpu_engine.worker.loop import Loop, Position
@@ -22,6 +23,7 @@ from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.saving import Saver
 from gpu_engine.worker.schedule import Schedule
 from gpu_engine.worker.signals import Signals
+from gpu_engine.worker.stream import StreamData
 from gpu_engine.worker.task import Task
 
 
@@ -51,7 +53,8 @@ class Session:
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"
-        data = self.task.train_data()
+        with Watch().on() as self._watched:  # a stream may take its rank's part when it's made
+            data = self.task.train_data()
         self.evaluation = self._evaluation()
         if warm is not None:
             warm.join()
@@ -151,12 +154,10 @@ class Session:
     def _place(self, state: dict[str, Any]) -> None:
         """Where an epoch was left when the global batch was another: the same examples are
         behind, whole batches of the new size."""
-        if self.deal is None:
-            return
         if state["global_batch"] != self.job.global_size:
             seen = state["offset"] * state["global_batch"]
             self.at.offset = seen // self.job.global_size
-        if self.at.offset >= self.deal.steps:
+        if self.deal is not None and self.at.offset >= self.deal.steps:
             self.at.epoch, self.at.offset = self.at.epoch + 1, 0
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -188,8 +189,9 @@ class Session:
             return StreamData(
                 data, micro=job.micro, accumulate=job.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
-                collate=self.task.collate, seed=self.seed,
-                start_agree=self.data.start_agree), None
+                collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
+                start_agree=self.data.start_agree, gather=self.group.gather_bytes,
+                warn=lambda text: self.recorder.write("warning", message=text)), None
         deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
         first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
         return MapData(

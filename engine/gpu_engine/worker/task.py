@@ -37,9 +37,13 @@ class Task:
 
     Datasets are map-style (`__len__`, `__getitem__`) or iterable. A map-style dataset may offer
     `get_batch(indices)`, indices a 1-d int64 tensor on the CPU, returning a ready batch: it is
-    then used in place of one `__getitem__` an example and `collate`. An iterable dataset may
-    offer `shard(index, count)`, returning the part of it that reader `index` of `count` reads;
-    without it, reader i takes each count-th example from the i-th on.
+    then used in place of one `__getitem__` an example and `collate`. A dataset that
+    has `set_epoch(epoch)` is told of each epoch before it's read.
+
+    An iterable dataset's examples are each seen once an epoch, whether it divides itself over
+    ranks and loader workers or not: see docs/training.md. It may offer `shard(index, count)`,
+    returning the part of it that reader `index` of `count` reads, and say what it divides itself
+    by in an attribute `divided_by`: "nothing", "worker", "rank" or "rank and worker".
     """
 
     eval_batch: ClassVar[int] = 64

@@ -1,0 +1,296 @@
+"""Iterable datasets that divide themselves in the ways people write, and a rank that reads them.
+
+    python streams.py RANK WORLD STORE OUT
+
+reads each dataset with 0, 1, 2 and 4 loader workers for two epochs as that rank and writes what
+it was given to OUT, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from datetime import timedelta
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import get_rank, get_world_size
+from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
+
+MICRO = 3
+EXAMPLES = 72
+WORKERS = (0, 1, 2, 4)
+
+
+def example(i: int):
+    """An example and random numbers as an augmentation would draw them."""
+    return i, (torch.rand(()).item(), random.random(), np.random.rand())
+
+
+class Plain(IterableDataset):
+    """Divides nothing."""
+
+    def __init__(self, numbers=range(EXAMPLES)) -> None:
+        self.numbers, self.epoch = numbers, -1
+
+    def mine(self):
+        return self.numbers
+
+    def __iter__(self):
+        return (example(i) for i in self.mine())
+
+
+class Shuffled(Plain):
+    """Shuffles by the global generator of `random`."""
+
+    def mine(self):
+        numbers = list(self.numbers)
+        random.shuffle(numbers)
+        return numbers
+
+
+class Buffered(Plain):
+    """Shuffles in a buffer, by the global generator of torch, between its examples."""
+
+    def mine(self):
+        numbers = iter(self.numbers)
+        buffer = list(islice(numbers, 10))
+        for i in numbers:
+            at = int(torch.randint(10, ()))
+            yield buffer[at]
+            buffer[at] = i
+        yield from buffer
+
+
+class ByEpoch(Plain):
+    """Its order is its epoch's."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def mine(self):
+        numbers = list(self.numbers)
+        random.Random(self.epoch).shuffle(numbers)
+        return [n + 1000 * self.epoch for n in numbers]
+
+
+class ByWorker(Plain):
+    """PyTorch's documented pattern: a contiguous part a worker."""
+
+    def mine(self):
+        info = get_worker_info()
+        if info is None:
+            return self.numbers
+        each = -(-len(self.numbers) // info.num_workers)
+        return self.numbers[info.id * each:(info.id + 1) * each]
+
+
+class ShuffledByWorker(Plain):
+    """Shuffles by the global generator first, then takes its worker's part."""
+
+    def mine(self):
+        numbers = list(self.numbers)
+        random.shuffle(numbers)
+        info = torch.utils.data.get_worker_info()
+        return numbers[info.id::info.num_workers] if info else numbers
+
+
+class ByRankAndWorker(Plain):
+    def mine(self):
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return self.numbers[self.rank() * workers + worker::self.world() * workers]
+
+    def rank(self) -> int:
+        return dist.get_rank() if dist.is_initialized() else 0
+
+    def world(self) -> int:
+        return dist.get_world_size() if dist.is_initialized() else 1
+
+
+class ByImportedNames(ByRankAndWorker):
+    def rank(self) -> int:
+        return get_rank()
+
+    def world(self) -> int:
+        return get_world_size()
+
+
+class ByEnvironment(ByRankAndWorker):
+    """As WebDataset asks."""
+
+    def rank(self) -> int:
+        return int(os.environ["RANK"]) if "RANK" in os.environ else 0
+
+    def world(self) -> int:
+        return int(os.getenv("WORLD_SIZE", "1"))
+
+
+class ByRank(ByRankAndWorker):
+    """Its rank's part, the same in each worker."""
+
+    def mine(self):
+        return self.numbers[self.rank()::self.world()]
+
+
+class RankWhenMade(Plain):
+    """Takes its rank's part when it is made."""
+
+    def __init__(self) -> None:
+        super().__init__(range(dist.get_rank(), EXAMPLES, dist.get_world_size()))
+
+
+class Sharded(Plain):
+    def shard(self, index: int, count: int):
+        return type(self)(self.numbers[index::count])
+
+
+class ShardedNumShardsFirst(Plain):
+    def shard(self, num_shards: int, index: int, contiguous: bool = True):
+        return type(self)(self.numbers[index::num_shards])
+
+
+class ShardedAndByWorker(ByWorker):
+    """Hugging Face's way: `shard` divides once more than its iteration over workers does."""
+
+    def shard(self, num_shards: int, index: int):
+        return type(self)(self.numbers[index::num_shards])
+
+
+class Seeding(Plain):
+    """Asks who it is for other reasons than to divide."""
+
+    def mine(self):
+        info = get_worker_info()
+        self.note = (info.id, info.seed) if info else None
+        self.environment = dict(os.environ)
+        self.first = dist.get_rank() == 0
+        return self.numbers
+
+
+class Says(Plain):
+    """Divides by its rank in a way that can't be seen, and says so."""
+
+    divided_by = "rank"
+
+    def mine(self):
+        return self.numbers[int(sys.argv[1])::int(sys.argv[2])]
+
+
+class Unseen(Plain):
+    """The same without saying it."""
+
+    def mine(self):
+        return self.numbers[int(sys.argv[1])::int(sys.argv[2])]
+
+
+class Late(Plain):
+    """Asks only after its first ten examples: they are everybody's, the rest divided."""
+
+    def mine(self):
+        yield from self.numbers[:10]
+        yield from ByRankAndWorker(self.numbers[10:]).mine()
+
+
+class AsksOnly(ByRankAndWorker):
+    """Asks for all four and divides by none of them."""
+
+    def mine(self):
+        list(super().mine())
+        return self.numbers
+
+
+class Counted(AsksOnly):
+    def __len__(self) -> int:
+        return EXAMPLES
+
+
+class NoNoise(AsksOnly):
+    def __iter__(self):
+        return ((i, (0.0, 0.0, 0.0)) for i in self.mine())
+
+
+class ShardsNothing(NoNoise):
+    def mine(self):
+        return self.numbers
+
+    def shard(self, index: int, count: int):
+        return self
+
+
+class OwnOrder(Plain):
+    """Shuffles by numbers of the operating system: another order in each process."""
+
+    def mine(self):
+        numbers = list(self.numbers)
+        random.SystemRandom().shuffle(numbers)
+        return numbers
+
+
+CLEAR = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
+         ByImportedNames, ByEnvironment, ByRank, RankWhenMade, Sharded, ShardedNumShardsFirst,
+         ShardedAndByWorker, Seeding, Says]
+DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
+
+
+def chained() -> IterableDataset:
+    return ChainDataset([Plain(range(40)), Plain(range(40, EXAMPLES))])
+
+
+def collate(examples):
+    """Draws as well, as a collator that masks words does."""
+    return [n for n, _ in examples], [d for _, d in examples], torch.rand(()).item()
+
+
+def read(make, rank: int, world: int, workers: int) -> dict:
+    from gpu_engine.worker.division import Watch
+    from gpu_engine.worker.stream import StreamData
+
+    def start_agree(value: int):
+        cell = torch.tensor([value])
+        work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
+        return lambda: (work.wait(), int(cell))[1]
+
+    def gather(own: bytes) -> list[bytes]:
+        parts = [None] * world if rank == 0 else None
+        dist.gather_object(own, parts)
+        return parts or []
+
+    warnings: list[str] = []
+    with Watch().on() as watch:
+        data = make()
+    stream = StreamData(data, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
+                        device=torch.device("cpu"), collate=collate, seed=7, gather=gather,
+                        start_agree=start_agree, warn=warnings.append, asked=watch.divides)
+    outside = torch.get_rng_state(), random.getstate()
+    epochs = [list(stream.epoch(epoch)) for epoch in range(2)]
+    assert torch.equal(torch.get_rng_state(), outside[0])
+    assert random.getstate() == outside[1]
+    return {"epochs": epochs, "warnings": warnings}
+
+
+def main() -> None:
+    rank, world, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
+    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank,
+                            world_size=world, timeout=timedelta(seconds=120))
+    seeds = random.Random(rank)  # ranks' own generators differ
+    found = {}
+    for make in chain(CLEAR, DOUBTFUL, [chained]):
+        for workers in WORKERS if make not in DOUBTFUL else (0, 2):
+            torch.manual_seed(seeds.getrandbits(40))
+            random.seed(seeds.getrandbits(40))
+            found[f"{make.__name__} {workers}"] = read(make, rank, world, workers)
+    Path(out).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Iterable datasets: each example once an epoch, whoever divides them (streams.py has the kinds
+of datasets and the rank that reads them)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.errors import UserError
+from gpu_engine.worker.division import Heard, Watch, doubts, fingerprint, known, miscounted, shard
+
+from . import ranks, streams
+from .conftest import recorded
+
+WORLDS = (1, 2)
+NAMES = [kind.__name__ for kind in streams.CLEAR] + ["chained"]
+DOUBTS = {"Unseen": "did not ask for its rank", "Late": "only after its first example",
+          "Counted": f"len\\(\\) is {streams.EXAMPLES}, but an epoch gave",
+          "NoNoise": "begin with the same example", "ShardsNothing": "begin with the same example",
+          "OwnOrder": "begin with different examples"}
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory) -> dict[tuple[str, int, int], list[dict]]:
+    """What each rank was given: [kind, workers, ranks][rank]. Read once for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "streams"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            start_ranks(folder)
+            (folder / "done").touch()
+    found: dict[tuple[str, int, int], list[dict]] = {}
+    for world in WORLDS:
+        for rank in range(world):
+            for key, value in json.loads((folder / f"{world}-{rank}.json").read_text()).items():
+                name, workers = key.split()
+                found.setdefault((name, int(workers), world), []).append(value)
+    return found
+
+
+def start_ranks(folder: Path) -> None:
+    env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    env = {k: v for k, v in env.items() if k not in ("RANK", "WORLD_SIZE")}
+    started = [subprocess.Popen(
+        [sys.executable, str(Path(streams.__file__)), str(rank), str(world),
+         str(folder / f"store{world}"), str(folder / f"{world}-{rank}.json")], env=env)
+        for world in WORLDS for rank in range(world)]
+    try:
+        assert [process.wait(300) for process in started] == [0] * len(started)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def numbers(read, name: str, workers: int, world: int, epoch: int) -> list[int]:
+    return [n for rank in read[name, workers, world] for b in rank["epochs"][epoch] for n in b[0]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_example_once_an_epoch(read, name: str) -> None:
+    for world in WORLDS:
+        for workers in streams.WORKERS:
+            for epoch in range(2):
+                first = 1000 * epoch if name == "ByEpoch" else 0
+                assert sorted(numbers(read, name, workers, world, epoch)) == list(
+                    range(first, first + streams.EXAMPLES)), (world, workers, epoch)
+            assert [rank["warnings"] for rank in read[name, workers, world]] == [[]] * world
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_numbers_differ_between_ranks_workers_examples_and_epochs(read, name: str) -> None:
+    for world in WORLDS:
+        for workers in streams.WORKERS:
+            batches = [b for rank in read[name, workers, world] for e in rank["epochs"] for b in e]
+            drawn = [x for b in batches for x in b[1]]
+            assert len(drawn) == 2 * streams.EXAMPLES
+            for kind in range(3):  # torch, random, numpy
+                assert len({x[kind] for x in drawn}) == len(drawn), (world, workers, kind)
+            assert len({b[2] for b in batches}) == len(batches), "collate draws the same"
+
+
+@pytest.mark.parametrize("name", ["Plain", "Shuffled", "Buffered", "ByEpoch"])
+def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: str) -> None:
+    """And each example the same random numbers: it's one stream, dealt out."""
+    def steps(workers: int, world: int, epoch: int) -> list:
+        of_ranks = [rank["epochs"][epoch] for rank in read[name, workers, world]]
+        dealt = [batch for step in zip(*of_ranks, strict=True) for batch in step]
+        return [[n, tuple(d)] for batch in dealt for n, d in zip(batch[0], batch[1], strict=True)]
+    for epoch in range(2):
+        alone = steps(0, 1, epoch)
+        for world in WORLDS:
+            for workers in streams.WORKERS:
+                assert steps(workers, world, epoch) == alone
+    assert steps(0, 1, 0) != steps(0, 1, 1)
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
+    # One reader has nothing to divide; len() may be that of a rank's part.
+    several = {"Unseen": [(0, 2), (2, 2)], "Counted": [(2, 1), (2, 2)]}
+    for workers, world in several.get(name, [(2, 1), (0, 2), (2, 2)]):
+        kept = len(numbers(read, name, workers, world, 0))
+        warnings = [rank["warnings"] for rank in read[name, workers, world]]
+        text = "\n".join(warnings[0])
+        assert not any(warnings[1:]), "one rank speaks"
+        assert re.search(DOUBTS[name], text), (workers, world, text)
+        assert "divided_by" in text
+        assert f"{world * max(workers, 1)} readers" in text
+        in_all = int(text.rpartition(" in all")[0].rpartition(" ")[2])
+        assert kept <= in_all < kept + world * max(workers, 1) * streams.MICRO + 6
+    assert read[name, 0, 1][0]["warnings"] == []
+
+
+# --- in words, without processes --------------------------------------------------------------
+
+
+class Odd:
+    def __init__(self) -> None:
+        self.called: list = []
+
+    def shard(self, *given):
+        self.called = list(given)
+
+
+@pytest.mark.parametrize(("signature", "expected"), [
+    ("self, index, count", "1 of 4"), ("self, num_shards, index", "1 of 4"),
+    ("self, n_shards, shard_id, /", "1 of 4"), ("self, i, n", "1 of 4"),
+    ("self, a, b", "1 of 4"), ("self, *, index, num_shards", "1 of 4"),
+    ("self, num_shards, index, contiguous=True", "1 of 4"), ("self, total, part", "1 of 4")])
+def test_shard_is_called_by_what_its_parameters_mean(signature: str, expected: str) -> None:
+    names = [n.strip(" ") for n in signature.split(",") if n.strip(" ") not in ("self", "/", "*")]
+    counts = {"count", "num_shards", "n_shards", "n", "b", "total"}
+    count = next(n for n in names if n in counts)
+    index = next(n for n in names if n not in counts and "=" not in n)
+    scope: dict = {}
+    exec(f"class Data:\n def shard({signature}): return f'{{{index}}} of {{{count}}}'", scope)
+    assert shard(scope["Data"](), 1, 4) == expected
+
+
+def test_shard_with_unnamed_parameters_is_called_as_documented() -> None:
+    odd = Odd()
+    shard(odd, 1, 4)
+    assert odd.called == [1, 4]
+
+
+def test_a_divided_by_that_means_nothing_is_refused() -> None:
+    data = streams.Plain()
+    data.divided_by = "workers"
+    with pytest.raises(UserError, match=r"Plain\.divided_by is 'workers'.*\"rank and worker\""):
+        known(data, 0, 2)
+
+
+def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    watch = Watch()
+    read, listed = type(os.environ).__getitem__, type(os.environ).__iter__
+    with watch.on():
+        assert dict(os.environ)["RANK"] == "0"
+        assert os.environ.copy()
+        assert watch.divides == frozenset()
+        assert os.environ.get("WORLD_SIZE") == "2"
+        assert watch.divides == frozenset()
+        assert "RANK" in os.environ
+        assert watch.divides == {"rank"}
+    assert (type(os.environ).__getitem__, type(os.environ).__iter__) == (read, listed)
+
+
+def test_doubts_need_something_to_compare() -> None:
+    def heard(by: str, first: str | None) -> Heard:
+        return Heard(frozenset(by.split()), False, first)
+    assert doubts([[heard("", "a")], [heard("", "a")]]) == []
+    assert doubts([[heard("rank", "a")], [heard("rank", "b")]]) == []
+    assert doubts([[heard("", None)], [heard("", "a")]]) == []
+    assert doubts([[heard("rank", None)], [heard("rank", None)]]) == []
+    assert "different" in doubts([[heard("", "a")], [heard("", "b")]])[0]
+    assert "same" in doubts([[heard("worker", "a"), heard("worker", "a")]])[0]
+    assert doubts([[heard("worker", "a"), heard("worker", "b")],
+                   [heard("worker", "a"), heard("worker", "b")]]) == []
+    assert doubts([[heard("rank", "a")], [heard("", "b")]]) != []
+
+
+def test_counts_that_may_be_right_are_not_complained_of() -> None:
+    def counts(*kept: int, ended: bool = True, by: str = "") -> list[list[Heard]]:
+        return [[Heard(frozenset(by.split()), False, None, k, k, ended)] for k in kept]
+    assert miscounted(counts(50, 50), 100) is None
+    assert miscounted(counts(30, 30), 100) is None
+    assert miscounted(counts(25, 25), 100) is not None
+    assert miscounted(counts(25, 25, ended=False), 100) is None
+    assert miscounted(counts(100, 100), 100) is not None
+    assert miscounted(counts(100, 100, by="rank"), 100) is None  # a len() of its rank's part
+
+
+def test_equal_examples_have_equal_fingerprints() -> None:
+    import numpy as np
+    import torch
+
+    def one(value: float):
+        return {"x": torch.tensor([value, 1.0]), "y": (np.array([value]), "text", None, 3)}
+    assert fingerprint(one(1.0)) == fingerprint(one(1.0)) is not None
+    assert fingerprint(one(1.0)) != fingerprint(one(2.0))
+    assert fingerprint(lambda: 0) is None
+
+
+# --- through the engine -----------------------------------------------------------------------
+
+
+def test_a_rank_s_step_count_is_the_shortest_stream_s(make) -> None:
+    """94 examples for 3 ranks in batches of 4: 7 whole global batches, in the stream's order,
+    with and without workers."""
+    for workers in (0, 2):
+        run = make(f"run{workers}", {"stream": True, "examples": 94}, world=3, size=12,
+                   train={"epochs": 2, "workers": workers})
+        ranks.train(run)
+        seen = [recorded(run, r) for r in range(3)]
+        assert [len(rank) for rank in seen] == [14, 14, 14]
+        for step, parts in enumerate(zip(*seen, strict=True)):
+            first = step % 7 * 12
+            assert [n for _, b in parts for n in b] == list(range(first, first + 12))
+        assert {ranks.read(run, r, "end")[-1]["steps"] for r in range(3)} == {14}
+
+
+def test_streams_that_divide_themselves_in_a_run(make) -> None:
+    """By rank (asked of torch.distributed) and by worker; and one that can't be told."""
+    run = make("known", {"stream": True, "stream_kind": "ByRankAndWorker", "examples": 96},
+               world=2, size=8, train={"epochs": 1, "workers": 2})
+    ranks.train(run)
+    seen = [n for r in range(2) for _, b in recorded(run, r) for n in b]
+    assert sorted(seen) == list(range(96))
+    assert not ranks.read(run, 0, "warning")
+    run = make("unseen", {"stream": True, "stream_kind": "Unseen", "examples": 96},
+               world=2, size=8, train={"epochs": 1, "workers": 0})
+    ranks.train(run)
+    warnings = [w["message"] for w in ranks.read(run, 0, "warning")]
+    assert len(warnings) == 2
+    assert "divided_by" in warnings[0]
+    assert "48 in all" in warnings[1]
+
+
+@pytest.mark.parametrize("stream", ["", "Stream", "ByEpoch", "ByRankAndWorker"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stopped_in_the_second_epoch_and_resumed(make, stream: str, workers: int) -> None:
+    """With random augmentation and dropout: bit for bit what an undisturbed run does."""
+    params = {"stream": bool(stream), "stream_kind": stream, "examples": 120, "noise": 0.5,
+              "dropout": 0.3}
+    train = {"epochs": 3, "workers": workers, "checkpoint_every": 4}
+    whole = ranks.train(make("whole", params, world=2, size=12, train=train))
+    broken = make("broken", {**params, "die_at": 16, "rank": 1}, world=2, size=12, train=train)
+    with ranks.started(broken) as first:
+        assert -9 in first.wait()
+    ranks.train(broken, attempt=2)
+    for rank in range(2):
+        expected = recorded(whole, rank)
+        assert len(expected) == 30
+        assert recorded(broken, rank, 2) == expected[12:]
+        losses = [loss for loss, _ in expected]
+        assert len(set(losses)) == 30
