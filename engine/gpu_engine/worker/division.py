@@ -12,6 +12,7 @@ can miss shows when the readers' first examples are compared (`doubts`).
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import os
@@ -67,9 +68,8 @@ def known(data: Any, rank: int, ranks: int, asked: frozenset[str] = frozenset())
     if type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "_distributed"):
         # Hugging Face: over loader workers by itself, over ranks when told which it is.
         if ranks > 1 and data._distributed is None:
-            from datasets.distributed import split_dataset_by_node
-
-            data = split_dataset_by_node(data, rank=rank, world_size=ranks)
+            library = importlib.import_module("datasets.distributed")  # there, as the data is
+            data = library.split_dataset_by_node(data, rank=rank, world_size=ranks)
         return Known(data, frozenset({RANK, WORKER}), sure=False)
     return Known(data, frozenset(asked), sure=False)
 
