@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: panel test test-gpu faults lint bench clean
+.PHONY: panel test test-gpu faults mutants lint bench clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -21,6 +21,9 @@ test-gpu: $(READY)
 
 faults: $(READY)
 	$(VENV)/bin/python -m tests.faults
+
+mutants: $(READY)
+	$(VENV)/bin/python -m tests.mutants
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

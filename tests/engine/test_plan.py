@@ -52,6 +52,7 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
                    batch__meaning=meaning, batch__accumulate=accumulate,
                    parallel__nodes=nodes if mode == "multinode" else 1)
     replicas = replicas_of(spec, devices)
+    assert replicas == {"single": 1, "multinode": devices * nodes}.get(mode, devices)
     batch = batch_of(spec, replicas)
     if batch is None:
         assert meaning == "global"

@@ -78,14 +78,22 @@ class ByHand(Task):
     "Return (sum, count), each example weighing as many items as it has."
     sgd: bool = False
     cosine: bool = False
+    decay: bool = False
+    "The learning rate is nine tenths of the one before after each step."
+    half: bool = False
+    "In float32, as autocast wants it, and with a loss so large that fp16 overflows at first."
     kind: str = "plain"
     "plain | heads (which one follows the first example's number) | twice"
 
     def model(self) -> nn.Module:
+        if self.half:
+            return weights().float()
         return {"plain": weights, "heads": TwoHeads, "twice": lambda: Twice(True)}[self.kind]()
 
     def train_data(self):
         x, y, items = examples(self.many)
+        if self.half:
+            x, y = x.float(), y.float()
         return torch.utils.data.TensorDataset(x, y, items, torch.arange(self.many))
 
     def optimizer(self, model, lr):
@@ -94,6 +102,8 @@ class ByHand(Task):
         return torch.optim.AdamW(model.parameters(), lr=lr)
 
     def schedule(self, optimizer, total_steps):
+        if self.decay:
+            return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         if not self.cosine:
             return None
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
@@ -107,6 +117,8 @@ class ByHand(Task):
             x = x.clone().requires_grad_()  # a reentrant checkpoint needs an input with a gradient
         out = model(x, int(numbers[0]) % 2) if self.kind == "heads" else model(x)
         error = (out - y).square().squeeze(1)
+        if self.half:
+            return 100 * error.mean()
         if self.counts:
             return (error * items).sum(), items.sum()
         return error.mean()

@@ -94,6 +94,9 @@ def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
                      train={"epochs": 2, "clip": 0.7})
     steps = seen(run, world, accumulate)
     assert len(steps) == 20
+    for epoch in (steps[:10], steps[10:]):
+        assert sorted(n for step in epoch for n in step) == list(range(120))
+    assert steps[:10] != steps[10:]
     losses, rates, wanted = by_hand(steps, counts=counts, clip=0.7, cosine=True)
     assert shown(run, world) == pytest.approx(losses, rel=1e-7)  # told with nine digits
     assert_same_weights(final(run)["model"], wanted)
@@ -121,3 +124,51 @@ def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str
                 if value.grad is not None:
                     value -= 0.1 * value.grad
     assert_same_weights(final(run)["model"], net.state_dict())
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.3])
+def test_fp16_as_by_hand_and_over_a_resume(tmp_path: Path, clip: float) -> None:
+    """PyTorch's own GradScaler in the hand's loop: the same steps are left out, the schedule
+    waits for them, and the scale outlives a resume."""
+    options = {"size": 12, "amp": {"dtype": "fp16"}, "mode": "ddp",
+               "params": {"half": True, "decay": True}}
+    run = run_engine(tmp_path / "run", 1, train={"steps": 14, "clip": clip}, **options)
+    options["params"]["record"] = str(run)
+    ranks.write_plan(run, TASK, train={"steps": 30, "clip": clip}, **options)
+    ranks.train(run, attempt=2)
+    steps = seen(run, 1, 1)
+    assert len(steps) == 30
+
+    net = weights().float()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scaler = torch.amp.GradScaler("cpu")
+    x, y, _ = (part.float() for part in examples(120))
+    losses, rates, left_out = [], [], []
+    for step in steps:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = 100 * (net(x[step]) - y[step]).square().mean()
+        losses.append(loss.item())
+        rates.append(optimizer.param_groups[0]["lr"])
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        left_out.append(scaler.get_scale() < before)
+        if not left_out[-1]:
+            schedule.step()
+    assert 3 < sum(left_out) < 13, "the scale must settle before the resume"
+    assert shown(run, 1) == pytest.approx(losses, rel=1e-6)
+    told = ranks.read(run, 0, "step")
+    assert {e["step"]: e["lr"] for e in told} == {
+        e["step"]: pytest.approx(rates[e["step"] - 1], rel=1e-9) for e in told}
+    assert told[-1]["skipped"] == sum(left_out)
+    state = final(run)
+    assert state["skipped"] == sum(left_out)
+    assert state["scaler"]["scale"] == scaler.get_scale()
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(state["model"][name], value, rtol=1e-5, atol=1e-7)

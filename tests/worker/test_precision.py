@@ -81,6 +81,44 @@ def test_clipping_limits_the_norm(check: bool) -> None:
     assert weight.norm().item() == pytest.approx(2.0, rel=1e-4)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("clip", [0.0, 100.0])
+def test_a_scaler_leaves_out_what_is_not_finite(clip: float, fused: bool) -> None:
+    """65536 is GradScaler's first scale; it halves with each step left out, and is told twice:
+    to the caller, and to a checkpoint. A fused optimizer unscales and leaves out by itself."""
+    def adam(weight: nn.Parameter) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([weight], lr=0.1, fused=fused)
+
+    weight, ours = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    precision, plain, optimizer = Precision("fp16", "cpu"), adam(weight), adam(ours)
+
+    def step(factor: float) -> bool:
+        optimizer.zero_grad()
+        precision.backward(factor * ours.square().sum())
+        return precision.step(optimizer, [ours], clip)
+
+    # The first is left out: 65536 · 2 · 1e36 is above float32's largest.
+    assert [step(1e36), step(float("nan")), step(1.0)] == [False, False, True]
+    weight.grad = 2 * weight.detach()
+    plain.step()
+    assert torch.allclose(ours, weight, rtol=1e-6)
+    assert not torch.equal(ours, torch.tensor([1.0, -2.0]))
+    state = precision.state_dict()
+    assert state["scale"] == 65536 / 4
+
+    precision = Precision("fp16", "cpu")
+    precision.load_state_dict(state)
+    assert precision.state_dict()["scale"] == 65536 / 4
+    assert step(1.0)
+    plain.zero_grad()
+    weight.grad = 2 * weight.detach()
+    plain.step()
+    assert torch.allclose(ours, weight, rtol=1e-6)
+    assert not step(float("inf"))
+    assert precision.state_dict()["scale"] == 65536 / 8
+    assert Precision("bf16", "cpu").state_dict() is None
+
+
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> None:
     weight = nn.Parameter(torch.ones(3))
@@ -108,8 +146,11 @@ def test_inner_accumulation_steps_do_not_sync(tmp_path: Path) -> None:
         "    def loss(self, model, batch):\n"
         "        with Path(self.record, 'syncs.txt').open('a') as file:\n"
         "            file.write(f'{int(model.require_backward_grad_sync)}')\n"
+        "            self.cap = model.bucket_bytes_cap\n"
+        "        assert self.cap == 3 << 20, 'parallel.bucket_cap_mb'\n"
         "        return super().loss(model, batch)\n")
     run = ranks.write_plan(tmp_path / "run", f"{task}:Watching", world=1, mode="ddp", size=24,
-                           accumulate=4, params={"record": str(tmp_path)}, train={"steps": 3})
+                           accumulate=4, params={"record": str(tmp_path)}, train={"steps": 3},
+                           parallel={"bucket_cap_mb": 3})
     ranks.train(run)
     assert (tmp_path / "syncs.txt").read_text() == "0001" * 3

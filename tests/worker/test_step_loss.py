@@ -45,10 +45,10 @@ def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
     """A sum over a million items times fp16's scale would leave its range at once."""
     weight = nn.Parameter(torch.tensor(1.0))
     loss = StepLoss(1, ALONE, [weight])
-    for count in (1_000_000, 700_000, 1_500_000):
+    for count in (1_000_000, 1_900_000, 3_500_000, 6_500_000, 4_000_000):
         weight.grad = None
         loss.of((count * weight, count), last=True).backward()
-        assert 0.5 < weight.grad.item() < 2
+        assert 0.4 < weight.grad.item() < 2
         loss.finish()
         assert weight.grad.item() == pytest.approx(1.0, rel=1e-6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +135,30 @@ def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
     state = checkpoint.load(checkpoint.listed(run / "checkpoints")[-1])
     assert all(p.isfinite().all() for p in state["model"].values())
+
+
+def test_a_hundred_steps_left_out_in_a_row_end_the_run(tmp_path: Path) -> None:
+    """In a row: 99 and 99 with one good step between are none."""
+    task = tmp_path / "bad.py"
+    task.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from dataclasses import dataclass\nfrom toy import Toy\n\n"
+        "@dataclass\nclass Bad(Toy):\n"
+        "    def trouble(self, loss):\n"
+        "        return loss if self.calls in (100, 200) else loss * float('nan')\n")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Bad", size=24,
+                           train={"steps": 400, "on_nonfinite": "skip"})
+    ranks.train(run, expect=1)
+    (error,) = ranks.read(run, 0, "error")
+    assert error["message"].startswith("100 steps in a row up to step 300 were left out")
+    assert ranks.read(run, 0, "warning")
+
+
+def test_a_stream_without_a_whole_batch_ends_the_run(make) -> None:
+    run = make(params={"stream": True, "examples": 23}, size=24, train={"steps": 2})
+    ranks.train(run, expect=1)
+    (error,) = ranks.read(run, 0, "error")
+    assert "not one whole global batch" in error["message"]
 
 
 def test_a_good_run_is_the_same_under_skip(make) -> None:

@@ -1,0 +1,34 @@
+"""The list of mutations fits the code: each text is there once, and names tests that exist."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .listed import ROOT, Mutation, Stale, read
+
+ROOMS = {"arithmetic.py", "plan.py", "plan_check.py", "worker/loop.py", "worker/parallel.py",
+         "worker/precision.py", "worker/rng.py", "worker/step_loss.py"}
+
+
+def test_every_mutation_fits_the_code() -> None:
+    listed = read()
+    assert len(listed) >= 80
+    assert {m.file for m in listed} >= ROOMS
+    assert len({(m.file, m.before, m.after) for m in listed}) == len(listed)
+    for mutation in listed:
+        assert mutation.before != mutation.after, mutation.why
+        ast.parse(mutation.apply(ROOT))
+        assert mutation.tests, f"{mutation.why!r} names no tests, nor does its room"
+        for test in mutation.tests:
+            assert (ROOT / "tests" / test.partition("::")[0]).is_file(), f"{mutation.why!r}: {test}"
+
+
+@pytest.mark.parametrize(("file", "before", "words"), [
+    ("plan.py", "no such text", "occurs 0 times"), ("plan.py", "def ", "expected once"),
+    ("gone.py", "x", "no engine/gpu_engine/gone.py any more")])
+def test_one_that_no_longer_fits_says_so(file: str, before: str, words: str) -> None:
+    with pytest.raises(Stale, match=words) as raised:
+        Mutation(file, "clip is ignored", before, "pass", ("x",)).apply(ROOT)
+    assert "clip is ignored" in str(raised.value)
