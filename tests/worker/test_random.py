@@ -18,7 +18,8 @@ def drawn(folder: Path, rank: int, attempt: int = 1, what: str = "drawn") -> lis
 def plan(folder: Path, seed: int, **params) -> Path:
     folder.mkdir(exist_ok=True)
     return ranks.write_plan(folder, TASK, world=2, size=8, params={"record": str(folder), **params},
-                            train={"seed": seed, "epochs": 2, "checkpoint_every": 5})
+                            train={"seed": seed, "epochs": 2, "checkpoint_every": 5,
+                                   "checkpoint_async": False})
 
 
 def test_draws_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
