@@ -17,7 +17,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from gpu_engine import param_source
 from gpu_engine.errors import UserError
+from gpu_engine.param_types import ANY, Kind, plain_default
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -34,6 +36,8 @@ class TaskField:
     required: bool
     help: str
     """The docstring under the field; "" where there is none."""
+    kind: Kind = ANY
+    """What it takes, as far as the source tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     cwd = cwd or Path.cwd()
     path = [str(cwd), *(sys.path if search is None else search)]
     file = _source(where, cwd, path)
+    if where.endswith(".py"):
+        path = [str(file.parent), *path]  # its neighbours are importable, as when Python runs it
     source = _Source.read(file, path)
     if name not in source.classes:
         near = difflib.get_close_matches(name, source.classes, n=1)
@@ -98,14 +104,18 @@ class _Source:
     classes: dict[str, ast.ClassDef]
     imported: dict[str, str]
     """Name → module, for `from module import name`."""
+    names: dict[str, ast.expr]
+    """Name → what it stands for, for `name = …` of the module: types have such names."""
 
     @classmethod
     def read(cls, file: Path, path: list[str]) -> _Source:
         tree = _parse(file)
+        named = {t.id: n.value for n in tree.body if isinstance(n, ast.Assign)
+                 for t in n.targets if isinstance(t, ast.Name)}
         return cls(file, path, {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)},
                    {a.asname or a.name: n.module for n in tree.body
                     if isinstance(n, ast.ImportFrom) and n.module and not n.level
-                    for a in n.names if a.asname in (None, a.name)})
+                    for a in n.names if a.asname in (None, a.name)}, named)
 
     def origin(self, name: str) -> _Source | None:
         """The file that an imported class comes from; None where it can't be followed."""
@@ -186,7 +196,8 @@ def _gather(source: _Source, name: str, into: dict[str, TaskField],
             continue
         default, required = _default(line.value)
         below = node.body[i + 1] if i + 1 < len(node.body) else None
-        into[line.target.id] = TaskField(line.target.id, kind, default, required, _text(below))
+        into[line.target.id] = TaskField(line.target.id, kind, default, required, _text(below),
+                                         param_source.kind_of(line.annotation, source))
     return whole
 
 
@@ -197,10 +208,20 @@ def _default(value: ast.expr | None) -> tuple[Any, bool]:
         named = {k.arg: k.value for k in value.keywords}
         if "default" in named:
             return _default(named["default"])
-        return None, "default_factory" not in named
+        factory = named.get("default_factory")
+        if isinstance(factory, ast.Lambda):
+            return _default(factory.body)
+        made = {"list": [], "tuple": [], "dict": {}}
+        return made.get(ast.unparse(factory)) if factory is not None else None, factory is None
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "Path" \
+            and len(value.args) == 1 and not value.keywords:
+        return _default(value.args[0])
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) \
+            and value.value.id[:1].isupper():
+        return value.attr, False  # a member of an Enum, most likely
     try:
-        return ast.literal_eval(value), False
-    except ValueError:
+        return plain_default(ast.literal_eval(value)), False
+    except (ValueError, TypeError, SyntaxError):
         return None, False
 
 

@@ -19,6 +19,7 @@ from gpu_engine import catalog, runs, torch_build
 from gpu_engine.arithmetic import port_of
 from gpu_engine.devices import Device, Inventory, Sample, Snapshot
 from gpu_engine.errors import Problem, UserError
+from gpu_engine.param_types import Kind, convert
 from gpu_engine.plan_check import check
 from gpu_engine.spec import RunSpec
 
@@ -134,29 +135,22 @@ def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
             out.append(Problem(f"task.params.{name}", value,
                                f"{info.name} has no such parameter; {there}"))
         field = info.field(name)
-        if field is not None and (wanted := _unlike(value, field.type)):
-            out.append(Problem(f"task.params.{name}", value, f"expected {wanted}"))
+        if field is not None and (wanted := _unlike(value, field.kind)):
+            out.append(Problem(f"task.params.{name}", value, wanted))
     out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
                     + (f": {f.help}" if f.help else ""))
             for f in info.fields if f.required and f.name not in spec.task.params]
     return out
 
 
-_PLAIN = {"int": ((int,), "a whole number"), "float": ((int, float), "a number"),
-          "bool": ((bool,), "true or false"), "str": ((str,), "a text")}
-
-
-def _unlike(value: object, annotation: str) -> str | None:
-    """What a parameter with this annotation takes, where `value` is not like it; None: it fits,
-    or only the task itself can say."""
-    kinds = [_PLAIN.get(part.strip()) for part in annotation.split("|")
-             if part.strip() != "None"]
-    if not kinds or None in kinds:
-        return None
-    if any(isinstance(value, types) and (bool in types or not isinstance(value, bool))
-           for types, _ in kinds):
-        return None
-    return " or ".join(words for _, words in kinds)
+def _unlike(value: object, kind: Kind) -> str | None:
+    """What a parameter of this kind takes, where `value` is not like it; None: it fits, or only
+    the task itself can say."""
+    try:
+        convert(value, kind)
+    except ValueError as err:
+        return str(err)
+    return None
 
 
 def _command(spec: RunSpec) -> list[Problem]:

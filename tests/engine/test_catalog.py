@@ -59,7 +59,7 @@ def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
     assert got == {
         "depth": ("int", 2, False, "How deep."),
         "folder": ("str", None, True, "Where the data is."),
-        "lr": ("float | None", None, False, ""), "names": ("list", None, False, ""),
+        "lr": ("float | None", None, False, ""), "names": ("list", [], False, ""),
         "seed": ("int", 3, False, ""), "computed": ("int", None, False, "")}
     assert info.doc.startswith("Trains mine.")
     assert info.whole
@@ -113,7 +113,7 @@ def test_params_are_held_against_the_source(file):
             "task.params.depth": "expected a whole number"}
     assert found({"folder": "x", "lr": "fast"}) == {"task.params.lr": "expected a number"}
     assert found({"folder": "x", "lr": 1}) == {}
-    assert found({"folder": "x", "names": 7}) == {}  # a list: the task's own to judge
+    assert found({"folder": "x", "names": 7}) == {"task.params.names": "expected a list"}
 
 
 def test_source_and_import_describe_the_same(home):

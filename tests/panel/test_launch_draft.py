@@ -9,6 +9,7 @@ from gpu_engine.catalog import TaskField
 from gpu_engine.devices import Sample, Snapshot
 from gpu_engine.devices.lease import Holder
 from gpu_engine.errors import SpecError
+from gpu_engine.param_types import Kind
 from gpu_panel.draft import Draft, freest
 
 from ..conftest import gpus, slots
@@ -86,8 +87,8 @@ def test_own_command_is_split_as_a_shell_would(draft):
 
 
 def test_a_text_parameter_stays_a_text(draft):
-    draft.put_param(TaskField("text", "str", "", False, ""), "123")
-    draft.put_param(TaskField("width", "int", 1, False, ""), "64")
+    draft.put_param(TaskField("text", "str", "", False, "", Kind("str")), "123")
+    draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
     assert draft.value("task.params.text") == "123"
     assert draft.value("task.params.width") == 64
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from gpu_engine import param_types
 from gpu_engine.catalog import TaskField
 from gpu_engine.devices import Device, Inventory, Snapshot
 from gpu_engine.devices.lease import Holder
@@ -100,10 +101,7 @@ class Draft:
             return ""
         if key == "task.command":
             return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") \
-            else str(value)
+        return param_types.show(value)
 
     def copy(self) -> dict[str, Any]:
         """The nested dict as it is now."""
@@ -133,10 +131,9 @@ class Draft:
         key = f"task.params.{field.name}"
         if not text.strip():
             self.drop(key)
-        elif "str" in field.type or "Path" in field.type:
-            self.data.setdefault("task", {}).setdefault("params", {})[field.name] = text
         else:
-            apply_set(self.data, f"{key}={text.strip()}")
+            params = self.data.setdefault("task", {}).setdefault("params", {})
+            params[field.name] = param_types.parse(text, field.kind)
 
     def drop(self, key: str) -> None:
         """Say nothing about `key`, so that its default holds."""

@@ -14,8 +14,9 @@ import sysconfig
 import textwrap
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
+from gpu_engine import param_types
 from gpu_engine.errors import UserError
 from gpu_engine.worker.task import Task
 
@@ -85,12 +86,12 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
         hint = hints.get(field.name, Any)
         entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
         if field.default is not dataclasses.MISSING:
-            plain = isinstance(field.default, int | float | str | bool | list | None)
-            entry["default"] = field.default if plain else str(field.default)
+            entry["default"] = param_types.plain_default(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            entry["default"] = field.default_factory()
-        if get_origin(hint) is Literal:
-            entry["choices"] = list(get_args(hint))
+            entry["default"] = param_types.plain_default(field.default_factory())
+        kind = param_types.kind_of(hint).plain
+        if kind.name == "choice":
+            entry["choices"] = [param_types.plain_default(value) for _, value in kind.choices]
         entry["help"] = help_texts.get(field.name, "")
         out.append(entry)
     return out
@@ -105,60 +106,7 @@ def convert(value: Any, hint: Any) -> Any:
 
     Raises ValueError saying what was expected. A type not known here takes anything.
     """
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        for arg in args:
-            try:
-                return convert(value, arg)
-            except ValueError:
-                continue
-        raise ValueError(f"expected {_words(hint)}")
-    if origin is Literal:
-        if value in args:
-            return value
-        raise ValueError("expected one of " + ", ".join(map(str, args)))
-    if origin in (list, tuple):
-        return _sequence(value, hint, origin, args)
-    if hint is Path and isinstance(value, str | Path):
-        return Path(value).expanduser()
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    fits = {int: isinstance(value, int) and not isinstance(value, bool), float: False,
-            bool: isinstance(value, bool), str: isinstance(value, str), Path: False,
-            list: isinstance(value, list), dict: isinstance(value, dict),
-            type(None): value is None}
-    if hint in fits and not fits[hint]:
-        raise ValueError(f"expected {_words(hint)}")
-    return value
-
-
-def _sequence(value: Any, hint: Any, origin: type, args: tuple[Any, ...]) -> Any:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"expected {_words(hint)}")
-    if origin is list:
-        return [convert(v, args[0]) for v in value]
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(convert(v, args[0]) for v in value)
-    if len(args) != len(value):
-        raise ValueError(f"expected {len(args)} values")
-    return tuple(convert(v, a) for v, a in zip(value, args, strict=True))
-
-
-def _words(hint: Any) -> str:
-    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
-              Path: "a path", list: "a list", dict: "a table", type(None): "nothing"}
-    if hint in simple:
-        return simple[hint]
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, args))
-    if origin in (list, tuple):
-        return "a list of " + _words(args[0]).removeprefix("a ") + "s"
-    if origin in (Union, types.UnionType):
-        return " or ".join(_words(a) for a in args if a is not type(None))
-    return getattr(hint, "__name__", str(hint))
+    return param_types.convert(value, param_types.kind_of(hint))
 
 
 def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
@@ -168,10 +116,23 @@ def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
 
 
 def _hints(cls: type[Task]) -> dict[str, Any]:
+    """Each field's type. A name that exists only for type checkers takes any value, and costs the
+    other fields nothing."""
     try:
         return get_type_hints(cls)
-    except Exception:  # noqa: BLE001 - names that exist only for type checkers: take any value
-        return {}
+    except Exception:  # noqa: BLE001 - whatever an annotation raises
+        pass
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        names = vars(sys.modules.get(base.__module__, base))
+        for name, kind in base.__dict__.get("__annotations__", {}).items():  # noqa: RUF063 - 3.9
+            try:
+                while isinstance(kind, str):  # quoted, under `from __future__ import annotations`
+                    kind = eval(kind, dict(names))
+                found[name] = kind
+            except Exception:  # noqa: BLE001 - as above
+                found[name] = Any
+    return found
 
 
 def _has_default(field: dataclasses.Field) -> bool:

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from gpu_engine import param_types
 from gpu_engine.catalog import TaskField, TaskInfo
 from gpu_engine.clean import clean
 from gpu_engine.errors import Problem
@@ -20,6 +21,9 @@ from gpu_panel.draft import Draft
 from gpu_panel.widgets.choice import Choice
 
 _COLUMNS, _LABEL = 2, 12
+_BESIDE, _WIDEST = 16, 44
+"""Cells of a choice that may stand beside another field, and of one that stands at all: what is
+wider is typed, and what there is to choose from stands in the help and in the refusal."""
 PREFIX = "task.params."
 
 
@@ -59,8 +63,9 @@ class TaskParams(Vertical):
                     _fill(box, field, draft)
 
     def _widget(self, i: int, field: TaskField) -> Widget:
-        if field.type == "bool":
-            return Choice((("false", "no"), ("true", "yes")), id=f"p-{i}", classes="field")
+        options = _options(field)
+        if options:
+            return Choice(options, id=f"p-{i}", classes="field")
         box = Input(id=f"p-{i}", compact=True, classes="field", select_on_focus=True,
                     placeholder="needed" if field.required else _default(field))
         box.styles.width = _width(field) or "1fr"
@@ -90,7 +95,8 @@ class TaskParams(Vertical):
         if number >= len(self._fields):
             return ""
         field = self._fields[number]
-        kind = clean(field.type)
+        kind = clean(param_types.words(field.kind) if field.kind.plain.name == "choice"
+                     else field.type)
         default = "" if field.required else f", default {_default(field) or '…'}"
         return f"{clean(field.name)} ({kind}{default})" + (f": {clean(field.help)}"
                                                            if field.help else "")
@@ -153,17 +159,47 @@ def _lines(fields: Sequence[TaskField],
 def _fill(widget: Widget, field: TaskField, draft: Draft) -> None:
     value = draft.value(PREFIX + field.name)
     if isinstance(widget, Choice):
-        widget.value = "true" if (field.default if value is None else value) else "false"
+        widget.value = _chosen(field, field.default if value is None else value)
     elif isinstance(widget, Input):
         widget.value = draft.text(PREFIX + field.name)
 
 
 def _width(field: TaskField) -> int:
     """Cells; 0: all there is."""
-    if field.type == "bool":
-        return 12
-    return 0 if "str" in field.type or "Path" in field.type else 8
+    options = _options(field)
+    if options:
+        width = _cells(options)
+        return width if width <= _BESIDE else 0
+    return 8 if field.kind.plain.name in ("int", "float", "any") else 0
+
+
+def _options(field: TaskField) -> tuple[tuple[str, str], ...]:
+    """What there is to choose from: (as it is typed, as people see it); empty: it is typed."""
+    kind = field.kind.plain
+    if kind.name == "bool":
+        found = (("false", "no"), ("true", "yes"))
+    elif kind.name == "choice":
+        found = tuple((text, clean(text)) for text, _ in kind.choices)
+    else:
+        return ()
+    if field.kind.has("none") and field.default is None and not field.required:
+        found = (("", "none"), *found)
+    return found if _cells(found) <= _WIDEST else ()
+
+
+def _cells(options: Sequence[tuple[str, str]]) -> int:
+    return sum(len(shown) + 4 for _, shown in options) - 2
+
+
+def _chosen(field: TaskField, value: object) -> str:
+    """Which of the options a value is; "" where it is none of them."""
+    try:
+        value = param_types.convert(value, field.kind)
+    except ValueError:
+        return ""
+    texts = [text for text, choice in field.kind.plain.choices if choice is value]
+    return texts[0] if texts else param_types.show(value)
 
 
 def _default(field: TaskField) -> str:
-    return "" if field.default is None else clean(str(field.default))
+    return "" if field.default is None else clean(param_types.show(field.default))
