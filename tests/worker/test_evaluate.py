@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
-from gpu_engine.worker.evaluate import Evaluation
+from gpu_engine.worker.evaluate import Broken, Evaluation
 from gpu_engine.worker.identity import Identity
 from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
@@ -85,7 +85,7 @@ def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
     task = Looks()
     evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, alone, torch.device("cpu"))
     if examples % 2:
-        with pytest.raises(ArithmeticError):
+        with pytest.raises(Broken, match="one example"):
             evaluation.run(model, Precision("off", "cpu"))
     else:
         evaluation.run(model, Precision("off", "cpu"))

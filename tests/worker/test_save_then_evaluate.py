@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_engine import checkpoints
 from gpu_engine.worker import checkpoint
 
 from . import judged, ranks
@@ -68,7 +69,7 @@ def test_the_best_is_kept_where_a_checkpoint_falls_on_its_step(
                  checkpoint_every=5, keep=1, best="loss", **every)
     assert evaluated(run) == [5, 10, 15, 20, 25]
     assert kept(run) == {10: {"loss": 1.0}, 25: {"loss": 5.0}}
-    best = checkpoint.best_of(run / "checkpoints", "loss", largest=False)
+    best = checkpoints.best_of(run / "checkpoints", "loss", largest=False)
     assert best is not None
     assert best[0].name == "step-00000010"
     checkpoint.verify(best[0])
@@ -85,7 +86,8 @@ def test_an_evaluation_that_was_cut_off_is_made_up_for(
         tmp_path: Path, trouble: str, step: int) -> None:
     """A plateau that steps on each evaluation goes on as in an undisturbed run, to the bit."""
     scores = [3.0, 4.0, 5.0, 6.0]
-    train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 5}
+    # Written at once: a process that is killed takes along what is being written beside it.
+    train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 5, "checkpoint_async": False}
     whole = run_of(tmp_path / "whole", params={"plateau": True, "scores": scores}, **train)
     broken = tmp_path / "broken"
     at = step // 5
@@ -128,3 +130,25 @@ def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -
     assert lines[1] == saved
     # Three chunks of 8, 8 and 4: rank 0 has two of them.
     assert lines[0] == [saved[0], saved[0], saved[1], saved[1]]
+
+
+@pytest.mark.parametrize(("world", "rank", "trouble", "says"), [
+    (1, 0, "error", "ArithmeticError"), (2, 1, "oom", "OutOfMemoryError"), (2, 0, "names", "names"),
+    (1, 0, "names", "names")])
+def test_an_evaluation_on_the_way_costs_no_weights(
+        tmp_path: Path, world: int, rank: int, trouble: str, says: str) -> None:
+    """No checkpoint is due at the step of the evaluation: one is written as it fails."""
+    params = {"trouble": trouble, "trouble_at": 2 if trouble == "names" else 1, "rank": rank,
+              "held_out": 40, "record": str(tmp_path / "saw")}
+    ranks.write_plan(tmp_path, USE, size=8, world=world, params=params,
+                     train={"steps": 9, "eval_every": 4, "checkpoint_every": 0})
+    with ranks.started(tmp_path) as first:
+        assert first.wait() == [1] * world
+    error = ranks.read(tmp_path, rank, "error")[-1]
+    assert says in error["type"] + error["message"]
+    if world == 2:
+        assert ranks.read(tmp_path, 1 - rank, "error")[-1]["type"] == "PeerLost"
+    assert kept(tmp_path) == {4: {}}
+    run_of(tmp_path, params={"held_out": 40}, attempt=2, world=world, steps=9, eval_every=4)
+    assert evaluated(tmp_path) == [4, 8, 9]
+    assert ranks.read(tmp_path, 0, "step")[-1]["step"] == 9

@@ -22,6 +22,17 @@ from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.task import Task
 
 
+class Broken(Exception):
+    """An evaluation failed on some rank; raised on all of them, so that they can go on together.
+
+    `problem` is the error where it happened on this rank, None on the others.
+    """
+
+    def __init__(self, problem: Exception | None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
 class Evaluation:
     """The held-out examples of a task, ready to be evaluated at any time."""
 
@@ -39,9 +50,10 @@ class Evaluation:
         """Each metric's mean over all examples; None where a rank was asked to stop meanwhile.
 
         All ranks call it together. Every module of `model` is in the mode afterwards in which
-        it was. Raises UserError for metrics without "count" or with other names from one call
-        to the next.
+        it was. Raises Broken where data, model or metrics raise, or metrics lack "count" or have
+        other names from one call to the next (UserError).
         """
+        problem: Exception | None = None
         before = [(module, module.training) for module in model.modules()]
         model.eval()
         mine: dict[int, dict[str, Tensor]] = {}
@@ -56,11 +68,16 @@ class Evaluation:
                                     for k, v in sums.items()}
                     if stopped():
                         break
+        except Exception as err:  # noqa: BLE001 - raised again below, when all ranks know
+            problem = err
         finally:
             for module, training in before:  # each its own: some are frozen, in a model that trains
                 module.training = training
         self._group.meet()  # one may have been slower by more than a collective waits
-        chunks, halted = self._group.agree([number + 1, float(stopped())])
+        chunks, halted, failed = self._group.agree(
+            [number + 1, float(stopped()), float(problem is not None)])
+        if failed:
+            raise Broken(problem) from problem
         if halted:
             return None
         return self._together(mine, int(chunks))
@@ -88,9 +105,11 @@ class Evaluation:
         names = json.loads(self._group.from_first(
             json.dumps(list(mine[0]) if self._group.rank == 0 else [])))
         wrong = [set(m) ^ set(names) for m in mine.values() if set(m) != set(names)]
-        if wrong or "count" not in names:
-            raise UserError(f"{type(self._task).__name__}.metrics must give \"count\" and the "
-                            f"same names in every call; {sorted(wrong[0]) if wrong else names}")
+        odd = bool(wrong) or "count" not in names
+        if self._group.agree([float(odd)])[0]:
+            raise Broken(UserError(
+                f"{type(self._task).__name__}.metrics must give \"count\" and the same names in "
+                f"every call; {sorted(wrong[0]) if wrong else names}") if odd else None)
         table = torch.zeros(chunks, len(names), dtype=torch.float64)
         for number, sums in mine.items():
             table[number] = torch.stack([sums[n].to("cpu") for n in names])

@@ -12,13 +12,13 @@ from gpu_engine.errors import UserError
 from gpu_engine.worker import parallel, resuming, rng
 from gpu_engine.worker.data import Deal, MapData
 from gpu_engine.worker.division import Watch
-from gpu_engine.worker.evaluate import Evaluation
+from gpu_engine.worker.evaluate import Broken, Evaluation
 from gpu_engine.worker.job import Job
 from gpu_engine.worker.loop import Loop, Position
 from gpu_engine.worker.meeting import Patient
 from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
-from gpu_engine.worker.process_group import Group
+from gpu_engine.worker.process_group import Group, PeerLost
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.saving import Saver
 from gpu_engine.worker.schedule import Schedule
@@ -116,17 +116,31 @@ class Session:
         self.recorder.phase = "eval"
         if self.job.distributed:
             parallel.take_buffers_of_first(self.spread.raw)
-        result = self.evaluation.run(self.spread.for_eval, self.precision,
-                                     lambda: self.loop.signals.asked is not None)
-        if result is None:
-            return False
-        self._evaluated_step, self._metrics = self.at.step, result
-        if self.job.who.rank == 0:
-            self.recorder.write("eval", step=self.at.step, **result)
-        self.schedule.evaluated(result)
+        try:
+            result = self.evaluation.run(self.spread.for_eval, self.precision,
+                                         lambda: self.loop.signals.asked is not None)
+            if result is None:
+                return False
+            if self.job.who.rank == 0:
+                self.recorder.write("eval", step=self.at.step, **result)
+            self.schedule.evaluated(result)
+            self._evaluated_step, self._metrics = self.at.step, result
+        except (Broken, UserError) as err:  # of the latter all ranks have the same
+            self._rescue()
+            if isinstance(err, UserError):
+                raise
+            raise err.problem or PeerLost("the evaluation failed on another rank") from None
         if self.saver.wants(self.at.step, result):
             self.save()
         return True
+
+    def _rescue(self) -> None:
+        """An error ends the run between two steps: save what has been trained so far."""
+        try:
+            self.save()
+        except Exception as err:  # noqa: BLE001 - the first error is the one to raise
+            self.recorder.write("warning", message="no checkpoint could be written after the "
+                                f"evaluation failed: {err}")
 
     def _evaluation_due(self, state: dict[str, Any]) -> bool:
         """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
