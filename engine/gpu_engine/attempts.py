@@ -71,10 +71,10 @@ def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
     return (number, tuple(other)) if other else None
 
 
-def check_length(run: Run, spec: RunSpec) -> None:
-    """Raises SpecError where `spec` asks for fewer steps than the newest checkpoint has done: the
-    attempt would end at once, and look as if it had trained so far and no further."""
-    checkpoint = remains.last_checkpoint(run)
+def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:
+    """Raises SpecError where `spec` asks for fewer steps than `checkpoint` (None: the newest) has
+    done: the attempt would end at once, and look as if it had trained so far and no further."""
+    checkpoint = checkpoint or remains.last_checkpoint(run)
     digits = (checkpoint or "").removeprefix("step-")
     if spec.task.use is None or not digits.isdecimal():
         return

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 
-from gpu_engine import attempts, logind, remains, runs, torch_build
+from gpu_engine import attempts, checkpoints, logind, remains, runs, torch_build
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
@@ -91,13 +91,18 @@ def start(prepared: Prepared) -> runs.Run:
     return run
 
 
-def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None) -> Prepared:
-    """Start another attempt of an ended run, from its last checkpoint that loads, with the
+def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
+           start: str = "newest") -> Prepared:
+    """Start another attempt of an ended run, from its newest checkpoint that loads, with the
     settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
     at once.
 
-    Raises UserError while it runs or where what is left of it can't be ended, SpecError where the
-    changed spec does not fit, or asks for fewer steps than are done.
+    start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
+    set aside in a folder of their own, once it has been verified.
+
+    Raises UserError while it runs, where what is left of it can't be ended or there is no such
+    checkpoint, SpecError where the changed spec does not fit, or asks for fewer steps than are
+    done.
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
@@ -105,10 +110,22 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None) 
     data = attempts.asked(run, like)
     apply_sets(data, sets)
     spec = from_dict(data)
-    attempts.check_length(run, spec)
+    chosen = _chosen(run, spec, start)
+    attempts.check_length(run, spec, chosen)
     prepared = prepare(spec, cwd=Path(run.cwd()))
-    _supervise(run, runs.reopen(run, to_toml(prepared.spec), prepared.plan.to_dict()))
+    resolved = prepared.plan.to_dict()
+    if chosen is not None:  # for the next attempt alone: a restart goes on from what that saved
+        resolved["resume_from"] = {"checkpoint": chosen, "attempt": run.state().attempt + 1}
+    _supervise(run, runs.reopen(run, to_toml(prepared.spec), resolved))
     return prepared
+
+
+def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
+    """The name of the checkpoint that `start` means; None for the newest. Raises UserError."""
+    if start != "newest" and spec.task.command is not None:
+        raise UserError(f"run {run.id} runs a command of your own, whose checkpoints are its own: "
+                        "it can't be told which to go on from")
+    return checkpoints.choose(run.checkpoints, start, spec.train.best)
 
 
 def _supervise(run: runs.Run, lock: int) -> None:

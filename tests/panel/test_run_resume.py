@@ -43,10 +43,11 @@ def ended(folder: Path, state: str = "stopped", spec: str = SPEC, **more) -> Wri
     return run
 
 
-def saved(run: Written, step: int) -> None:
+def saved(run: Written, step: int, **metrics: float) -> None:
     folder = run.run.checkpoints / f"step-{step:08d}"
     folder.mkdir(parents=True)
-    folder.joinpath("manifest.json").write_text(json.dumps({"step": step}))
+    folder.joinpath("manifest.json").write_text(json.dumps(
+        {"step": step, "metrics": metrics, "files": {"state.pt": {"sha256": "", "size": 0}}}))
 
 
 @pytest.fixture
@@ -54,8 +55,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What `launch.resume` was asked for; it refuses what is in `refused`."""
     calls: list[list[str]] = []
 
-    def resume(run, sets=(), like=None):
-        calls.append([*([like] if like else []), *sets])
+    def resume(run, sets=(), like=None, start="newest"):
+        calls.append([*([like] if like else []), *sets,
+                      *([f"from {start}"] if start != "newest" else [])])
         if any("refused" in s for s in sets):
             raise UserError("GPU 0 is held by run 12ab")
         run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
@@ -167,6 +169,22 @@ async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
         await until(pilot, lambda: "99 steps are done (step-00000099); take 99 or more"
                     in flat(terminal(app).replace("│", " ")))
         assert app.screen.query_one("#length", Input).value == "50"
+
+
+async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "completed")
+    for step, loss in ((100, 3.0), (200, 1.0), (300, 1.5), (400, 2.0)):
+        saved(run, step, loss=loss)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Resume)
+        text = flat(terminal(app).replace("│", " "))
+        assert "newest, best (step 200), or a step: 100, 200, 300, 400" in text
+        await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
+        await screen_is(pilot, RunScreen)
+    assert asked == [["from best"]]
 
 
 async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> None:

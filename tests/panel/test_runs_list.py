@@ -59,7 +59,7 @@ async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
     run = ended()
     asked: list[object] = []
     monkeypatch.setattr(launch, "resume",
-                        lambda run, sets=(), like=None: asked.append((run.id, sets)))
+                        lambda run, sets=(), **more: asked.append((run.id, sets)))
     async with panel(slots(1)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("u")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_engine import checkpoints
 from gpu_engine.errors import UserError
 from gpu_engine.worker import checkpoint
 
@@ -104,7 +105,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
 def test_newest_and_best_are_kept(tmp_path: Path) -> None:
     for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, float("nan")], 1):
         save(tmp_path, step, loss=loss)
-    best = checkpoint.best_of(tmp_path, "loss", largest=False)
+    best = checkpoints.best_of(tmp_path, "loss", largest=False)
     assert best[0].name == "step-00000002"
     checkpoint.prune(tmp_path, 2, best[0])
     assert [p.name[-1] for p in checkpoint.listed(tmp_path)] == ["2", "4", "5"]
@@ -202,11 +203,11 @@ class tmpfs:
 
 
 def test_best_is_parsed() -> None:
-    assert checkpoint.parse_best(None) is None
-    assert checkpoint.parse_best("loss") == ("loss", False)
-    assert checkpoint.parse_best("max:accuracy") == ("accuracy", True)
+    assert checkpoints.parse_best(None) is None
+    assert checkpoints.parse_best("loss") == ("loss", False)
+    assert checkpoints.parse_best("max:accuracy") == ("accuracy", True)
     with pytest.raises(UserError, match="expected a name"):
-        checkpoint.parse_best("most:accuracy")
+        checkpoints.parse_best("most:accuracy")
 
 
 def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:

@@ -10,14 +10,19 @@ import click
 @click.command()
 @click.argument("run")
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--from", "which", metavar="best|STEP", default="newest",
+              help="The best checkpoint (by train.best), or that of a step.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def command(run: str, out: Path, as_json: bool) -> None:
-    """Write the weights of RUN's newest checkpoint that loads to OUT (a .safetensors file)."""
-    from gpu_engine import runs, torchside, units
+def command(run: str, out: Path, which: str, as_json: bool) -> None:
+    """Write the weights of RUN to OUT (a .safetensors file): those of its newest checkpoint that
+    loads, or of the one that --from names."""
+    from gpu_engine import checkpoints, runs, torchside, units
 
     found = runs.find(run)
-    python = found.plan().get("spec", {}).get("run", {}).get("python")
-    told = torchside.ask("export", str(found.checkpoints), str(out.absolute()), python=python)
+    spec = found.plan().get("spec", {})
+    name = checkpoints.choose(found.checkpoints, which, spec.get("train", {}).get("best"))
+    told = torchside.ask("export", str(found.checkpoints), str(out.absolute()),
+                         *([name] if name else []), python=spec.get("run", {}).get("python"))
     for warning in told["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     click.echo(runs.dumps(told) if as_json else

@@ -16,10 +16,13 @@ from gpu_engine.clean import clean
               help="Change a key for this attempt and those after it.")
 @click.option("--like", type=click.IntRange(1), metavar="ATTEMPT",
               help="Start from the settings of this attempt, not of the last.")
+@click.option("--from", "start", metavar="best|STEP", default="newest",
+              help="Go on from the best checkpoint (by train.best), or from that of a step; what "
+                   "was trained behind it is set aside.")
 @click.option("--detach", is_flag=True, help="Return at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run's state as JSON.")
-def command(run: str, sets: tuple[str, ...], like: int | None, detach: bool, as_json: bool
-            ) -> None:
+def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detach: bool,
+            as_json: bool) -> None:
     """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
 
     Under the same mode and number of ranks the losses go on to the bit as if nothing had
@@ -31,7 +34,7 @@ def command(run: str, sets: tuple[str, ...], like: int | None, detach: bool, as_
 
     found = runs.find(run)
     doubtful = attempts.doubtful(found, found.state()) if like is None else None
-    prepared = resume(found, sets, like=like)
+    prepared = resume(found, sets, like=like, start=start)
     if doubtful is not None:
         number, other = doubtful
         given = {s.partition("=")[0].strip() for s in sets}

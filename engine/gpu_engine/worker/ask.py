@@ -1,7 +1,7 @@
 """Questions that need torch or a person's own code, answered as one line of JSON:
 
     ask.py describe module:Class | path/to/file.py:Class
-    ask.py export CHECKPOINTS OUT.safetensors
+    ask.py export CHECKPOINTS OUT.safetensors [step-00000500]
 
 Exit code 2 and words on stderr where the person can mend it.
 """
@@ -38,11 +38,11 @@ def describe(use: str) -> dict[str, Any]:
             "file": inspect.getsourcefile(cls), "fields": params.describe(cls)}
 
 
-def export(folder: str, out: str) -> dict[str, Any]:
-    """Write a checkpoint's weights. Raises UserError, OSError."""
+def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
+    """Write a checkpoint's weights: the newest's, or of that name. Raises UserError, OSError."""
     from gpu_engine.worker.export import export as write
 
-    return write(Path(folder), Path(out))
+    return write(Path(folder), Path(out), name)
 
 
 def main(argv: list[str]) -> int:

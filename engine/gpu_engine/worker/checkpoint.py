@@ -26,17 +26,12 @@ from typing import Any
 
 import torch
 
+from gpu_engine.checkpoints import MANIFEST, STATE, Damaged, listed, name_of, read_manifest
 from gpu_engine.errors import UserError
 from gpu_engine.files import DELETING, WRITING, write_atomic
 from gpu_engine.worker import checkpoint_files, checkpoint_state
 from gpu_engine.worker.checkpoint_writer import Gate
 from gpu_engine.worker.recorder import Progress
-
-STATE, MANIFEST = "state.pt", "manifest.json"
-
-
-class Damaged(Exception):
-    """A checkpoint that is not what its manifest says."""
 
 
 class NotWritten(Exception):
@@ -51,10 +46,6 @@ class Saved:
     step: int
     size: int
     """Bytes of all its files."""
-
-
-def name_of(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def rank_file(rank: int) -> str:
@@ -145,18 +136,6 @@ def load_ranks(path: Path) -> list[bytes]:
     return found
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Raises Damaged."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        if not isinstance(manifest["files"][STATE]["sha256"], str):
-            raise TypeError
-        int(manifest["step"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise Damaged(f"{path.name}: its manifest can't be read ({type(err).__name__})") from err
-    return manifest
-
-
 def _entry(path: Path, file: str) -> dict[str, Any]:
     entry = read_manifest(path)["files"].get(file)
     if entry is None:
@@ -192,33 +171,12 @@ def newest(folder: Path, warn: Callable[[str], None],
     return None
 
 
-def listed(folder: Path) -> list[Path]:
-    """The checkpoint folders, by step; damaged ones too."""
-    if not folder.is_dir():
-        return []
-    return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
-
-
 def prune(folder: Path, keep: int, best: Path | None) -> None:
     """Keep the newest `keep` checkpoints and `best`. What can't be deleted stays."""
     for path in listed(folder)[:-keep]:
         if path != best:
             with contextlib.suppress(OSError):
                 _remove(path)
-
-
-def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | None:
-    """The checkpoint with the best value of `metric` in its manifest."""
-    found = None
-    for path in listed(folder):
-        try:
-            value = read_manifest(path).get("metrics", {}).get(metric)
-        except Damaged:
-            continue
-        if isinstance(value, int | float) and value == value and (
-                found is None or (value > found[1] if largest else value < found[1])):
-            found = (path, float(value))
-    return found
 
 
 def note(path: Path, metrics: dict[str, float]) -> None:
@@ -228,18 +186,6 @@ def note(path: Path, metrics: dict[str, float]) -> None:
     """
     manifest = read_manifest(path) | {"metrics": metrics}
     write_atomic(path / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True))
-
-
-def parse_best(text: str | None) -> tuple[str, bool] | None:
-    """"loss" or "min:loss" → ("loss", False); "max:accuracy" → ("accuracy", True)."""
-    if not text:
-        return None
-    how, colon, name = text.partition(":")
-    if not colon:
-        return text, False
-    if how not in ("min", "max") or not name:
-        raise UserError(f"train.best = {text!r}: expected a name, min:name or max:name")
-    return name, how == "max"
 
 
 def to_bytes(value: Any) -> bytes:

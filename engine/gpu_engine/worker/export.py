@@ -29,11 +29,14 @@ _DTYPES = {
 }
 
 
-def export(folder: Path, out: Path) -> dict[str, Any]:
-    """Write the newest checkpoint of `folder` that verifies to `out`; its step and what was
-    passed over. Raises UserError where there is none, OSError where `out` can't be written."""
+def export(folder: Path, out: Path, name: str | None = None) -> dict[str, Any]:
+    """Write a checkpoint of `folder` to `out`: the one called `name`, else the newest that
+    verifies; its step and what was passed over.
+
+    Raises UserError where there is none or `name` is damaged, OSError where `out` can't be
+    written."""
     passed: list[str] = []
-    path = checkpoint.newest(folder, passed.append)
+    path = checkpoint.newest(folder, passed.append) if name is None else _sound(folder / name)
     if path is None:
         raise UserError(f"{folder}: there is no checkpoint that can be loaded"
                         + "".join(f"\n{text}" for text in passed))
@@ -41,6 +44,14 @@ def export(folder: Path, out: Path) -> dict[str, Any]:
     save(state["model"], out, {"step": str(state["step"]), "format": "pt"})
     return {"step": state["step"], "checkpoint": str(path), "tensors": len(state["model"]),
             "bytes": out.stat().st_size, "warnings": passed}
+
+
+def _sound(path: Path) -> Path:
+    try:
+        checkpoint.verify(path)
+    except checkpoint.Damaged as err:
+        raise UserError(f"checkpoint {err}; --from takes another") from err
+    return path
 
 
 def save(tensors: Mapping[str, Tensor], out: Path, about: Mapping[str, str]) -> None:

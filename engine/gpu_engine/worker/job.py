@@ -40,6 +40,8 @@ class Job:
     """per_gpu × replicas × accumulate."""
     lr: float
     spec: Mapping[str, Any] = field(repr=False)
+    resume_from: str | None = None
+    """The name of the checkpoint that this attempt goes on from; None: the newest that loads."""
 
     @property
     def micro(self) -> int:
@@ -82,10 +84,12 @@ def from_plan(plan: Mapping[str, Any], run: Path, who: Identity, attempt: int = 
     batch = plan["batch"]
     devices = mine["devices"]
     cores = sorted({c for d in devices for c in d.get("cores") or ()})
+    chosen = plan.get("resume_from") or {}
     return Job(
         run=run, who=who, attempt=attempt, mode=plan["mode"],
         backend=plan.get("backend") or "none", node=mine.get("node", plan.get("node_rank", 0)),
         nodes=plan.get("nodes", 1), devices=tuple(d["torch"] for d in devices),
         labels=tuple(d.get("label") or d["id"] for d in devices), cores=tuple(cores),
         replicas=batch["replicas"], per_gpu=batch["per_gpu"], accumulate=batch["accumulate"],
-        global_size=batch["global_size"], lr=float(plan["lr"]["scaled"]), spec=plan["spec"])
+        global_size=batch["global_size"], lr=float(plan["lr"]["scaled"]), spec=plan["spec"],
+        resume_from=chosen["checkpoint"] if chosen.get("attempt") == attempt else None)

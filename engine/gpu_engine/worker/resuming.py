@@ -18,11 +18,24 @@ from typing import Any, BinaryIO
 import torch
 from torch.optim import Optimizer
 
-from gpu_engine import files, procs, units
+from gpu_engine import checkpoints, files, procs, units
 from gpu_engine.errors import UserError
 from gpu_engine.worker import checkpoint, checkpoint_files
 from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.recorder import Progress, Recorder
+
+
+@dataclass(frozen=True)
+class Told:
+    """The checkpoint that a person chose."""
+
+    name: str
+    attempt: int
+    """The one that goes on from it."""
+
+
+class _NotAsTold(Exception):
+    """Why the chosen one can't be gone on from."""
 
 
 @dataclass
@@ -37,12 +50,14 @@ class Found:
     """This rank's random generators; None where there were other ranks."""
 
 
-def find(folder: Path, group: Group, rec: Recorder) -> Found | None:
-    """The newest checkpoint that verifies, as rank 0 finds it; None to start afresh.
+def find(folder: Path, group: Group, rec: Recorder, told: Told | None = None) -> Found | None:
+    """The newest checkpoint that verifies, as rank 0 finds it; None to start afresh. Or the one
+    that a person `told`.
 
-    All ranks call it together. Raises UserError where there are some and none can be loaded.
+    All ranks call it together. Raises UserError where there are some and none can be loaded, or
+    the one that was told can't be.
     """
-    chosen, ranks = _choose(folder, rec) if group.rank == 0 else ({}, [])
+    chosen, ranks = _choose(folder, rec, told) if group.rank == 0 else ({}, [])
     chosen = json.loads(group.hear(json.dumps(chosen)))
     if "problem" in chosen:
         raise UserError(("rank 0: " if group.rank else "") + chosen["problem"])
@@ -79,13 +94,18 @@ def take_copies(optimizer: Optimizer) -> None:
                 held[key] = value.clone()
 
 
-def _choose(folder: Path, rec: Recorder) -> tuple[dict[str, Any], list[bytes]]:
+def _choose(folder: Path, rec: Recorder, told: Told | None,
+            ) -> tuple[dict[str, Any], list[bytes]]:
     """Rank 0's choice, for the others, and what is each rank's own."""
     files.remove_unfinished(folder)
     progress = Progress()
     rec.detail = _telling("verifying a checkpoint", progress)
     try:
-        path = checkpoint.newest(folder, lambda text: rec.write("warning", message=text), progress)
+        if told is None:
+            path = checkpoint.newest(folder, lambda text: rec.write("warning", message=text),
+                                     progress)
+        else:
+            path = _as_told(folder, told, rec, progress)
         if path is None:
             if checkpoint.listed(folder):
                 return {"problem": f"none of the checkpoints in {folder} can be loaded; remove "
@@ -95,8 +115,31 @@ def _choose(folder: Path, rec: Recorder) -> tuple[dict[str, Any], list[bytes]]:
         return {"name": path.name, "folder": _identity(folder), "size": entry["size"],
                 "sha256": entry["sha256"], "identity": _identity(path / checkpoint.STATE),
                 }, checkpoint.load_ranks(path)
+    except _NotAsTold as err:
+        return {"problem": str(err)}, []
     finally:
         rec.detail = ""
+
+
+def _as_told(folder: Path, told: Told, rec: Recorder, progress: Progress) -> Path:
+    """The checkpoint that a person named, once it has been verified and those behind it are out of
+    the way: kept among the others they would be gone on from after the next failure, and what is
+    trained from here on would be the first to be pruned."""
+    path = folder / told.name
+    try:
+        checkpoint.verify(path, progress)
+    except checkpoint.Damaged as err:
+        raise _NotAsTold(f"checkpoint {err}; choose another to go on from") from None
+    aside = f"before-attempt-{told.attempt}"
+    try:
+        moved = checkpoints.set_aside(folder, told.name, aside)
+    except OSError as err:
+        raise _NotAsTold(f"{err.filename}: {err.strerror}; the checkpoints behind {told.name} "
+                         "can't be set aside") from None
+    if moved:
+        rec.write("warning", message=f"going on from {told.name} as asked; {', '.join(moved)} lie "
+                  f"in {folder / aside} now")
+    return path
 
 
 def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:

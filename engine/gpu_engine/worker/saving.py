@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gpu_engine import checkpoints
 from gpu_engine.errors import UserError
 from gpu_engine.worker import checkpoint, checkpoint_state, rng
 from gpu_engine.worker.checkpoint_copy import CannotCopy, Copier
@@ -36,7 +37,7 @@ class Saver:
         """`weights`: the named parameters, which must be finite to be saved; `state`: what a
         checkpoint holds, "step" among it, as it is when it is called."""
         self.folder = job.run / "checkpoints"
-        self.best = checkpoint.parse_best(job.get("train.best"))
+        self.best = checkpoints.parse_best(job.get("train.best"))
         self.step: int | None = None
         """The step of the last checkpoint that is on the disk, as all ranks know it."""
         self._job, self._group, self._recorder = job, group, recorder
@@ -186,7 +187,7 @@ class Saver:
         """Whether this is the best yet, going by what is in the folder."""
         self._warn_best(found)
         name, largest = self.best
-        value, before = found.get(name), checkpoint.best_of(self.folder, name, largest)
+        value, before = found.get(name), checkpoints.best_of(self.folder, name, largest)
         return value is not None and value == value and (
             before is None or (value > before[1] if largest else value < before[1]))
 
@@ -197,6 +198,6 @@ class Saver:
                                  f"{self.best[0]!r}; it gives {', '.join(found)}")
 
     def _prune(self) -> None:
-        best = self.best and checkpoint.best_of(self.folder, *self.best)
+        best = self.best and checkpoints.best_of(self.folder, *self.best)
         checkpoint.prune(self.folder, int(self._job.get("train.keep", 3)),
                          best[0] if best else None)

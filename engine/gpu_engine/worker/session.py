@@ -64,7 +64,8 @@ class Session:
         self.optimizer = self.task.optimizer(raw, job.lr)
         # Not before the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
-        found = resuming.find(self.folder, group, recorder)
+        told = resuming.Told(job.resume_from, job.attempt) if job.resume_from else None
+        found = resuming.find(self.folder, group, recorder, told)
         state = found.state if found else None
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, state["step"]

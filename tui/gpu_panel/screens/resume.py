@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from gpu_engine import attempts, remains
+from gpu_engine import attempts, checkpoints, remains
 from gpu_engine.errors import UserError
 from gpu_engine.runs import Run, State
 from gpu_panel.background import in_thread
@@ -22,6 +22,7 @@ from gpu_panel.errors import record, sentence
 from gpu_panel.screens.dialogs import harmless
 
 _LENGTHS = ("train.steps=", "train.epochs=")
+_MOST_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Outset:
     """What the last attempt had otherwise than that one, as `key=value`s; its length left out."""
     before: int | None = None
     """The length that holds where nothing is said: that of attempt `like`."""
+    steps: tuple[int, ...] = ()
+    """The steps that there are checkpoints of."""
+    best: int | None = None
+    """The one that is the best; None where no evaluation says so."""
 
     @classmethod
     def of(cls, run: Run) -> Outset:
@@ -60,7 +65,8 @@ class Outset:
         earlier = _section(attempts.asked(run, like), "train") if like is not None else train
         return cls(state, checkpoint, unit, length, like,
                    tuple(o for o in others if not o.startswith(_LENGTHS)),
-                   earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None))
+                   earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None),
+                   *_saved(run, train.get("best")))
 
     @property
     def own(self) -> bool:
@@ -90,7 +96,14 @@ class Outset:
                 f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They stand below; what "
                 "you take out is again as it was.")
 
-    def sets(self, length: str, changes: str) -> list[str]:
+    def choices(self) -> str:
+        """What may be typed as the checkpoint to go on from."""
+        shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
+        more = "…, " if len(self.steps) > _MOST_STEPS else ""
+        best = "" if self.best is None else f"best (step {self.best:,}), "
+        return f"newest, {best}or a step: {more}{shown}"
+
+    def sets(self, length: str, changes: str, start: str = "newest") -> list[str]:
         """What was typed as `key=value`s. Raises UserError."""
         try:
             given = shlex.split(changes)
@@ -104,7 +117,7 @@ class Outset:
         longer = bool(length.strip()) and length.strip() != str(self.before)
         if longer:
             given.insert(0, f"train.{self.unit}={length.strip()}")
-        if self.state.state == "completed" and not any(
+        if self.state.state == "completed" and start == "newest" and not any(
                 g.startswith(("train.steps=", "train.epochs=")) for g in given):
             raise UserError(f"it has done all of its {self.length:,} {self.unit}: type how many "
                             "there shall be")
@@ -136,6 +149,11 @@ class Resume(ModalScreen[bool]):
                 with Horizontal(classes="ask"):
                     yield Static(f"{out.unit} in all", classes="ask-label")
                     yield Input(str(out.length), compact=True, id="length", max_length=12)
+            if len(out.steps) > 1:
+                with Horizontal(classes="ask"):
+                    yield Static("go on from", classes="ask-label")
+                    yield Input("newest", compact=True, id="start", max_length=30)
+                yield Static(harmless(out.choices()), classes="dialog-note")
             with Horizontal(classes="ask"):
                 yield Static("changed", classes="ask-label")
                 yield Input(" ".join(map(shlex.quote, out.others)), compact=True, id="changes",
@@ -174,11 +192,15 @@ class Resume(ModalScreen[bool]):
 
         length = "" if self._outset.own else self.query_one("#length", Input).value
         changes = self.query_one("#changes", Input).value
+        start = "newest"
+        for field in self.query("#start").results(Input):
+            start = field.value.strip() or start
         try:
-            sets = self._outset.sets(length, changes)
+            sets = self._outset.sets(length, changes, start)
             self._say("starting …", "-plain")
             like = self._outset.like
-            await in_thread(lambda: launch.resume(self._run, sets, like=like), name="panel-resume")
+            await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
+                            name="panel-resume")
         except UserError as err:
             self._say(str(err))
         except Exception as err:  # noqa: BLE001  said with a pointer to the whole traceback
@@ -193,6 +215,18 @@ class Resume(ModalScreen[bool]):
         place.set_classes(tone)
         place.display = bool(text)
         place.update(harmless(text) if text else Content())
+
+
+def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
+    """The steps that there are checkpoints of, and which of them is the best."""
+    steps: tuple[int, ...] = ()
+    try:
+        steps = tuple(step for path in checkpoints.listed(run.checkpoints)
+                      if (step := checkpoints.step_of(path.name)) is not None)
+        name = checkpoints.choose(run.checkpoints, "best", best if isinstance(best, str) else None)
+    except (OSError, UserError):
+        return steps, None
+    return steps, checkpoints.step_of(name) if name else None
 
 
 def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""An attempt that is told which checkpoint to go on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.worker import checkpoint
+
+from . import ranks
+from .conftest import recorded
+from .test_checkpoint import flip
+
+TRAIN = {"steps": 12, "checkpoint_every": 3, "keep": 9}
+
+
+def told(run: Path, step: int, attempt: int) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    plan["resume_from"] = {"checkpoint": checkpoint.name_of(step), "attempt": attempt}
+    (run / "plan.json").write_text(json.dumps(plan))
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(p.name.removeprefix("step-")) for p in checkpoint.listed(folder)]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_it_goes_on_from_there_and_nothing_behind_is_lost(make, world: int) -> None:
+    """Told 6 of 12; killed after 9 of the new way; the restart goes on from that 9."""
+    run = ranks.train(make("run", {"dropout": 0.2}, world=world, size=24, train=TRAIN))
+    assert steps(run / "checkpoints") == [3, 6, 9, 12]
+    told(run, 6, attempt=2)
+    before = checkpoint.read_manifest(run / "checkpoints" / "step-00000009")["time"]
+    ranks.train(run, attempt=2)
+    for rank in range(world):
+        assert recorded(run, rank, 2) == recorded(run, rank)[6:]
+    assert ranks.read(run, 0, "schedule")[-1]["first_step"] == 6
+    aside = run / "checkpoints" / "before-attempt-2"
+    assert steps(aside) == [9, 12]
+    assert checkpoint.read_manifest(aside / "step-00000009")["time"] == before
+    assert checkpoint.read_manifest(run / "checkpoints" / "step-00000009")["time"] > before
+    assert "step-00000009, step-00000012" in ranks.read(run, 0, "warning")[-1]["message"]
+    flip(run / "checkpoints" / "step-00000012" / "state.pt")
+    ranks.train(run, attempt=3)  # the same plan.json, as in a restart
+    assert ranks.read(run, 0, "schedule")[-1]["first_step"] == 9
+    assert steps(run / "checkpoints") == [3, 6, 9, 12]
+    assert not (run / "checkpoints" / "before-attempt-3").exists()
+
+
+def test_a_damaged_one_is_an_error_and_all_stays_as_it_is(make) -> None:
+    run = ranks.train(make("run", size=24, train=TRAIN))
+    flip(run / "checkpoints" / "step-00000006" / "state.pt")
+    told(run, 6, attempt=2)
+    ranks.train(run, attempt=2, expect=1)
+    message = ranks.read(run, 0, "error")[-1]["message"]
+    assert "step-00000006" in message
+    assert "content is not what was written" in message
+    assert "choose another" in message
+    assert steps(run / "checkpoints") == [3, 6, 9, 12]
+
+
+def test_one_that_is_gone_is_an_error(make) -> None:
+    run = ranks.train(make("run", size=24, train=TRAIN))
+    told(run, 7, attempt=2)
+    ranks.train(run, attempt=2, expect=1)
+    assert "step-00000007" in ranks.read(run, 0, "error")[-1]["message"]
+    assert steps(run / "checkpoints") == [3, 6, 9, 12]
