@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "step", "observe", "curves", "monitor")
+NAMES = ("start", "step", "observe", "curves", "monitor", "save")
 
 
 def main() -> None:

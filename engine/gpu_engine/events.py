@@ -16,7 +16,7 @@ half-written last line, which it keeps until the rest is there.
 | memory | gpu_allocated, gpu_reserved, gpu_peak (lists of bytes, one entry a device), gpu_process, rss |
 | metric | step, and each name → value |
 | eval | step, and each name → value |
-| checkpoint | step, path (relative to the run folder), seconds, bytes |
+| checkpoint | step, path (relative to the run folder), seconds, bytes, blocked (seconds of these in which training waited) |
 | phase | phase (init, data, forward, backward, optimizer, eval, checkpoint, done; running: of a person's own script, all that is neither backward nor optimizer), since (unix seconds), step: the heartbeat; while a checkpoint is written also done and total (bytes so far, and about in all or null), beside whatever phase the training is in; detail (text: what the rank is busy with or waits for, where the phase says too little) |
 | warning | message |
 | error | type, message, traceback, phase, step; for out of memory also allocated, reserved, requested |

@@ -53,9 +53,9 @@ def held(make: Callable[..., Path], hold: Path) -> Callable[..., Path]:
 
 
 def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold: Path) -> None:
-    params = {"big": 300_000, "schedule_rate": True, "dropout": 0.3}
-    run = held({**params, "pause": 0.07}, train={"steps": 60, "checkpoint_every": 20, "keep": 9,
-                                                 "workers": 2})
+    params = {"big": 300_000, "schedule_rate": True, "dropout": 0.3, "held_out": 30}
+    train = {"steps": 60, "checkpoint_every": 20, "keep": 9, "workers": 2, "eval_every": 20}
+    run = held({**params, "pause": 0.07}, train=train)
     with ranks.started(run) as first:
         # The save after step 20 is held; training comes to the next one and waits there.
         first.until(lambda: phase(run).get("phase") == "checkpoint" and step(run) == 40)
@@ -77,13 +77,15 @@ def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold:
     assert events[0]["blocked"] < events[0]["seconds"]
     assert events[2]["blocked"] == events[2]["seconds"]  # the last one is waited for
     # What was written late is what was there then: as if training had waited.
-    other = make("other", params, size=24, train={
-        "steps": 60, "checkpoint_every": 20, "keep": 9, "workers": 2, "checkpoint_async": False})
+    other = make("other", params, size=24, train={**train, "checkpoint_async": False})
     ranks.train(other)
     assert recorded(run) == recorded(other)
     assert names(run) == names(other)
     for mine, theirs in zip(*(checkpoint.listed(r / "checkpoints") for r in (run, other)),
                             strict=True):
+        found = checkpoint.read_manifest(mine)["metrics"]
+        assert found == checkpoint.read_manifest(theirs)["metrics"]
+        assert found["loss"] > 0
         for part in ("step", "model", "optimizer"):
             assert_same(*(checkpoint.load(p)[part] for p in (mine, theirs)))
         assert_same(*([checkpoint.from_bytes(b) for b in checkpoint.load_ranks(p)]
@@ -129,6 +131,25 @@ def test_what_could_not_be_loaded_ends_the_run_with_its_key(make) -> None:
     again = make("again", {"odd_state": "numpy"}, size=24, train={"steps": 3})
     ranks.train(again)
     ranks.train(again, attempt=2)
+
+
+def test_what_follows_a_write_is_done_once_it_is_written() -> None:
+    go, done = threading.Event(), []
+    writer = Writer()
+    for result in ("", "no room"):
+        go.clear()
+        writer.start(lambda result=result: go.wait(30) and result)
+        writer.after(lambda: done.append("beside"))
+        assert done == []
+        go.set()
+        assert writer.wait() == result
+        writer.after(lambda: done.append("later"))
+        assert done == (["beside", "later"] if not result else [])
+        done.clear()
+    writer.start(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
+    assert writer.wait() == ""
 
 
 def test_a_copy_is_of_its_moment_and_keeps_what_tensors_share() -> None:

@@ -14,7 +14,7 @@ from gpu_engine.worker.checkpoint_writer import Gate
 from gpu_engine.worker.recorder import Progress
 
 _PIECE = 4 << 20
-_SYNC = 128 << 20
+_SYNC = 64 << 20
 """Bytes after which what was written is sent to the disk: so the count says what is really there,
 and the last of it does not take minutes in which nothing seems to happen."""
 

@@ -39,7 +39,9 @@ def storages(state: Any) -> dict[int, torch.UntypedStorage]:
         if isinstance(value, Tensor):
             if value.layout == torch.strided and value.device.type != "meta":
                 storage = value.untyped_storage()
-                found[storage.data_ptr()] = storage
+                other = found.get(storage.data_ptr())
+                if other is None or other.nbytes() < storage.nbytes():
+                    found[storage.data_ptr()] = storage
         elif isinstance(value, dict):
             for inner in value.values():
                 look(inner)

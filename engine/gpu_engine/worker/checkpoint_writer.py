@@ -67,22 +67,27 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._busy = False
+        self._after: list[Callable[[], None]] = []
         self._result = ""
         self._error: BaseException | None = None
 
     def start(self, write: Callable[[], str]) -> None:
         """Begin `write`, which says what was wrong with it ("": nothing). The one before was
         waited for."""
-        def run() -> None:
-            try:
-                with gate.inside():
-                    self._result = write()
-            except BaseException as err:  # noqa: BLE001 - raised in `wait`
-                self._error = err
-
-        self._result, self._error = "", None
-        self._thread = threading.Thread(target=run, name="checkpoint")
+        self._result, self._error, self._busy = "", None, True
+        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint")
         self._thread.start()
+
+    def after(self, act: Callable[[], None]) -> None:
+        """Do something about what was written, if it was: now, or as soon as it is."""
+        with self._lock:
+            if self._busy:
+                self._after.append(act)
+                return
+        if self._error is None and not self._result:
+            act()
 
     def wait(self) -> str:
         """Wait for the write; what it said. Raises what it raised, once."""
@@ -93,3 +98,22 @@ class Writer:
         if error is not None:
             raise error
         return self._result
+
+    def _run(self, write: Callable[[], str]) -> None:
+        try:
+            with gate.inside():
+                self._result = write()
+                while act := self._next():
+                    if not self._result:
+                        act()
+        except BaseException as err:  # noqa: BLE001 - raised in `wait`
+            self._error = err
+        finally:
+            self._busy = False
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            if self._after:
+                return self._after.pop(0)
+            self._busy = False
+            return None

@@ -83,6 +83,8 @@ class Meetings:
     def part(self) -> None:
         """The last word: rank 0, which holds the store, stays until the others need it no more,
         or are gone."""
+        if self._size == 1:
+            return
         with contextlib.suppress(RuntimeError):
             if self._rank:
                 self._store.set(f"gpu-panel/left/{self._rank}", "1")

@@ -87,8 +87,12 @@ class Saver:
     def wants(self, step: int, found: dict[str, float]) -> bool:
         """Take in what an evaluation after `step` found, on all ranks; whether that calls for a
         checkpoint, as the best yet."""
-        if self.best or self._under_way == step:
-            self.finish()  # what is compared with, or noted in, may be under way
+        if self._under_way == step:
+            if self._group.rank == 0:
+                self._writer.after(lambda: self._note(step, found))
+            return False
+        if self.best:
+            self.finish()  # the best so far may be under way
         if self.step == step:
             if self._group.rank == 0:
                 self._note(step, found)

@@ -114,6 +114,8 @@ MORE_ROWS = (
     FormRow("", (
         Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is no finite "
               "number", options=(("stop", "stop"), ("skip", "skip"), ("continue", "go on"))),
+        Field("train.checkpoint_async", "save beside", "Write checkpoints while training goes on, "
+              "from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
     )),
     FormRow("", (
         Field("train.hang_timeout", "hang after", "Seconds that a rank may stand still before the "
