@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
+from gpu_engine.errors import UserError
 from gpu_engine.worker.evaluate import Broken, Evaluation
 from gpu_engine.worker.identity import Identity
 from gpu_engine.worker.params import build, load
@@ -60,38 +61,70 @@ def test_evaluating_changes_nothing_in_training(make) -> None:
     assert recorded(runs[0]) == recorded(runs[1])
 
 
+ALONE = Group(Identity())
+
+
 class Looks(Task):
     """Says in which modes the model is evaluated."""
 
     def __init__(self) -> None:
-        self.seen: set[bool] = set()
+        self.seen: set[tuple] = set()
 
     def metrics(self, model, batch):
-        self.seen |= {module.training for module in model.modules()}
+        out = model(batch)
+        self.seen |= {(module.training, torch.is_grad_enabled(), out.dtype)
+                      for module in model.modules()}
         if len(batch) == 1:
             raise ArithmeticError("the last chunk has one example")
-        return {"loss": model(batch).sum(), "count": len(batch)}
+        return {"loss": out.float().sum(), "count": len(batch)}
 
 
 @pytest.mark.parametrize("examples", [4, 5])
 def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
     """Frozen parts stay frozen, also where the evaluation fails; so does a model that trains in
-    evaluation's mode altogether."""
-    alone = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
+    evaluation's mode altogether. Within, all are in evaluation's mode, without gradients and in
+    the run's precision."""
     frozen = nn.Sequential(nn.Linear(3, 3), nn.Dropout()).eval()
     model = nn.Sequential(frozen, nn.BatchNorm1d(3), nn.Linear(3, 1))
     before = [module.training for module in model.modules()]
     assert before == [True, False, False, False, True, True]
-    task = Looks()
-    evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, alone, torch.device("cpu"))
+    task, bf16 = Looks(), Precision("bf16", "cpu")
+    evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, ALONE, torch.device("cpu"))
     if examples % 2:
         with pytest.raises(Broken, match="one example"):
-            evaluation.run(model, Precision("off", "cpu"))
+            evaluation.run(model, bf16)
     else:
-        evaluation.run(model, Precision("off", "cpu"))
-    assert task.seen == {False}
+        evaluation.run(model, bf16)
+    assert task.seen == {(False, False, torch.bfloat16)}
     assert [module.training for module in model.modules()] == before
     model.eval()
     if examples == 4:
-        evaluation.run(model, Precision("off", "cpu"))
+        evaluation.run(model, bf16)
     assert not any(module.training for module in model.modules())
+
+
+class Gives(Task):
+    """Metrics as a test gives them, one after the other."""
+
+    def __init__(self, *metrics: dict) -> None:
+        self.given = list(metrics)
+
+    def metrics(self, model, batch):
+        return self.given.pop(0)
+
+
+def evaluated(*metrics: dict) -> dict[str, float]:
+    evaluation = Evaluation(Gives(*metrics), [0] * len(metrics), 1, ALONE, torch.device("cpu"))
+    return evaluation.run(nn.Linear(1, 1), Precision("off", "cpu"))
+
+
+def test_means_are_exact_and_names_the_same() -> None:
+    # 2**24 + 1 is the first whole number that float32 does not hold.
+    assert evaluated({"n": 2 ** 24 + 1, "loss": 1.5, "count": 1},
+                     {"count": 3, "n": 1, "loss": torch.tensor(0.5)}) == {
+                         "n": (2 ** 24 + 2) / 4, "loss": 0.5}
+    assert evaluated({"n": 2 ** 24 + 1, "count": 1}) == {"n": 2 ** 24 + 1}
+    for wrong in ([{"loss": 1.0}], [{"loss": 1.0, "count": 1}, {"accuracy": 1.0, "count": 1}],
+                  [{"loss": 1.0, "count": 1}, {"loss": 1.0, "extra": 2.0, "count": 1}]):
+        with pytest.raises(UserError, match="count"):
+            evaluated(*wrong)
