@@ -76,19 +76,19 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
     as_this_machine("init_hang 1")
     began = time.monotonic()
     found = devices.discover(timeout=0.5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20  # it would hang for ever
     assert found.source == "cpu"
     assert "did not answer in 0.5 s" in found.problem
 
 
 def test_one_gpu_that_hangs_holds_up_no_other(as_this_machine):
     machine = as_this_machine("count 3", "gpu 1 hang 1")
-    found = devices.discover(timeout=3.0)
+    found = devices.discover(timeout=6.0)  # the probe's own start is part of it
     assert [(d.id, d.uuid is None) for d in found.devices] == [
         ("0", False), ("1", True), ("2", False),
     ]  # fmt: skip
-    assert "GPU 1 has not answered for 2.25 s" in found.problem
-    samples = sampler.take_once(found, timeout=3.0).samples
+    assert "GPU 1 has not answered for 4.5 s" in found.problem
+    samples = sampler.take_once(found, timeout=6.0).samples
     assert [s.problem is None for s in samples] == [True, False, True]
     machine.add("gpu 1 hang 0")
     assert devices.discover().devices[1].uuid is not None

@@ -16,8 +16,11 @@ from gpu_engine import devices
 from gpu_engine.devices import sampler
 from gpu_engine.devices.sampler import Sampler
 
+LONG = 20.0
+"""Seconds, where a fault would wait for ever: a busy machine may take some of them."""
 
-def until(condition, seconds=10.0):
+
+def until(condition, seconds=LONG):
     """Wait for a condition; what it gave."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -83,12 +86,12 @@ def test_one_gpu_that_hangs_leaves_the_others_readable(running):
 
 
 def test_the_others_do_not_wait_for_one_that_is_known_to_hang(running):
-    machine, found = running("count 2", patience=1.0)
+    # Were each look to wait for it, the five would take five times the patience.
+    machine, found = running("count 2", patience=2.0)
     machine.add("gpu 0 hang 1")
     until(lambda: problem_of(found, "0"))
     before = len(found.recent)
-    time.sleep(0.8)
-    assert len(found.recent) - before > 5
+    until(lambda: len(found.recent) - before >= 5, 9.0)
 
 
 def test_a_gpu_that_is_lost_between_two_calls(running):
@@ -103,17 +106,16 @@ def test_a_driver_that_hangs_shows_its_age(running):
     machine, found = running("count 2", "gpu 0 util 20")
     machine.add("gpu * hang 1")
     until(lambda: found.latest.problem)
-    time.sleep(0.5)
+    until(lambda: found.age() > 0.5)
     before = time.monotonic()
     for _ in range(1000):
         assert found.latest.of("0").utilization == 0.2
-    assert time.monotonic() - before < 0.5
-    assert found.age() > 0.5
+    assert time.monotonic() - before < LONG
     assert "has not answered" in found.latest.problem
     assert found.latest.host.memory_used > 0, "the machine's own figures go on"
     machine.add("gpu * hang 0")
     until(lambda: found.latest.problem is None)
-    assert found.age() < 1
+    until(lambda: found.age() < 1)
 
 
 def test_a_driver_that_hangs_before_the_first_look(as_this_machine):
@@ -132,7 +134,7 @@ def test_closing_while_the_driver_hangs_takes_no_time(running):
     until(lambda: found.latest.problem)
     began = time.monotonic()
     found.close()
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < LONG
     found.close()
 
 
@@ -290,10 +292,8 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
         program.send_signal(signal.SIGKILL)
     else:
         assert program.stdout.readline() == "hangs\n"
-    began = time.monotonic()
-    program.wait(5)
-    assert time.monotonic() - began < 1
-    until(lambda: not alive(probe), 2)
+    program.wait(LONG)
+    until(lambda: not alive(probe))
     program.stdout.close()
 
 
@@ -304,7 +304,7 @@ def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypat
     devices.discover()
     spare = probe._spare
     assert not spare.ended()
-    until(spare.ended, 8)
+    until(spare.ended)
 
 
 def test_the_probe_is_out_of_the_terminals_reach(running):
@@ -322,16 +322,17 @@ def test_cpu_slots_are_sampled_alike():
 
     inventory = cpu.discover()
     seen = threading.Event()
-    with Sampler(inventory, Path.cwd(), interval=0.1, on_snapshot=lambda _: seen.set()) as found:
+    with Sampler(inventory, Path.cwd(), interval=60.0,
+                 on_snapshot=lambda _: seen.set()) as found:
         assert found.age() is None
-        assert seen.wait(5)
+        assert seen.wait(LONG)
         sample = found.latest.samples[0]
         assert 0 <= sample.utilization <= 1
         assert 0 < sample.memory_used < sample.memory_total
         assert found.latest.host.disk_free > 0
-        assert found.age() < 5
+        assert found.age() < LONG
         began = time.monotonic()
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < LONG  # not the interval
 
 
 def test_some_looks_for_a_program_without_a_screen(as_this_machine):
@@ -348,5 +349,5 @@ def test_no_look_where_the_driver_hangs(as_this_machine):
     machine.add("gpu * hang 1")
     began = time.monotonic()
     snapshot = sampler.take_once(inventory, timeout=0.6)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < LONG
     assert all("not answer" in s.problem for s in snapshot.samples)

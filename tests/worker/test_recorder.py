@@ -12,6 +12,8 @@ from gpu_engine import events
 from gpu_engine.worker import recorder as recording
 from gpu_engine.worker.recorder import Recorder
 
+from ..conftest import wait_for
+
 
 @pytest.fixture
 def rec(tmp_path: Path):
@@ -74,32 +76,38 @@ def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch
     assert lines(tmp_path / "r.jsonl")[0]["value"] == 1.0
 
 
-def test_pauses_between_are_no_part_of_the_rate(rec: Recorder, tmp_path: Path) -> None:
-    import time
-
+def test_pauses_between_are_no_part_of_the_rate(rec: Recorder, tmp_path: Path,
+                                                monkeypatch) -> None:
+    now = [50.0]
+    monkeypatch.setattr(recording.time, "monotonic", lambda: now[0])
     rec.mark()
+    now[0] += 0.1
     rec.step(1, 0, torch.tensor(1.0), 0.01, 100, 0.0)
-    time.sleep(0.3)
+    now[0] += 300.0  # an evaluation
     rec.mark()
-    rec.step(2, 0, torch.tensor(1.0), 0.01, 100, 0.0)
+    now[0] += 0.2
+    rec.step(2, 0, torch.tensor(1.0), 0.01, 100, 0.05)
     rec.close()
-    rates = [e["samples_per_s"] for e in lines(tmp_path / "r.jsonl")]
-    assert all(rate > 1000 for rate in rates)
+    first, second = lines(tmp_path / "r.jsonl")
+    assert (first["samples_per_s"], second["samples_per_s"]) == (1000.0, 500.0)
+    assert (first["data_wait"], second["data_wait"]) == (0.0, 0.25)
 
 
 def test_heartbeat_once_a_second(tmp_path: Path) -> None:
     rec = Recorder(tmp_path / "r.jsonl")
-    rec.begin()
     rec.phase = "forward"
-    import time
+    rec.begin()
 
-    time.sleep(1.4)
+    def beats() -> list[dict]:
+        return [e for e in lines(tmp_path / "r.jsonl") if e["kind"] == "phase"]
+
+    wait_for(lambda: len(beats()) == 3)
     rec.close()
-    found = lines(tmp_path / "r.jsonl")
-    beats = [e for e in found if e["kind"] == "phase"]
-    assert 1 <= len(beats) <= 3
-    assert beats[-1]["phase"] == "forward"
-    assert next(e for e in found if e["kind"] == "memory")["rss"] > 1 << 20
+    first, second, third = (e["t"] for e in beats())
+    assert second - first > 0.9
+    assert third - second > 0.9
+    assert beats()[-1]["phase"] == "forward"
+    assert next(e for e in lines(tmp_path / "r.jsonl") if e["kind"] == "memory")["rss"] > 1 << 20
 
 
 def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch) -> None:
