@@ -126,5 +126,6 @@ def test_means_are_exact_and_names_the_same() -> None:
     assert evaluated({"n": 2 ** 24 + 1, "count": 1}) == {"n": 2 ** 24 + 1}
     for wrong in ([{"loss": 1.0}], [{"loss": 1.0, "count": 1}, {"accuracy": 1.0, "count": 1}],
                   [{"loss": 1.0, "count": 1}, {"loss": 1.0, "extra": 2.0, "count": 1}]):
-        with pytest.raises(UserError, match="count"):
+        with pytest.raises(Broken, match="count") as raised:
             evaluated(*wrong)
+        assert isinstance(raised.value.problem, UserError)
