@@ -2,7 +2,7 @@
 
     python streams.py RANK WORLD STORE OUT
 
-reads each dataset with 0, 1, 2 and 4 loader workers for two epochs as that rank and writes what
+reads each dataset with `workers_of` it for two epochs as that rank and writes what
 it was given to OUT, as JSON.
 """
 
@@ -24,7 +24,7 @@ from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
 
 MICRO = 3
 EXAMPLES = 72
-WORKERS = (0, 1, 2, 4)
+MANY, FEW = (0, 1, 2, 4), (0, 2)
 
 
 def example(i: int):
@@ -238,6 +238,13 @@ CLEAR = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankA
 DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
 
 
+def workers_of(name: str) -> tuple[int, ...]:
+    """How many loader workers read it: each number takes processes, so all of them only for the
+    main ways to divide."""
+    return MANY if name in ("Plain", "ByWorker", "ByRankAndWorker", "Sharded",
+                            "ShardedNumShardsFirst") else FEW
+
+
 def chained() -> IterableDataset:
     return ChainDataset([Plain(range(40)), Plain(range(40, EXAMPLES))])
 
@@ -284,7 +291,7 @@ def main() -> None:
     seeds = random.Random(rank)  # ranks' own generators differ
     found = {}
     for make in chain(CLEAR, DOUBTFUL, [chained]):
-        for workers in WORKERS if make not in DOUBTFUL else (0, 2):
+        for workers in workers_of(make.__name__):
             torch.manual_seed(seeds.getrandbits(40))
             random.seed(seeds.getrandbits(40))
             found[f"{make.__name__} {workers}"] = read(make, rank, world, workers)

@@ -70,7 +70,7 @@ def numbers(read, name: str, workers: int, world: int, epoch: int) -> list[int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_example_once_an_epoch(read, name: str) -> None:
     for world in WORLDS:
-        for workers in streams.WORKERS:
+        for workers in streams.workers_of(name):
             for epoch in range(2):
                 first = 1000 * epoch if name == "ByEpoch" else 0
                 assert sorted(numbers(read, name, workers, world, epoch)) == list(
@@ -81,7 +81,7 @@ def test_each_example_once_an_epoch(read, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_random_numbers_differ_between_ranks_workers_examples_and_epochs(read, name: str) -> None:
     for world in WORLDS:
-        for workers in streams.WORKERS:
+        for workers in streams.workers_of(name):
             batches = [b for rank in read[name, workers, world] for e in rank["epochs"] for b in e]
             drawn = [x for b in batches for x in b[1]]
             assert len(drawn) == 2 * streams.EXAMPLES
@@ -100,7 +100,7 @@ def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: st
     for epoch in range(2):
         alone = steps(0, 1, epoch)
         for world in WORLDS:
-            for workers in streams.WORKERS:
+            for workers in streams.workers_of(name):
                 assert steps(workers, world, epoch) == alone
     assert steps(0, 1, 0) != steps(0, 1, 1)
 

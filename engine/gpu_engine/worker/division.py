@@ -277,6 +277,63 @@ def miscounted(heard: list[list[Heard]], length: int) -> str | None:
     return None
 
 
+class Hearing:
+    """What the readers of one stream say, on this rank, and what of it is said to the person."""
+
+    def __init__(self, title: str, known: Known, workers: int,
+                 gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None]) -> None:
+        """`title`: the stream, in words. `gather` brings all ranks' bytes to rank 0."""
+        self._title, self._known, self._workers = title, known, max(workers, 1)
+        self._gather, self._warn = gather, warn
+        self._heard: dict[int, Heard] = {}
+        self._said: list[str] = []
+
+    def hear(self, worker: int, text: str) -> None:
+        """`Heard.to_json` of one of this rank's loader workers."""
+        self._heard[worker] = Heard.from_json(text)
+
+    def compare(self) -> None:
+        """Say what speaks against how the stream was divided. All ranks call it together."""
+        ranks = self._all()
+        if ranks:
+            self._say(doubts(ranks))
+
+    def count(self) -> None:
+        """After an epoch: say what its counts speak against, and the counts where anything does.
+        All ranks call it together."""
+        ranks = self._all()
+        if not ranks:
+            return
+        found = [LATE] if any(h.late for rank in ranks for h in rank) else []
+        with suppress(TypeError, NotImplementedError):  # most have no len()
+            found += filter(None, [miscounted(ranks, len(self._known.data))])
+        self._say(found)
+        if self._said:
+            readers = [reader for rank in ranks for reader in rank]
+            read, kept = (", ".join(map(str, column)) for column in zip(
+                *((r.read, r.kept) for r in readers), strict=True))
+            self._warn(f"{self._title}: an epoch's {len(readers)} readers ({len(ranks)} ranks x "
+                       f"{self._workers} workers) read {read} examples and used {kept} of them, "
+                       f"{sum(r.kept for r in readers)} in all")
+
+    def _say(self, found: list[str]) -> None:
+        for doubt in found:
+            if doubt not in self._said:
+                self._said.append(doubt)
+                self._warn(f"{self._title}: {doubt}. {_REMEDY}")
+
+    def _all(self) -> list[list[Heard]]:
+        """[rank][worker], on rank 0; [] elsewhere."""
+        nothing = Heard(frozenset(), False, None)
+        mine = [self._heard.get(w, nothing).to_json() for w in range(self._workers)]
+        return [[Heard.from_json(text) for text in json.loads(rank)]
+                for rank in self._gather(json.dumps(mine).encode())]
+
+
+_REMEDY = ("If that is wrong, examples are left out or seen more than once: give the dataset an "
+           'attribute `divided_by` = "nothing", "worker", "rank" or "rank and worker"')
+
+
 def fingerprint(example: Any) -> str | None:
     """A text that is the same in every process for equal examples; None where there is none."""
     digest = hashlib.sha1(usedforsecurity=False)

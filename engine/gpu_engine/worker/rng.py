@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,6 +68,27 @@ class Draws:
         self._own = _host_state()
         _set_host_state(self._outside)
         self._outside = None
+
+
+@contextmanager
+def untouched(devices: list[torch.device]) -> Iterator[None]:
+    """What is drawn inside leaves no trace outside, on the host and on these devices."""
+    gpus = [d for d in devices if d.type == "cuda"]
+    host, states = _host_state(), [torch.cuda.get_rng_state(d) for d in gpus]
+    try:
+        yield
+    finally:
+        _set_host_state(host)
+        for device, state in zip(gpus, states, strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+
+def seed_here(seed: int, devices: list[torch.device]) -> None:
+    """Seed the host's generators and those of these devices, no other's."""
+    seed_host(seed)
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 def _host_state() -> tuple:

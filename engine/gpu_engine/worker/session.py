@@ -206,7 +206,7 @@ class Session:
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
                 start_agree=self.data.start_agree, gather=self.group.gather_bytes,
-                warn=lambda text: self.recorder.write("warning", message=text)), None
+                warn=self._warn), None
         deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
         first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
         return MapData(
@@ -233,11 +233,17 @@ class Session:
         return self.at.step + left, epochs
 
     def _evaluation(self) -> Evaluation | None:
-        data = self.task.eval_data()
+        with Watch().on() as watched:
+            data = self.task.eval_data()
         if data is None:
             return None
         chunk = min(int(self.task.eval_batch), self.job.global_size)
-        return Evaluation(self.task, data, chunk, self.group, self.devices[0])
+        return Evaluation(self.task, data, chunk, self.group, self.devices[0],
+                          others=self.devices[1:], warn=self._warn, asked=watched.divides,
+                          workers=int(self.job.get("train.workers", 2)))
+
+    def _warn(self, text: str) -> None:
+        self.recorder.write("warning", message=text)
 
     def _announce(self, total: int | None, epochs: int | None) -> None:
         deal = self.deal

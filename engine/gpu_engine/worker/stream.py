@@ -17,11 +17,10 @@ from the moment it asks who they are. All follow from seed, epoch and that place
 from __future__ import annotations
 
 import ctypes
-import json
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -234,17 +233,14 @@ class StreamData:
         """
         self._micro, self._accumulate, self._collate = micro, accumulate, collate
         self._rank, self._workers, self._seed, self._device = rank, max(workers, 1), seed, device
-        self._ask, self._gather, self._warn = start_agree, gather, warn
+        self._ask = start_agree
         self._answer: Callable[[], int] | None = None
         known = division.known(data, rank, ranks, asked)
-        self._data = known.data
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
-        self._compare = not known.sure and ranks * self._workers > 1
-        self._count = False
-        self._doubts: list[str] = []
-        self._heard: dict[int, Heard] = {}
+        self._hearing = division.Hearing("the training stream", known, workers, gather, warn)
+        self._compare = self._count = not known.sure and ranks * self._workers > 1
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Batches on the device, one a backward pass. A start within the epoch reads what comes
@@ -264,13 +260,15 @@ class StreamData:
                 yield move(batch, self._device)
             step = ahead
             steps += 1
-            if self._compare and steps * self._accumulate >= self._workers:
-                self._look_for_doubts()
+            if self._compare and steps * self._accumulate >= self._workers:  # all were heard
+                self._compare = False
+                self._hearing.compare()
         self._answer = None
         if self._compare:
-            self._look_for_doubts()
+            self._hearing.compare()
         if self._count:
-            self._say_counts()
+            self._hearing.count()
+        self._compare = self._count = False
 
     def _whole_step(self, source: Iterator[Any]) -> list[Any] | None:
         batches = list(islice(source, self._accumulate))
@@ -280,7 +278,7 @@ class StreamData:
         """The workers' batches in turn, then those that what each had left over makes together."""
         rests = {}
         for dealt in self._reader if self._loader is None else self._loader:
-            self._heard[dealt.worker] = Heard.from_json(dealt.heard)
+            self._hearing.hear(dealt.worker, dealt.heard)
             if dealt.rest is None:
                 yield pin(dealt.batch, self._device) if self._loader is None else dealt.batch
             else:
@@ -290,48 +288,6 @@ class StreamData:
             with Draws(mix(self._seed, epoch, self._rank, at, _COLLATE + 1)):
                 batch = self._collate(left[at:at + self._micro])
             yield pin(batch, self._device)
-
-    # --- who divided, and was that right ------------------------------------------------------
-
-    def _look_for_doubts(self) -> None:
-        """Compare what all readers said; all ranks come here after the same step."""
-        self._compare = False
-        self._count = True
-        ranks = self._all_heard()
-        self._doubts = division.doubts(ranks) if ranks else []
-        for doubt in self._doubts:
-            self._warn(f"the training stream: {doubt}. {_REMEDY}")
-
-    def _say_counts(self) -> None:
-        """After the first epoch, where there were doubts: how many examples it saw."""
-        self._count = False
-        ranks = self._all_heard()
-        readers = [reader for rank in ranks for reader in rank]
-        if not readers:
-            return
-        found = [division.LATE] if any(reader.late for reader in readers) else []
-        with suppress(TypeError, NotImplementedError):  # most have no len()
-            found += [division.miscounted(ranks, len(self._data))]
-        for doubt in {d: None for d in found if d and d not in self._doubts}:
-            self._doubts.append(doubt)
-            self._warn(f"the training stream: {doubt}. {_REMEDY}")
-        if self._doubts:
-            read, kept = (", ".join(map(str, column)) for column in zip(
-                *((r.read, r.kept) for r in readers), strict=True))
-            self._warn(f"the training stream: an epoch's {len(readers)} readers ({len(ranks)} "
-                       f"ranks x {self._workers} workers) read {read} examples and trained on "
-                       f"{kept} of them, {sum(r.kept for r in readers)} in all")
-
-    def _all_heard(self) -> list[list[Heard]]:
-        """[rank][worker], on rank 0; [] elsewhere."""
-        nothing = Heard(frozenset(), False, None)
-        mine = [self._heard.get(w, nothing).to_json() for w in range(self._workers)]
-        return [[Heard.from_json(text) for text in json.loads(rank)]
-                for rank in self._gather(json.dumps(mine).encode())]
-
-
-_REMEDY = ("If that is wrong, examples are left out or seen more than once: give the dataset an "
-           'attribute `divided_by` = "nothing", "worker", "rank" or "rank and worker"')
 
 
 def stream_loader(reader: StreamReader, workers: int, seed: int,

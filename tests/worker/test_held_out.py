@@ -1,0 +1,57 @@
+"""Evaluation reads its examples with `train.workers`, each once, and leaves training alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import ranks
+from .conftest import recorded
+
+HELD = f"{Path(__file__).with_name('held_task.py')}:Held"
+EXAMPLES = 101
+
+
+def evaluated(folder: Path, kind: str, workers: int, world: int, **train) -> tuple[Path, list]:
+    run = folder / f"{kind or 'map'}-{workers}-{world}"
+    (run / "record").mkdir(parents=True)
+    ranks.write_plan(run, HELD, world=world, size=24, train={
+        "steps": 2, "lr": 1e-30, "workers": workers, "eval_every": 1, **train},
+        params={"held_out": EXAMPLES, "kind": kind, "noise": 0.5, "dropout": 0.5,
+                "record": str(run / "record")})
+    ranks.train(run)
+    assert not ranks.read(run, 0, "warning")
+    return run, [{k: v for k, v in e.items() if k not in ("t", "kind", "step")}
+                 for e in ranks.read(run, 0, "eval")]
+
+
+@pytest.mark.parametrize("kind", ["", "Stream"])
+def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path: Path, kind: str) -> None:
+    """To the last bit, random numbers in dataset and metrics included; and each time it's asked."""
+    alone = None
+    for world, workers in ((1, 0), (1, 2), (2, 0), (2, 3)):
+        _, found = evaluated(tmp_path, kind, workers, world)
+        assert [e.pop("in_worker") for e in found] == [float(workers > 0)] * 2
+        assert found[0]["numbers"] == (EXAMPLES - 1) / 2
+        assert 0 < found[0]["drawn"] < 1
+        assert found[0] == found[1]
+        alone = alone or found
+        assert found == alone
+
+
+@pytest.mark.parametrize("kind", ["ByWorker", "ByRankAndWorker"])
+def test_streams_that_divide_themselves_are_counted_once(tmp_path: Path, kind: str) -> None:
+    for world, workers in ((1, 2), (2, 2)):
+        _, found = evaluated(tmp_path, kind, workers, world)
+        assert [e["numbers"] for e in found] == [(EXAMPLES - 1) / 2] * 2
+        assert [e["in_worker"] for e in found] == [1.0] * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_evaluation_draws_is_not_missed_in_training(tmp_path: Path, workers: int) -> None:
+    often, _ = evaluated(tmp_path / "often", "", workers, 1, steps=6)
+    once, found = evaluated(tmp_path / "once", "", workers, 1, steps=6, eval_every=0)
+    assert recorded(often) == recorded(once)
+    assert len(recorded(often)) == 6
+    assert len(found) == 1
