@@ -68,6 +68,14 @@ def batch_of(spec: RunSpec, replicas: int) -> Batch | None:
     return Batch(b.size, b.meaning, b.accumulate, replicas, b.size, per_gpu)
 
 
+def batch_untold(spec: RunSpec, replicas: int) -> Batch:
+    """The arithmetic of a person's own command that is told nothing of it, so that it need not
+    come out: as much of the size as each replica could have."""
+    b = spec.batch
+    return Batch(b.size, b.meaning, b.accumulate, replicas, b.size,
+                 max(b.size // (replicas * b.accumulate), 1))
+
+
 def nearest_batches(size: int, divisor: int) -> tuple[int, int]:
     """The two multiples of `divisor` on either side of `size` (both positive)."""
     below = max(size // divisor, 1) * divisor

@@ -27,7 +27,36 @@ PLACEHOLDERS = {
     "run.name": "this run's name",
 }
 
+_BATCH = ("batch.per_gpu", "batch.global")
+TOLD_BY = {
+    "batch.size": (*_BATCH, "batch.size"), "batch.meaning": _BATCH,
+    "batch.accumulate": (*_BATCH, "batch.accumulate"), "amp.dtype": ("amp",),
+    "train.lr": ("lr",), "train.lr_scale": ("lr",), "train.lr_reference_batch": ("lr",),
+    "train.epochs": ("epochs",), "train.steps": ("steps",), "train.seed": ("seed",),
+    "train.workers": ("workers",),
+}
+"""Key of the spec → the placeholders by which alone it reaches a person's own command."""
+NEVER_TOLD = frozenset({
+    "amp.tf32", "train.clip", "train.checkpoint_every", "train.keep", "train.eval_every",
+    "train.best", "train.on_nonfinite", "parallel.find_unused", "parallel.static_graph",
+    "parallel.bucket_cap_mb", "parallel.backend", "run.python"})
+"""Keys that mean nothing to a person's own command: what they name is the engine's own doing."""
+
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+def used(command: Sequence[str] | None) -> frozenset[str]:
+    """The placeholders that stand in a command."""
+    if not isinstance(command, list | tuple):
+        return frozenset()
+    return frozenset(m.group(1) for arg in command if isinstance(arg, str)
+                     for m in _TOKEN.finditer(arg) if m.group(1) in PLACEHOLDERS)
+
+
+def is_told(command: Sequence[str] | None, key: str) -> bool:
+    """Whether a key of the spec has a say in what a person's own command does."""
+    return key not in NEVER_TOLD and (key not in TOLD_BY
+                                      or not used(command).isdisjoint(TOLD_BY[key]))
 
 
 def check(command: Sequence[str]) -> list[Problem]:

@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpu_engine.arithmetic import backend_of, batch_of, learning_rate, port_of, replicas_of
+from gpu_engine.arithmetic import (
+    backend_of,
+    batch_of,
+    batch_untold,
+    learning_rate,
+    port_of,
+    replicas_of,
+)
 from gpu_engine.devices import Device, Inventory
 from gpu_engine.errors import SpecError
 from gpu_engine.plan_check import check, chosen_devices
@@ -45,7 +52,8 @@ def plan(
     chosen, _ = chosen_devices(spec, inventory)
     p = spec.parallel
     cpu = chosen[0].kind == "cpu"
-    batch = batch_of(spec, replicas_of(spec, len(chosen)))
+    replicas = replicas_of(spec, len(chosen))
+    batch = batch_of(spec, replicas) or batch_untold(spec, replicas)
     ranks = _ranks(spec, chosen)
     local = len(ranks)
     many = p.mode == "multinode"

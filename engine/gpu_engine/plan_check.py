@@ -21,15 +21,28 @@ def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     problems += _check_nodes(spec)
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
         problems += _check_batch(spec, replicas_of(spec, len(devices)))
-    if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None:
+    if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None \
+            and _told(spec, "train.lr"):
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
     return problems
 
 
+def _told(spec: RunSpec, key: str) -> bool:
+    """Whether what trains hears of this key: a task always, a person's own command by its
+    placeholders."""
+    return spec.task.command is None or cmd.is_told(spec.task.command, key)
+
+
+def batch_told(spec: RunSpec) -> bool:
+    """Whether the batch arithmetic has a say in what runs, be it in a scaled learning rate."""
+    scaled = spec.train.lr_scale != "none" and _told(spec, "train.lr")
+    return scaled or _told(spec, "batch.meaning")
+
+
 def _check_batch(spec: RunSpec, replicas: int) -> list[Problem]:
-    if batch_of(spec, replicas) is not None:
+    if batch_of(spec, replicas) is not None or not batch_told(spec):
         return []
     below, above = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
     parts = f"{replicas} replicas" if replicas > 1 else "1 replica"
@@ -119,7 +132,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
 
 
 def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
-    if devices[0].kind == "cpu" and spec.amp.dtype == "fp16":
+    if devices[0].kind == "cpu" and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
         return [Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off")]
     return []
 

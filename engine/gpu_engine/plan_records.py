@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gpu_engine import command as cmd
 from gpu_engine.arithmetic import Batch, LearningRate
 from gpu_engine.spec import RunSpec, to_dict
 
@@ -88,6 +89,33 @@ class LaunchPlan:
     spec: RunSpec
     warnings: tuple[str, ...] = ()
     unit: str = field(default="GPU")
+
+    def sentences(self) -> list[str]:
+        """Batch and learning rate for people. Of a person's own command no more than it is told:
+        whatever else it trains with is its own affair."""
+        command = self.spec.task.command
+        if command is None:
+            return [self.batch.sentence(self.unit), self.lr.sentence()]
+        told = cmd.used(command)
+        out = []
+        whole = self.batch.accumulate == 1 or "batch.accumulate" in told
+        if whole and not told.isdisjoint(("batch.per_gpu", "batch.global")):
+            out.append(self.batch.sentence(self.unit))
+        if "lr" in told:
+            out.append(self.lr.sentence())
+        train, batch = self.spec.train, self.batch
+        values = {"batch.per_gpu": f"{batch.per_gpu:,} per {self.unit}",
+                  "batch.global": f"{batch.global_size:,} global",
+                  "batch.size": f"batch size {batch.size:,}",
+                  "batch.accumulate": f"accumulate {batch.accumulate}",
+                  "amp": f"amp {self.spec.amp.dtype}", "epochs": f"epochs {train.epochs or 1}",
+                  "steps": f"steps {train.steps or 0}", "seed": f"seed {train.seed}",
+                  "workers": f"workers {train.workers}"}
+        hidden = ("batch.per_gpu", "batch.global") if out and whole else ()
+        rest = [words for name, words in values.items() if name in told and name not in hidden]
+        if rest:
+            out.append("told: " + ", ".join(rest))
+        return out or ["your command is told neither batch size nor lr: it has its own"]
 
     def to_dict(self) -> dict[str, Any]:
         """As plan.json holds it."""

@@ -23,8 +23,8 @@ def command(asked: Asked, as_json: bool) -> None:
         return
     click.echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))
-    click.echo(plan.batch.sentence(plan.unit))
-    click.echo(plan.lr.sentence())
+    for sentence in plan.sentences():
+        click.echo(sentence)
     for rank in plan.ranks:
         click.echo(rank.sentence())
     for warning in plan.warnings:

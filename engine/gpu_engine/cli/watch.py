@@ -29,7 +29,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
     if not as_json:
         for warning in plan.warnings:
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"run {run.id}  {plan.name}  {plan.batch.sentence(plan.unit)}  {run.path}",
+        click.echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}",
                    err=True)
     follower = Follower(run)
     state = watch(follower, quiet=as_json)

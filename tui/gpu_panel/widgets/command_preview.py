@@ -54,8 +54,9 @@ and the environment that its processes get. y copies that line; v shows every pr
         self.border_title = "What will run" + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
                                                else "")
         gap = "      "
-        first = [Content.styled(plan.batch.sentence(plan.unit), "bold"), Content(gap),
-                 Content(plan.lr.sentence())]
+        said = plan.sentences()
+        first = [Content.styled(clean(said[0]), "bold"),
+                 *(Content(gap + clean(words)) for words in said[1:])]
         # Warnings come before what is read least: what does not fit below can't be missed.
         lines = [Content("").join(first),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),

@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Collapsible, Input, Select, Static
 
+from gpu_engine import command as cmd
 from gpu_engine.catalog import TaskInfo
 from gpu_engine.clean import clean
 from gpu_engine.errors import Problem
@@ -142,9 +143,7 @@ from field to field; left and right choose between the dots."""
             for field in row.fields:
                 here = self._has(field, mode, draft)
                 shown |= here
-                self.query_one("#" + widget_id(field.key)).display = here
-                if field.label:
-                    self.query_one(f"#{widget_id(field.key)}-label").display = here
+                self._adapt_field(field, here, draft)
             self.query_one("#" + _row_id(row)).display = shown
         for key, field in FIELDS.items():
             if not field.options and key != LENGTH:
@@ -153,11 +152,32 @@ from field to field; left and right choose between the dots."""
         self._input(LENGTH).placeholder = "" if steps else "1"
         self.border_title = Content(f"Launch ─ {clean(draft.title)}")
 
+    def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
+        box = self.query_one("#" + widget_id(field.key))
+        box.display = here
+        box.set_class(not self._told(field.key, draft), "-untold")
+        if field.label:
+            label = self.query_one(f"#{widget_id(field.key)}-label")
+            label.display = here
+            label.set_class(box.has_class("-untold"), "-untold")
+
+    def _told(self, key: str, draft: Draft) -> bool:
+        """Whether what is typed there has a say in what runs: in a person's own command, by its
+        placeholders."""
+        if self._kind != OWN_COMMAND:
+            return True
+        if key in (LENGTH, UNIT):
+            key = f"train.{self._choice(UNIT).value}"
+        command = draft.value("task.command")
+        return cmd.is_told(command if isinstance(command, list) else None, key)
+
     def _has(self, field: Field, mode: str, draft: Draft) -> bool:
         if field.key == "task.use":
             return self._kind == OWN_CLASS
         if field.key == "task.command":
             return self._kind == OWN_COMMAND
+        if self._kind == OWN_COMMAND and field.key in cmd.NEVER_TOLD:
+            return False
         if field.key == "train.lr_reference_batch":
             return draft.value("train.lr_scale") != "none" or draft.says(field.key)
         return not field.modes or mode in field.modes
@@ -254,6 +274,8 @@ from field to field; left and right choose between the dots."""
         focused = self.screen.focused
         field = FIELDS.get(_key_of(focused.id) or "") if focused is not None else None
         text = field.help if field else self.query_one(TaskParams).help_of(focused)
+        if field and focused is not None and focused.has_class("-untold"):
+            text = f"{_untold(field.key, self._choice(UNIT).value)} {text}"
         if focused is not None and focused.id == "task-choice":
             text = "What is trained: a task that ships, a class of your own, or your own script"
         self.query_one("#field-help", Static).update(Content(text))
@@ -306,6 +328,12 @@ def _default(key: str, mode: str) -> str:
     if key == "parallel.master_port":
         return "29500" if mode == "multinode" else "any"
     return Draft().text(key)
+
+
+def _untold(key: str, unit: str) -> str:
+    """What to do so that a person's own command is told of a field."""
+    name = cmd.TOLD_BY[f"train.{unit}" if key in (LENGTH, UNIT) else key][0]
+    return f"Your command is not told this: write {{{name}}} where it is to stand."
 
 
 def _row_id(row: FormRow) -> str:

@@ -11,6 +11,7 @@ from textual.content import Content
 
 from gpu_engine import hang
 from gpu_engine.clean import clean
+from gpu_engine.command import is_told
 from gpu_engine.follow import RankView
 from gpu_panel import units
 from gpu_panel.store import RunStore
@@ -52,11 +53,15 @@ def shape(plan: dict[str, Any]) -> list[str]:
     elif mode:
         words.append(clean(str(mode), 20))
     batch, spec = plan.get("batch"), plan.get("spec")
-    if isinstance(batch, dict) and isinstance(batch.get("global_size"), int):
+    spec = spec if isinstance(spec, dict) else {}
+    task = spec.get("task")
+    command = task.get("command") if isinstance(task, dict) else None
+    if isinstance(batch, dict) and isinstance(batch.get("global_size"), int) \
+            and (command is None or is_told(command, "batch.meaning")):
         words.append(f"{batch['global_size']:,} global")
-    amp = spec.get("amp") if isinstance(spec, dict) else None
+    amp = spec.get("amp")
     dtype = amp.get("dtype") if isinstance(amp, dict) else None
-    if dtype in ("bf16", "fp16"):
+    if dtype in ("bf16", "fp16") and (command is None or is_told(command, "amp.dtype")):
         words.append(dtype)
     return words
 

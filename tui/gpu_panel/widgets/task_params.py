@@ -170,7 +170,8 @@ def _width(field: TaskField) -> int:
     if options:
         width = _cells(options)
         return width if width <= _BESIDE else 0
-    return 8 if field.kind.plain.name in ("int", "float", "any") else 0
+    kinds = {a.name for a in field.kind.args} if field.kind.name == "union" else {field.kind.name}
+    return 8 if kinds <= {"int", "float", "none", "any"} else 0
 
 
 def _options(field: TaskField) -> tuple[tuple[str, str], ...]:
@@ -202,4 +203,6 @@ def _chosen(field: TaskField, value: object) -> str:
 
 
 def _default(field: TaskField) -> str:
+    if isinstance(field.default, float):
+        return repr(field.default)  # "4.0": that it is no whole number is worth a cell or two
     return "" if field.default is None else clean(param_types.show(field.default))
