@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from gpu_engine import launch
 from gpu_engine.errors import UserError
@@ -134,10 +134,10 @@ async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
             terminal(app).replace("│", " "))
         await pilot.press("escape", "u")
         await screen_is(pilot, Resume)
-        text = flat(terminal(app).replace("│", " "))
-        assert "other settings than attempt 1, which was stopped: train.steps=600 " \
-            "batch.size=4096" in text
         dialog = app.screen
+        assert "other settings than attempt 1, which was stopped: train.steps=600 " \
+            "batch.size=4096" in flat(str(dialog.query_one("#doubtful", Static).render()))
+        assert "batch.size=4096. They stand below" in terminal(app)
         assert dialog.query_one("#length", Input).value == "600"
         assert dialog.query_one("#changes", Input).value == "batch.size=4096"
         await pilot.press("enter")

@@ -4,6 +4,7 @@ loops in plain torch, with every schedule of torch.optim."""
 from __future__ import annotations
 
 import ast
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from gpu_engine import Task
 from gpu_engine.worker import checkpoint
+from gpu_engine.worker.schedule import Schedule
 
 from . import ranks, schedules
 from .schedules import SCHEDULES, optimizer_of, settings
@@ -57,6 +60,7 @@ def test_resumed_with_more_steps_and_another_rate(tmp_path: Path, which: str) ->
     assert run.attempt(steps=20) == plain(which, "AdamW", 20, 0.01, 20)
     assert run.attempt(steps=40) == plain(which, "AdamW", 40, 0.01, 40)[20:]
     assert run.attempt(steps=44, lr=0.03) == plain(which, "AdamW", 44, 0.03, 44)[40:]
+    assert "Warning" not in ranks.logs(tmp_path)
 
 
 def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
@@ -102,6 +106,39 @@ def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path:
     assert {g["weight_decay"] for groups in seen for g in groups} == {0.5}
     saved = checkpoint.load(checkpoint.listed(tmp_path / "checkpoints")[-1])
     assert {float(s["step"]) for s in saved["optimizer"]["state"].values()} == {20.0}
+
+
+def test_what_an_optimizer_learned_among_its_options_stays() -> None:
+    """As Prodigy's estimate `d` does: neither the task nor a schedule sets it. The learning rate
+    is a tensor, as optimizers that are compiled or captured take it."""
+    def made(lr: float, total: int) -> tuple[torch.optim.Optimizer, Schedule]:
+        class Own(Task):
+            def schedule(self, optimizer, total_steps):
+                return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+        rate = torch.tensor(lr, dtype=torch.float64)
+        opt = torch.optim.Adam([{"params": [nn.Parameter(torch.ones(2))], "d": 1e-6}], lr=rate)
+        return opt, Schedule(Own(), opt, total, lr=lr, params={}, evaluates=False)
+
+    opt, schedule = made(0.1, 10)
+    for _ in range(4):
+        opt.step()
+        schedule.step()
+    opt.param_groups[0]["d"] = 0.5
+    saved = copy.deepcopy({"optimizer": opt.state_dict(), **schedule.state_dict()})
+    for lr, total in ((0.1, 10), (0.1, 20), (0.3, 10)):
+        opt, schedule = made(lr, total)
+        opt.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        schedule.restore(copy.deepcopy(saved), 4)
+        twin, undisturbed = made(lr, total)
+        for step in range(6):
+            if step >= 4:
+                schedule.step()
+            twin.step()
+            undisturbed.step()
+        assert opt.param_groups[0]["d"] == 0.5
+        assert isinstance(opt.param_groups[0]["lr"], torch.Tensor)
+        assert opt.param_groups[0]["lr"].item() == twin.param_groups[0]["lr"].item()
 
 
 def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:

@@ -149,7 +149,9 @@ class Session:
         if self.evaluation is None or state.get("evaluated", True):
             return False
         every = int(self.job.get("train.eval_every", 0))
-        return self.at.step % every == 0 if every else self.at.offset == 0
+        if every:
+            return self.at.step % every == 0
+        return state["offset"] == 0 or self.at.epoch > state["epoch"]
 
     # --- checkpoints --------------------------------------------------------------------------
 
