@@ -23,7 +23,11 @@ def test_every_mutation_fits_the_code() -> None:
         ast.parse(mutation.apply(ROOT))
         assert mutation.tests, f"{mutation.why!r} names no tests, nor does its room"
         for test in mutation.tests:
-            assert (ROOT / "tests" / test.partition("::")[0]).is_file(), f"{mutation.why!r}: {test}"
+            file, _, name = test.partition("::")
+            path = ROOT / "tests" / file
+            assert path.is_file(), f"{mutation.why!r}: there is no {path}"
+            assert not name or f"def {name}(" in path.read_text(), \
+                f"{mutation.why!r}: {file} has no {name}"
 
 
 @pytest.mark.parametrize(("file", "before", "words"), [

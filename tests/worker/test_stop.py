@@ -116,6 +116,22 @@ def test_bad_loss_in_the_last_step_is_not_saved(make) -> None:
     assert checkpoint.listed(run / "checkpoints") == []
 
 
+def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path: Path) -> None:
+    """Ranks ask each other only now and then; before they save they look at every loss so far."""
+    task = tmp_path / "last.py"
+    task.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from dataclasses import dataclass\nfrom toy import RANK, Toy\n\n"
+        "@dataclass\nclass Last(Toy):\n"
+        "    def trouble(self, loss):\n"
+        "        return loss + (float('inf') if (self.calls, RANK) == (40, 1) else 0)\n")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Last", world=2, size=24,
+                           train={"steps": 40})
+    ranks.train(run, expect=1)
+    assert "rank 1 at step 40" in ranks.read(run, 0, "error")[-1]["message"]
+    assert checkpoint.listed(run / "checkpoints") == []
+
+
 def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
     options = {"world": 2, "size": 24, "train": {"steps": 12, "on_nonfinite": "skip"}}
     params = {"schedule_rate": True, "pause": 0.002}
