@@ -180,6 +180,13 @@ class Draft:
         ids = self.data.get("devices", {}).get("ids")
         return list(ids) if isinstance(ids, list) else []
 
+    @property
+    def first_rank(self) -> int:
+        """The rank of the first device that is ticked here."""
+        node = self.value("parallel.node_rank")
+        many = self.value("parallel.mode") == "multinode" and isinstance(node, int)
+        return node * len(self.ids) if many else 0
+
     def tick(self, ids: Sequence[str]) -> None:
         """The person's ticks."""
         self._ticked_by_hand = True

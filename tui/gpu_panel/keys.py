@@ -49,6 +49,12 @@ KEYS: tuple[Key, ...] = (
         palette=False),
     Key("devices.count", "devices", "F", "count_free", "N freest",
         "Ask how many, and tick so many of the freest; f repeats it", palette=False),
+    Key("devices.earlier", "devices", "less_than_sign", "move_rank(-1)", "rank before",
+        "Move the device under the cursor one rank forward", palette=False),
+    Key("devices.later", "devices", "greater_than_sign", "move_rank(1)", "rank after",
+        "Move the device under the cursor one rank back", palette=False),
+    Key("devices.ranks", "devices", "r", "sort_ranks", "ranks",
+        "Put the ranks in the order in which the machine numbers its devices", palette=False),
     Key("devices.details", "devices", "i", "details(False)", "details",
         "Show everything about the device under the cursor, or close that again", shown=True,
         palette=False),
@@ -122,5 +128,5 @@ def of(place: Place) -> Iterable[Key]:
 
 def display(keys: str) -> str:
     """Keys for people: "ctrl+o,p" → "ctrl+o or p"."""
-    names = {"question_mark": "?"}
+    names = {"question_mark": "?", "less_than_sign": "<", "greater_than_sign": ">"}
     return " or ".join(names.get(k, k) for k in keys.split(","))

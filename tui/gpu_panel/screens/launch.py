@@ -166,7 +166,8 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
             return
         table.show(replace(
             table.look, inventory=self.devices.inventory, snapshot=self.devices.snapshot,
-            ticked=tuple(self.draft.ids), ours=self.our_devices(), words=self.device_words(),
+            ticked=tuple(self.draft.ids), mode=str(self.draft.value("parallel.mode")),
+            first_rank=self.draft.first_rank, ours=self.our_devices(), words=self.device_words(),
             freedom=self.freedom, history=self.devices.history), self.devices.age())
 
     # --- typing --------------------------------------------------------------------------------

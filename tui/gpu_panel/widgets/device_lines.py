@@ -23,6 +23,11 @@ class Look:
     inventory: Inventory | None = None
     snapshot: Snapshot | None = None
     ticked: tuple[str, ...] = ()
+    """In the order of the ranks."""
+    mode: str = "ddp"
+    """What of several ticked ones the order means: see `role`."""
+    first_rank: int = 0
+    """The rank of the first that is ticked: above 0 on a machine that is not the first."""
     freedom: Mapping[str, Freedom] | None = None
     ours: Mapping[str, str] | None = None
     """Device id → which run of ours is on it ("run 3f2a rank 0")."""
@@ -161,12 +166,33 @@ def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) 
     return Row(device.id, (tuple(parts), _second(look, device, sample, width)))
 
 
+def role(look: Look, device_id: str) -> str:
+    """Which rank a ticked device gets, under DataParallel its number there; "" where only one is
+    ticked, or the mode takes only one."""
+    places = [i for i, name in enumerate(look.ticked) if name == device_id]
+    if len(look.ticked) < 2 or not places or look.mode == "single":
+        return ""
+    if look.mode == "dp":
+        return f"cuda:{places[0]}"
+    return "rank " + ", ".join(str(look.first_rank + i) for i in places)
+
+
+def in_machines_order(look: Look) -> bool:
+    """Whether what is ticked stands in the order in which the machine numbers it."""
+    numbers = {d.id: i for i, d in enumerate(look.inventory.devices)} if look.inventory else {}
+    order = [numbers[name] for name in look.ticked if name in numbers]
+    return order == sorted(order)
+
+
 def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
-    """Whose it is, and what is wrong with it."""
+    """Its rank, whose it is, and what is wrong with it."""
     text, style = _use(look, device, sample)
+    mine = role(look, device.id)
+    mine += " · " if mine else ""
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
-    return (("  └ ", "dim"), (fit(text + clean(extra), max(0, width - 4)).rstrip(), style))
+    room = max(0, width - 4 - len(mine))
+    return (("  └ ", "dim"), (mine, "accent"), (fit(text + clean(extra), room).rstrip(), style))
 
 
 def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:

@@ -24,12 +24,13 @@ class DeviceTable(Rows):
 
     HELP = """Tick what the run may use. The second line says who is on a device: free, a run of
 ours with its rank, or another person's process. A device that isn't free can be ticked too;
-the panel asks once more before it launches there."""
+the panel asks once more before it launches there. The order of ticking is the order of the ranks,
+which stand with the devices: < and > move one, r puts them in the machine's order."""
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("devices")]
 
     @dataclass
     class Ticked(Message):
-        """The person wants exactly these ticked, in the table's order."""
+        """The person wants exactly these ticked, in the order of the ranks."""
 
         ids: list[str]
 
@@ -80,7 +81,8 @@ the panel asks once more before it launches there."""
         free = sum(f.free for f in (look.freedom or {}).values())
         said = f" · {free} free" if look.freedom else ""
         order = f" · {ORDERS[look.order]}" if look.order != "index" else ""
-        return f"Devices ─ {len(set(look.ticked))} ticked{said}{order}"
+        ranks = "" if device_lines.in_machines_order(look) else " · ranks in your order (r)"
+        return f"Devices ─ {len(set(look.ticked))} ticked{said}{order}{ranks}"
 
     def _stale(self, age: float | None) -> str:
         shot = self.look.snapshot
@@ -118,8 +120,8 @@ the panel asks once more before it launches there."""
         shot = self.look.snapshot
         bad = {s.device.id for s in shot.samples if s.problem} if shot is not None else set()
         able = [key for key in self._in_order if key not in bad]
-        every = set(able) <= set(self.look.ticked)
-        self.post_message(self.Ticked([] if every else able))
+        more = [key for key in able if key not in self.look.ticked]
+        self.post_message(self.Ticked([*self.look.ticked, *more] if more else []))
 
     def action_tick_free(self) -> None:
         self.post_message(self.WantFree(self.wanted or max(1, len(set(self.look.ticked)))))
@@ -132,11 +134,31 @@ the panel asks once more before it launches there."""
         self._toggle(event.key)
 
     def _toggle(self, key: str) -> None:
-        ticked = set(self.look.ticked) ^ {key}
+        ticked = [k for k in self.look.ticked if k != key]
+        if key not in self.look.ticked:
+            ticked.append(key)  # the next rank
         self.wanted = None  # f goes by the ticks again
-        self.post_message(self.Ticked([k for k in self._in_order if k in ticked]))
+        self.post_message(self.Ticked(ticked))
+
+    def action_move_rank(self, by: int) -> None:
+        """Give the device under the cursor the rank of its neighbour, and the neighbour its own."""
+        ticked, key = list(self.look.ticked), self.key_at_cursor
+        if key is None or key not in ticked:
+            return
+        at = ticked.index(key)
+        to = at + by
+        if 0 <= to < len(ticked):
+            ticked[at], ticked[to] = ticked[to], ticked[at]
+            self.post_message(self.Ticked(ticked))
+
+    def action_sort_ranks(self) -> None:
+        """The ranks in the order in which the machine numbers the devices."""
+        numbers = {key: i for i, key in enumerate(self._in_order)}
+        order = sorted(self.look.ticked, key=lambda key: numbers.get(key, len(numbers)))
+        if order != list(self.look.ticked):
+            self.post_message(self.Ticked(order))
 
     @property
     def _in_order(self) -> list[str]:
-        """Ids as the machine numbers them, however the table is sorted: ranks go by that."""
+        """Ids as the machine numbers them, however the table is sorted."""
         return [d.id for d in self.look.inventory.devices] if self.look.inventory else []
