@@ -6,15 +6,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpu_engine.errors import UserError
 from gpu_engine.worker.division import Heard, Watch, doubts, fingerprint, known, miscounted, shard
+from gpu_engine.worker.stream import StreamData
 
 from . import ranks, streams
 from .conftest import recorded
@@ -122,6 +125,60 @@ def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
     assert read[name, 0, 1][0]["warnings"] == []
 
 
+# --- ranks one after the other, in this process ------------------------------------------------
+
+
+def one_rank(kind, rank: int, ranks: int, workers: int, start: int = 0) -> list[list]:
+    """The batches of two epochs, the second from step `start` on."""
+    data = StreamData(kind(), micro=streams.MICRO, accumulate=1, rank=rank, ranks=ranks,
+                      workers=workers, device=torch.device("cpu"), collate=streams.collate, seed=7,
+                      start_agree=lambda value: lambda: value)
+    return [list(data.epoch(0)), list(data.epoch(1, start))]
+
+
+@pytest.mark.parametrize("kind", [streams.Plain, streams.Shuffled, streams.Buffered,
+                                  streams.Sharded, streams.ShardedNumShardsFirst,
+                                  streams.ByEnvironment], ids=lambda kind: kind.__name__)
+def test_two_ranks_see_each_example_once(kind, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    seen = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(rank)
+        random.seed(rank)
+        seen.append(one_rank(kind, rank, 2, 0))
+    for epoch in range(2):
+        dealt = [b for of_rank in seen for b in of_rank[epoch]]
+        assert sorted(n for b in dealt for n in b[0]) == list(range(streams.EXAMPLES))
+    drawn = [b[2] for of_rank in seen for epoch in of_rank for b in epoch]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("kind", [streams.ByWorker, streams.ShuffledByWorker, streams.ByEpoch,
+                                  streams.ShardedAndByWorker], ids=lambda kind: kind.__name__)
+def test_two_workers_see_each_example_once_and_a_start_gives_the_rest(kind) -> None:
+    first, second = one_rank(kind, 0, 1, 2)
+    offset = 1000 if kind is streams.ByEpoch else 0
+    for epoch, batches in enumerate((first, second)):
+        assert sorted(n - offset * epoch for b in batches for n in b[0]) == list(
+            range(streams.EXAMPLES))
+    drawn = [x for b in first + second for _, x in zip(b[0], b[1], strict=True)]
+    assert len({x[1] for x in drawn}) == len(drawn)
+    assert one_rank(kind, 0, 1, 2, start=5)[1] == second[5:]
+
+
+def test_what_workers_have_left_over_makes_batches_together() -> None:
+    """Three workers with 24 + 24 + 22 examples, each not a multiple of the batch's 5."""
+    class Uneven(streams.ByWorker):
+        def __init__(self) -> None:
+            super().__init__(range(70))
+
+    data = StreamData(Uneven(), micro=5, accumulate=1, rank=0, ranks=1, workers=3,
+                      device=torch.device("cpu"), collate=streams.collate, seed=7,
+                      start_agree=lambda value: lambda: value)
+    assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
+
+
 # --- in words, without processes --------------------------------------------------------------
 
 
@@ -159,6 +216,10 @@ def test_a_divided_by_that_means_nothing_is_refused() -> None:
     data.divided_by = "workers"
     with pytest.raises(UserError, match=r"Plain\.divided_by is 'workers'.*\"rank and worker\""):
         known(data, 0, 2)
+    data.divided_by = "rank and worker"
+    assert known(data, 0, 2).by == {"rank", "worker"}
+    data.divided_by = "nothing"
+    assert known(data, 0, 2, asked=frozenset({"rank"})).by == frozenset()
 
 
 def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> None:
@@ -204,7 +265,6 @@ def test_counts_that_may_be_right_are_not_complained_of() -> None:
 
 def test_equal_examples_have_equal_fingerprints() -> None:
     import numpy as np
-    import torch
 
     def one(value: float):
         return {"x": torch.tensor([value, 1.0]), "y": (np.array([value]), "text", None, 3)}
