@@ -91,6 +91,24 @@ def test_a_tensor_dataset_read_at_once_is_what_collate_makes() -> None:
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
 
 
+class Batches(Dataset):
+    """Gives whole batches; reading its examples one by one is an error."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def get_batch(self, indices):
+        return "whole", indices.tolist()
+
+
+def test_a_dataset_s_own_batches_and_a_task_s_own_collate_are_used() -> None:
+    indices = torch.tensor([3, 1, 7])
+    assert Reader(Batches(), default_collate, True).read(indices) == ("whole", [3, 1, 7])
+    data = TensorDataset(torch.arange(20.0).view(10, 2), torch.arange(10))
+    numbers = Reader(data, lambda examples: [int(n) for _, n in examples], False).read(indices)
+    assert numbers == [3, 1, 7]
+
+
 def test_random_augmentation_does_not_depend_on_the_number_of_workers(make) -> None:
     runs = [ranks.train(make(f"w{n}", {"noise": 0.5}, size=24, train={"workers": n}))
             for n in (0, 1, 3)]
