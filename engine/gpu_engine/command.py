@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
 from gpu_engine.errors import Problem
+from gpu_engine.wrappers import is_python, module_or_script, name_of, program
 
 PLACEHOLDERS = {
     "batch.per_gpu": "examples in one replica's forward pass",
@@ -89,23 +89,29 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...
     return tuple(_TOKEN.sub(one, arg) for arg in command)
 
 
-def is_python(word: str) -> bool:
-    """Whether a command's first word is a Python interpreter."""
-    return re.fullmatch(r"(python|pypy)[\d.]*", PurePath(word).name) is not None
-
-
-SELF_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "fabric", "composer", "mpirun",
-                            "mpiexec", "srun", "bash", "sh", "zsh"})
+SELF_LAUNCHERS = frozenset({
+    "torchrun", "accelerate", "deepspeed", "fabric", "lightning", "composer", "horovodrun",
+    "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
+    "bash", "sh", "zsh", "dash", "ksh", "fish"})
+_MODULES = frozenset({
+    "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "composer",
+    "composer.cli.launcher", "lightning", "lightning.fabric.cli", "horovod.runner.launch"})
+"""The same as modules."""
 
 
 def launches_itself(command: Sequence[str]) -> bool:
-    """Whether the command starts its own ranks, so that it runs once, as it is."""
-    name = PurePath(command[0]).name
-    if name in SELF_LAUNCHERS or name.endswith(".sh"):
-        return True
-    return is_python(name) and list(command[1:3]) in (
-        ["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"],
-        ["-m", "accelerate.commands.launch"], ["-m", "deepspeed.launcher.runner"])
+    """Whether the command starts its own ranks, so that it runs once, as it is: whatever stands
+    before the launcher (`env X=1`, `uv run`) and whatever options its Python has."""
+    behind = program(command)
+    if not behind:
+        return False
+    if is_python(behind[0]):
+        module, script = module_or_script(behind)
+        return module in _MODULES or (bool(script) and module is None
+                                      and name_of(script[0]) in SELF_LAUNCHERS)
+    name = name_of(behind[0])
+    return name in SELF_LAUNCHERS or name.endswith(".sh")
 
 
 def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

@@ -24,6 +24,14 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def program(pid: int) -> str:
+    """The name of the program that a process runs, a script's interpreter; "" where unknown."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""
+
+
 def boot_id() -> str | None:
     """This boot's id: start ticks of two boots can't be compared."""
     try:

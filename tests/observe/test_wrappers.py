@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import procs, runs
+from gpu_engine.events import Tail
+from gpu_engine.plan_processes import HOOK
+from gpu_engine.supervisor import scripts
+from gpu_engine.supervisor.children import Child, descendants
+from gpu_engine.supervisor.seen import Seen
 
 from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran
@@ -88,3 +93,51 @@ def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
         assert seen.events(rank)[-1]["outcome"] == "stopped"
         start = seen.of("start", rank)[-1]
         assert not procs.alive(start["pid"], start["started"])
+
+
+FAILS = "import no_such_module\n"
+
+
+@pytest.mark.parametrize("way", [
+    pytest.param("uv", marks=pytest.mark.skipif(not HAS_UV, reason="no uv here")), "timeout"])
+def test_a_script_that_fails_before_torch_is_a_python_program(home, folder, way):
+    Path("fails.py").write_text(FAILS)
+    before = {"uv": WAYS["uv"][:-1], "timeout": ("timeout", "100", PYTHON)}[way]
+    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--devices", "cpu:0", "--", *before,
+                          "fails.py"], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 1
+    assert "No module named 'no_such_module'" in out.stderr
+    assert not Ran(runs.find("last"), {}, None).of("warning")
+
+
+@pytest.mark.parametrize(("line", "says"), [
+    ("exec sleep 100", "no Python runs in it or below it so far"),
+    (f"{PYTHON} -c 'import time; time.sleep(100)'", None),
+    (f"{PYTHON} -I -c 'import time; time.sleep(100)'", "started with -S, -I or -E"),
+    (f"PYTHONPATH=/x {PYTHON} -c 'import time; time.sleep(100)'", "another PYTHONPATH")])
+def test_a_wrapper_with_a_long_start_is_told_from_what_cannot_be_seen(home, folder, line, says,
+                                                                      monkeypatch):
+    """In the supervisor's own words, as if the half minute were over."""
+    env = dict(os.environ, PYTHONPATH=HOOK, GPU_PANEL_RUN=str(Path.cwd()), GPU_PANEL_RANK="0")
+    Path("ranks").mkdir()
+    run = runs.Run(Path.cwd())
+    process = subprocess.Popen(["/bin/sh", "-c", line + "; true" * (not line.startswith("exec"))],
+                               env=env, start_new_session=True)
+    try:
+        child = Child((0,), "rank", process.pid, procs.start_ticks(process.pid), process)
+        if not line.startswith("exec"):
+            wait_for(lambda: any(procs.program(p).startswith("python")
+                                 and b"time.sleep" in Path(f"/proc/{p}/cmdline").read_bytes()
+                                 for p in descendants(process.pid)))
+        if says is None:
+            wait_for((run.path / scripts.SEEN).exists)
+        seen = Seen(0, Tail(run.events(0)), 1)
+        monkeypatch.setattr(scripts, "UNSEEN", 0.0)
+        for _ in range(3):
+            scripts.warn_unseen(run, child, seen)
+        told = Tail(run.events(0)).read()
+        assert len(told) == (says is not None)
+        assert says is None or says in told[0]["message"]
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()

@@ -62,6 +62,13 @@ def _begin():
         os.close(file)
 
 
+def _mark():
+    """Note that a Python below the command has come this far: it is one, and not started with -S,
+    whatever becomes of it."""
+    path = os.path.join(os.environ["GPU_PANEL_RUN"], "python-seen")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
 def _own_log():
     """Below the torchrun that gpu-panel itself starts: print into the rank's log, which is kept
     small and is where the panel looks, and not into torchrun's two files."""
@@ -159,6 +166,8 @@ def _install():
     sys.meta_path.insert(-1, _ForLog())  # before the finder of paths, which takes mere folders
     if _direct():
         _begin()
+    else:
+        _mark()
     if "torch" in sys.modules:  # a .pth file was quicker
         _hand_over()
     else:

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from gpu_engine import procs
 from gpu_engine.events import EventWriter, encode
+from gpu_engine.plan_processes import HOOK
 from gpu_engine.runs import Run
 from gpu_engine.supervisor.cause import Failure
-from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.children import Child, descendants
 from gpu_engine.supervisor.seen import Seen
+from gpu_engine.wrappers import is_python
 
 UNSEEN = 30.0
 """Seconds that a Python may take to start before we say that nothing of it is seen."""
+
+_WITHOUT = "its Python was started with -S, -I or -E, or with another PYTHONPATH"
+SEEN = "python-seen"
+"""A file of this name in the run folder: some Python of the command has loaded our hook."""
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +59,59 @@ def write_ends(run: Run, events: Mapping[int, Seen], children: Sequence[Child],
 
 
 def warn_unseen(run: Run, child: Child, seen: Seen) -> None:
-    """Say once that nothing of this process is seen, where so."""
-    if seen.warned or seen.begun:
-        return
-    if child.running and time.monotonic() - seen.began < UNSEEN:
+    """Say that nothing of this process is seen, where so, and what is known of why: now and then
+    while it runs, and once it has ended."""
+    now = time.monotonic()
+    if seen.begun or seen.judged or (child.running and now - seen.looked < UNSEEN):
         return
     seen.read()
-    seen.warned = True
-    if not seen.begun:
+    if seen.begun:
+        return
+    seen.looked, seen.judged = now, not child.running
+    why = _why_unseen(run, child)
+    if why and seen.warned not in (why, _WITHOUT):
+        seen.warned = why
         _append(run, child.ranks[0], encode("warning", {
-            "message": "nothing of this process is seen but its output: it is no Python program, "
-                       "or its Python was started with -S, -I or -E"}))
+            "message": f"nothing of this process is seen but its output: {why}"}))
+
+
+def _why_unseen(run: Run, child: Child) -> str | None:
+    """Why nothing is seen, as far as that can be told; None: there is nothing to say."""
+    if not child.running:
+        if not (run.path / SEEN).exists():
+            return "it is no Python program, or its Python was started with -S, -I or -E"
+        # A Python that has failed by itself says so in its output.
+        return None if child.status else "it called no backward() and stepped no torch optimizer"
+    pythons = [pid for pid in (child.pid, *_below(child.pid)) if is_python(procs.program(pid))]
+    if not pythons:
+        return "no Python runs in it or below it so far"
+    if any(map(_hooked, pythons)) or (run.path / SEEN).exists():
+        return None  # it has not trained yet
+    return _WITHOUT
+
+
+def _below(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return descendants(pid)
+    return []
+
+
+def _hooked(pid: int) -> bool:
+    """Whether a Python process loads our hook at its start."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+    except OSError:
+        return True  # it has just gone, or is somebody else's: nothing is known
+    for word in words:
+        if not word.startswith(b"-") or word.startswith(b"--"):
+            break
+        if set(word[1:]) & set(b"SIE"):
+            return False
+        if set(word[1:]) & set(b"cm"):
+            break
+    path = next((e[11:] for e in environment if e.startswith(b"PYTHONPATH=")), b"")
+    return os.fsencode(HOOK) in path.split(b":")
 
 
 def _append(run: Run, rank: int, line: bytes) -> None:

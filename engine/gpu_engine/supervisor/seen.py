@@ -30,8 +30,12 @@ class Seen:
     ours: bool = False
     """Whether what comes now is of this attempt."""
     ended: bool = False
-    warned: bool = False
-    began: float = field(default_factory=time.monotonic)
+    warned: str = ""
+    """What was said of why nothing is seen of it."""
+    looked: float = field(default_factory=time.monotonic)
+    """Monotonic seconds when that was last looked into, else when it was started."""
+    judged: bool = False
+    """Whether that was done after its end."""
     stepped: bool = False
     """Whether a step was done in this attempt: what comes before may take as long as it likes."""
     place: tuple[Any, ...] = (None, None, None)

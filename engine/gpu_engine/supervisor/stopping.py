@@ -135,7 +135,7 @@ class Stopping:
     def _hold(below: _Below, pids: Sequence[int]) -> None:
         for pid in pids:
             known = pid, procs.start_ticks(pid)
-            if _program(pid) in _GO_ON and known not in below.held:
+            if procs.program(pid) in _GO_ON and known not in below.held:
                 with contextlib.suppress(PermissionError):
                     if procs.send(*known, signal.SIGSTOP):
                         below.held.add(known)
@@ -172,14 +172,6 @@ def _chain(pid: int, roots: set[int], table: Mapping[int, tuple[int, bool]]) -> 
             return found
         pid = table[pid][0]
     return []
-
-
-def _program(pid: int) -> str:
-    """The program that a process runs; a script's own name would not tell its shell."""
-    try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115, PTH119
-    except OSError:
-        return ""
 
 
 def _written(pid: int) -> int:

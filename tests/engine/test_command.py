@@ -1,0 +1,76 @@
+"""Which commands start ranks of their own, whatever stands before their launcher."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from gpu_engine import command
+from gpu_engine.wrappers import program
+
+LAUNCHERS = """
+torchrun --nproc-per-node=2 train.py
+/opt/env/bin/torchrun train.py
+python -m torch.distributed.run train.py
+python -u -m torch.distributed.run train.py
+python3.11 -X faulthandler -W ignore -um torch.distributed.run train.py
+python -mtorch.distributed.launch train.py
+python /opt/env/bin/torchrun train.py
+env X=1 torchrun train.py
+env -u RANK -i A=b C=d\\ e python -m torch.distributed.run train.py
+env -S 'X=1 torchrun' train.py
+uv run torchrun train.py
+uv run --no-project --with torch -p 3.11 torchrun train.py
+uv --directory sub run --extra cuda -- torchrun train.py
+uv run -m torch.distributed.run train.py
+uv run python -u -m torch.distributed.run train.py
+uvx --from torch torchrun train.py
+conda run -n train --no-capture-output torchrun train.py
+poetry run accelerate launch train.py
+nohup nice -n 5 torchrun train.py
+timeout -k 10 3600 env X=1 srun python train.py
+taskset -c 0-3 torchrun train.py
+numactl --cpunodebind=0 -m 0 torchrun train.py
+nsys profile -o out torchrun train.py
+bash run.sh
+env X=1 ./launch.sh
+python -m accelerate.commands.launch train.py
+deepspeed train.py
+"""
+PROGRAMS = """
+python train.py
+python -u train.py --launcher torchrun
+python -m train torchrun
+python -c 'import torch.distributed.run'
+env X=1 python train.py
+uv run train.py
+uv run python train.py --backend torchrun
+uv run --with torchrun train.py
+uv pip install torchrun
+uv sync
+conda install torchrun
+conda run -n torchrun python train.py
+nohup ./train
+timeout 10 ./torchrun-like
+env
+python
+./main torchrun
+"""
+
+
+@pytest.mark.parametrize("line", LAUNCHERS.strip().splitlines())
+def test_a_launcher_behind_anything_runs_once(line):
+    assert command.launches_itself(shlex.split(line))
+
+
+@pytest.mark.parametrize("line", PROGRAMS.strip().splitlines())
+def test_a_program_is_no_launcher_for_its_words(line):
+    assert not command.launches_itself(shlex.split(line))
+
+
+@pytest.mark.parametrize(("line", "behind"), [
+    ("uv run train.py --lr 1", "python train.py --lr 1"), ("env -- A=b nohup ./x y", "./x y"),
+    ("uv", "uv"), ("timeout 5", ""), ("", "")])
+def test_what_is_behind_wrappers(line, behind):
+    assert program(shlex.split(line)) == shlex.split(behind)
