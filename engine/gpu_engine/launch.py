@@ -18,7 +18,7 @@ from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
 from gpu_engine.errors import SpecError, UserError
 from gpu_engine.plan import LaunchPlan, plan
-from gpu_engine.preflight import check_all, occupied
+from gpu_engine.preflight import check_all, meeting_at, occupied
 from gpu_engine.spec import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, to_toml
 
 
@@ -55,8 +55,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         if problems:
             raise SpecError(problems)
     resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
-    warning = logind.here().warning
-    more = tuple(w for w in (*doubts, torch_build.doubt(spec, inventory), warning) if w)
+    said = (*doubts, torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec))
+    more = tuple(w for w in said if w)
     if more:
         resolved = replace(resolved, warnings=(*resolved.warnings, *more))
     return Prepared(spec, inventory, resolved)

@@ -98,6 +98,4 @@ def _warnings(spec: RunSpec) -> list[str]:
         host = p.master_addr
         if host == "localhost" or host.startswith("127."):
             out.append(f"{host} is this machine itself: other machines can't meet there")
-        elif any(c.isalpha() for c in host) and ":" not in host:
-            out.append(f"{host} is a name: a numeric address avoids nodes resolving it differently")
     return out

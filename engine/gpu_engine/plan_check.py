@@ -157,7 +157,8 @@ def _check_nodes(spec: RunSpec) -> list[Problem]:
                            "all nodes must know the port; name one, for example 29500"))
     if not _is_host(p.master_addr):
         out.append(Problem("parallel.master_addr", p.master_addr,
-                           "expected the numeric address of node 0, for example 10.0.0.1"))
+                           "expected node 0's numeric address or host name, for example "
+                           "10.0.0.1"))
     return out
 
 

@@ -36,7 +36,7 @@ def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[
     """The half that only the machine can answer. `cwd`: where a task's relative path starts."""
     python = _python(spec)
     return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
-            + _port(spec) + _leases(spec, inventory))
+            + _port(spec) + _meeting(spec) + _leases(spec, inventory))
 
 
 def _torch(spec: RunSpec, inventory: Inventory) -> list[Problem]:
@@ -180,6 +180,41 @@ def _port(spec: RunSpec) -> list[Problem]:
         return [Problem("parallel.master_port", port, "ports below 1024 need root; take 29500")]
     why = port_taken(port)
     return [Problem("parallel.master_port", port, why)] if why else []
+
+
+def _meeting(spec: RunSpec) -> list[Problem]:
+    """A host name that this machine can't meet the others at."""
+    from gpu_engine import addresses
+
+    key, host = "parallel.master_addr", spec.parallel.master_addr
+    if spec.parallel.mode != "multinode" or not host or not addresses.is_name(host) \
+            or host == "localhost":
+        return []
+    found = addresses.resolve(host)
+    if found == ():
+        return [Problem(key, host, "this machine knows no such host; give node 0's numeric "
+                                   "address, for example 10.0.0.1")]
+    if not found or not all(map(addresses.is_loopback, found)):
+        return []
+    cure = "give node 0's numeric address"
+    if spec.parallel.node_rank == 0 and (own := addresses.own()):
+        cure = f"give the address that the others know, of {', '.join(own)}"
+    return [Problem(key, host, f"is {found[0]} to this machine, which means the machine itself "
+                               f"(see /etc/hosts): the others can't meet there; {cure}")]
+
+
+def meeting_at(spec: RunSpec) -> str | None:
+    """What the host name that machines meet at means here, in words; None where it is no name."""
+    from gpu_engine import addresses
+
+    host = spec.parallel.master_addr
+    if spec.parallel.mode != "multinode" or not addresses.is_name(host) or host == "localhost":
+        return None
+    found = addresses.resolve(host)
+    if not found:
+        return f"machines meet at {host}; what that means was not answered yet"
+    at = next((a for a in found if not addresses.is_loopback(a)), found[0])
+    return f"machines meet at {host}, which is {at} to this one"
 
 
 def port_taken(port: int) -> str | None:

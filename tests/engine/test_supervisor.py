@@ -282,6 +282,38 @@ def test_a_killed_rank_leads_over_the_connection_errors_it_caused():
     assert "the kernel counted it" in cause.message
 
 
+def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
+    cause = first_cause([
+        Failure(0, 1, 10.0, err("PeerLost", "rank 1: CUDA error: an illegal memory access (this "
+                                            "rank could not go on without it)", 9.0)),
+        Failure(1, 1, 11.0, err("AcceleratorError", "CUDA error: an illegal memory access", 10.5)),
+    ])
+    assert (cause.rank, cause.type) == (1, "AcceleratorError")
+
+
+def test_what_nccl_says_of_this_rank_itself_leads_over_the_others_wake():
+    cause = first_cause([
+        Failure(0, 1, 10.0, err("DistBackendError", "NCCL error: remote process exited", 9.0)),
+        Failure(1, 1, 11.0, err("DistBackendError", "NCCL error: invalid usage, Duplicate GPU "
+                                                    "detected : rank 0 and rank 1", 9.5)),
+    ])
+    assert cause.rank == 1
+
+
+def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
+    process = subprocess.Popen(["sleep", "100"])
+    try:
+        ticks = procs.start_ticks(process.pid)
+        assert not procs.send(process.pid, ticks + 1, signal.SIGKILL)  # another with its pid
+        assert not procs.send(process.pid, ticks, signal.SIGKILL, lambda pid: False)
+        assert process.poll() is None
+        assert procs.send(process.pid, ticks, signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+        assert not procs.send(process.pid, ticks, signal.SIGKILL)
+    finally:
+        process.kill()
+
+
 def test_with_nothing_but_wake_the_earliest_leads():
     cause = first_cause([Failure(r, 1, 5.0 - r, err("RuntimeError", "Connection reset", 5.0 - r))
                          for r in range(3)])

@@ -66,7 +66,10 @@ def _mark():
     """Note that a Python below the command has come this far: it is one, and not started with -S,
     whatever becomes of it."""
     path = os.path.join(os.environ["GPU_PANEL_RUN"], "python-seen")
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:  # a full disk: it is but a help to find words
+        pass
 
 
 def _own_log():

@@ -22,7 +22,10 @@ _WAKE = re.compile(
     r"|rendezvous|peer|watchdog caught collective", re.IGNORECASE)
 _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
 """What torchrun's static rendezvous says when a node does not come (TCPStore.cpp)."""
-_WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+_WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
+_OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cuda error"
+                  r"|out of memory", re.IGNORECASE)
+"""What NCCL says where the fault is this rank's, though it comes as its backend's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,10 @@ class Failure:
     def in_wake(self) -> bool:
         """Whether this looks like another rank's failure seen from here."""
         if self.error is not None:
-            return self.error.get("type") in _WAKE_TYPES \
-                or bool(_WAKE.search(str(self.error.get("message"))))
+            kind, message = self.error.get("type"), str(self.error.get("message"))
+            if kind != "PeerLost" and _OWN.search(message):
+                return False
+            return kind in _WAKE_TYPES or bool(_WAKE.search(message))
         trace = traceback_in(self.log_tail) if self.status > 0 else None
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
 

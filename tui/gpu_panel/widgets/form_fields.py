@@ -61,8 +61,8 @@ ROWS = (
               width=4, modes=_MANY),
     )),
     FormRow("", (
-        Field("parallel.master_addr", "meet at", "Numeric address of machine 0, as all others "
-              "reach it", width=16, modes=_MANY),
+        Field("parallel.master_addr", "meet at", "Address or host name of machine 0, as all "
+              "others reach it", width=16, modes=_MANY),
         Field("parallel.master_port", "port", "TCP port where the ranks meet; on one machine "
               "any free one will do", width=7, modes=("ddp", "multinode")),
     )),
