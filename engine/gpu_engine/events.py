@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.files import open_file
+from . import files  # relative: in a script that is observed we have another name
 
 KINDS = ("start", "schedule", "step", "memory", "metric", "eval", "checkpoint", "phase",
          "warning", "error", "end")
@@ -118,7 +118,7 @@ class Tail:
     def read(self, limit: int = 1 << 20) -> list[dict[str, Any]]:
         """The events whose lines are complete since the last call, from at most `limit` bytes."""
         try:
-            with open_file(self.path) as file:
+            with files.open_file(self.path) as file:
                 stat = os.fstat(file.fileno())
                 if stat.st_ino != self._inode or stat.st_size < self._offset:
                     self._inode, self._offset, self._rest = stat.st_ino, 0, b""
