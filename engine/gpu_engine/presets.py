@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.errors import UserError
-from gpu_engine.files import write_atomic
+from gpu_engine.files import why_not_readable, write_atomic
 from gpu_engine.spec import RunSpec, from_dict, read_toml, to_dict
 
 DEFAULT = "default"
@@ -72,8 +72,40 @@ def load(name: str) -> Preset:
         path, shipped = Path(name).expanduser(), False
     else:
         path, shipped = _locate(name)
+        why = why_not_readable(path)  # a FIFO there would be waited for
+        if why is not None:
+            raise UserError(f"{path}: cannot be read: {why}")
     data = read_toml(path)
     return Preset(name, path, shipped, data, from_dict(data))
+
+
+def name_problem(name: str) -> str | None:
+    """Why a preset can't be saved under `name`; None where it can."""
+    if _NAME.fullmatch(name):
+        return None
+    return (f"{name!r} can't be a preset's name: letters, digits, dot, dash and underscore, "
+            "beginning with a letter or digit, at most 64")
+
+
+def ships(name: str) -> bool:
+    """Whether a preset of this name comes with the package; one's own stands in its place."""
+    return _NAME.fullmatch(name) is not None and (shipped_folder() / f"{name}.toml").is_file()
+
+
+def remove(name: str) -> Path:
+    """Delete the person's own preset `name`, readable or not; what it stood in place of is there
+    again. Returns its path. Raises UserError where there is none, or only a shipped one."""
+    path = own_folder() / f"{name}.toml"
+    if _NAME.fullmatch(name) is None or not os.path.lexists(path):
+        if ships(name):
+            raise UserError(f"{name} ships with gpu-panel and stays; only presets of your own, in "
+                            f"{own_folder()}, can be deleted")
+        raise UserError(f"you have no preset {name!r} in {own_folder()}")
+    try:
+        path.unlink()
+    except OSError as err:
+        raise UserError(f"{path}: can't be deleted: {err.strerror}") from None
+    return path
 
 
 def save(name: str, spec: RunSpec) -> Path:
@@ -84,9 +116,9 @@ def save(name: str, spec: RunSpec) -> Path:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    if not _NAME.fullmatch(name):
-        raise UserError(f"{name!r} can't be a preset's name: letters, digits, dot, dash and "
-                        "underscore, beginning with a letter or digit, at most 64")
+    wrong = name_problem(name)
+    if wrong is not None:
+        raise UserError(wrong)
     path = own_folder() / f"{name}.toml"
     try:
         earlier = path if path.exists() else shipped_folder() / f"{name}.toml"

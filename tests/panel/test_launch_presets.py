@@ -114,8 +114,9 @@ async def test_a_name_that_can_be_none_is_refused():
         asking = await on(pilot, AskName)
         asking.query_one(Input).value = "../evil"
         await pilot.press("enter")
-        told = await on(pilot, Message)
-        assert "can't be a preset's name" in str(told.query_one(".dialog-text > Static").content)
+        await pilot.pause()
+        assert pilot.app.screen is asking
+        assert "can't be a preset's name" in str(asking.query_one("#name-said").content)
         assert screen.draft.preset.name == "default"
 
 

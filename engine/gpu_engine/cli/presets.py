@@ -8,12 +8,20 @@ import click
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def command(name: str | None, as_json: bool) -> None:
-    """List the presets, or print NAME's file."""
+@click.option("--delete", is_flag=True, help="Delete NAME, a preset of your own.")
+def command(name: str | None, as_json: bool, delete: bool) -> None:
+    """List the presets, print NAME's file, or delete it."""
     from gpu_engine import presets
     from gpu_engine.runs import dumps
     from gpu_engine.spec import MODE_NAMES, to_dict
 
+    if delete:
+        if name is None:
+            raise click.UsageError("--delete needs the NAME of a preset of your own")
+        path = presets.remove(name)
+        click.echo(f"{path} deleted" + ("; the one that ships is in its place again"
+                                        if presets.ships(name) else ""))
+        return
     if name is not None:
         preset = presets.load(name)
         click.echo(dumps(to_dict(preset.spec)) if as_json
@@ -33,5 +41,7 @@ def command(name: str | None, as_json: bool) -> None:
         return
     for row in rows:
         what = MODE_NAMES[row["mode"]] if row["mode"] else f"unreadable: {row['problem']}"
-        click.echo(f"{row['name']:<16} {what:<14} {row['path']}")
+        over = "  (in place of the shipped one)" \
+            if row["shipped"] is not True and presets.ships(row["name"]) else ""
+        click.echo(f"{row['name']:<16} {what:<14} {row['path']}{over}")
     click.echo(f"\nYour own are kept in {presets.own_folder()}", err=True)

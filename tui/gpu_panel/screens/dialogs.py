@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -73,13 +74,18 @@ class Confirm(ModalScreen[bool]):
 
 
 class AskName(ModalScreen[str | None]):
-    """A name, with a note about what will be done with it."""
+    """A name, with a note about what will be done with it. A name that won't do stays, with why."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
-    def __init__(self, title: str, value: str, note: str) -> None:
+    def __init__(self, title: str, value: str, note: str, *,
+                 wrong: Callable[[str], str | None] = lambda name: None,
+                 hint: Callable[[str], str] = lambda name: "") -> None:
+        """`wrong`: why a name can't be taken, None where it can; `hint`: what else to know of it.
+        Both are asked at each key, so they must be quick."""
         super().__init__()
         self._title, self._value, self._note = title, value, note
+        self._wrong, self._hint = wrong, hint
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
@@ -87,11 +93,28 @@ class AskName(ModalScreen[str | None]):
             box.border_subtitle = "enter save · esc cancel"
             yield Static(harmless(self._note), classes="dialog-note")
             yield Input(self._value, compact=True, id="name", max_length=64)
+            yield Static("", id="name-said")
+
+    def on_mount(self) -> None:
+        self._tell(self._value)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    def _tell(self, text: str) -> None:
+        name, place = text.strip(), self.query_one("#name-said", Static)
+        wrong = self._wrong(name) if name else None
+        said = wrong or (self._hint(name) if name else "")
+        place.set_classes("-error" if wrong else "-warning")
+        place.display = bool(said)
+        place.update(harmless(said))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        if event.value.strip():
-            self.dismiss(event.value.strip())
+        name = event.value.strip()
+        if name and self._wrong(name) is None:
+            self.dismiss(name)
 
     def action_cancel(self) -> None:
         self.dismiss(None)

@@ -51,6 +51,7 @@ class PresetActions:
 
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen())
+            await self._forget_deleted()
             if name is None:
                 return
             preset = await in_thread(lambda: presets.load(name), name="panel-preset")
@@ -61,6 +62,14 @@ class PresetActions:
                 if not dropped:
                     return
             await self.take_draft(Draft(preset))
+
+    async def _forget_deleted(self: LaunchScreen) -> None:
+        """The preset in the form may be deleted now: the line must not build on it."""
+        preset = self.draft.preset
+        if preset is not None and not await in_thread(preset.path.exists, name="panel-preset"):
+            self.draft.preset = None
+            self.form.adapt(self.draft)
+            self.review_now()
 
     # --- saving --------------------------------------------------------------------------------
 
@@ -73,16 +82,19 @@ class PresetActions:
             asked = spec.devices.ids
             held = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
                 ", ".join(asked or ["none"])
-            name = await self.app.push_screen_wait(AskName(
-                "Save preset", suggested.removesuffix(".toml"),
-                f"Kept in {presets.own_folder()}\nDevices: {held}"))
-            if name is None:
-                return
-            there = presets.own_folder() / f"{name}.toml"
-            if there.exists() and not await self.app.push_screen_wait(Confirm(
-                    "Save preset", f"{there} is there already. Comments in it stay.",
-                    yes="Overwrite")):
-                return
+            name: str | None = suggested.removesuffix(".toml")
+            while True:
+                name = await self.app.push_screen_wait(AskName(
+                    "Save preset", name, f"Kept in {presets.own_folder()}\nDevices: {held}",
+                    wrong=presets.name_problem, hint=_what_is_there))
+                if name is None:
+                    return
+                question = _what_is_there(name)
+                if not question or await self.app.push_screen_wait(Confirm(
+                        "Save preset", question, yes="Overwrite"
+                        if (presets.own_folder() / f"{name}.toml").exists() else "Save it",
+                        no="Another name")):
+                    break
 
             def write() -> Preset:
                 presets.save(name, spec)
@@ -93,3 +105,14 @@ class PresetActions:
             self.form.adapt(self.draft)
             self.notify(f"Saved in {saved.path}", title="Preset", markup=False)
             self.review_now()
+
+
+def _what_is_there(name: str) -> str:
+    """What saving under this name would do to a preset that has it; "": there is none."""
+    own = presets.own_folder() / f"{name}.toml"
+    if own.exists():
+        return f"{own} is there already. Comments in it stay."
+    if presets.ships(name):
+        return (f"{name} ships with gpu-panel. Yours will stand in its place wherever {name} is "
+                "asked for; deleting yours (ctrl+o, x) brings it back.")
+    return ""
