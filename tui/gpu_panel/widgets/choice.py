@@ -1,4 +1,4 @@
-"""One of a few, on one line: "○ off  ● bf16  ○ fp16"."""
+"""One of a few, on one line where they fit: "○ off  ● bf16  ○ fp16"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
 CHOSEN, OTHER = "●", "○"
+GAP = 2
+"""Cells between two options."""
 
 
 class Choice(Widget, can_focus=True):
@@ -21,7 +24,7 @@ class Choice(Widget, can_focus=True):
 
     DEFAULT_CSS = """
     Choice {
-        height: 1;
+        height: auto;
         width: auto;
         &:focus { background: $cursor; text-style: $cursor-style; }
         &.-invalid { background: $error-muted; }
@@ -52,13 +55,35 @@ class Choice(Widget, can_focus=True):
         self.options = tuple(options)
         self.set_reactive(Choice.value, self.options[0][0])
 
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return min(sum(len(text) + GAP for text in self._texts()) - GAP, max(container.width, 1))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines(width))
+
     def render(self) -> Content:
-        parts: list[Content] = []
-        for value, label in self.options:
-            on = value == self.value
-            text = f"{CHOSEN if on else OTHER} {label}"
-            parts.append(Content.styled(text, "bold" if on else "$text-muted"))
-        return Content("  ").join(parts)
+        texts = self._texts()
+        return Content("\n").join(
+            Content(" " * GAP).join(
+                Content.styled(texts[i], "bold" if self.options[i][0] == self.value
+                               else "$text-muted") for i in line)
+            for line in self._lines(self.size.width))
+
+    def _texts(self) -> list[str]:
+        return [f"{CHOSEN if value == self.value else OTHER} {label}"
+                for value, label in self.options]
+
+    def _lines(self, width: int) -> list[list[int]]:
+        """Which options stand on each line, where they don't all fit on one."""
+        lines: list[list[int]] = [[]]
+        used = 0
+        for i, text in enumerate(self._texts()):
+            if lines[-1] and used + len(text) > width:
+                lines.append([])
+                used = 0
+            lines[-1].append(i)
+            used += len(text) + GAP
+        return lines
 
     def choose(self, value: str) -> None:
         """Choose on the person's behalf; says so by a message."""
@@ -75,10 +100,10 @@ class Choice(Widget, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None:
             return
+        lines, texts = self._lines(self.size.width), self._texts()
         start = 0
-        for value, label in self.options:
-            end = start + len(label) + 2
-            if start <= offset.x < end:
-                self.choose(value)
+        for i in lines[offset.y] if offset.y < len(lines) else ():
+            if start <= offset.x < start + len(texts[i]):
+                self.choose(self.options[i][0])
                 return
-            start = end + 2
+            start += len(texts[i]) + GAP

@@ -22,6 +22,7 @@ from gpu_engine.errors import Problem
 from gpu_panel import keys
 from gpu_panel.draft import Draft
 from gpu_panel.widgets.choice import Choice
+from gpu_panel.widgets.flow import FlowRow
 from gpu_panel.widgets.form_fields import (
     FIELDS,
     LENGTH,
@@ -93,7 +94,7 @@ from field to field; left and right choose between the dots."""
         yield Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
 
     def _row(self, row: FormRow) -> ComposeResult:
-        with Horizontal(classes="row", id=_row_id(row)):
+        with FlowRow(classes="row", id=_row_id(row)):
             yield Static(row.label, classes="head")
             for field in row.fields:
                 if field.label:
@@ -296,8 +297,8 @@ from field to field; left and right choose between the dots."""
 
 
 def blame(problem: Problem) -> str:
-    """"lr: expected a number greater than 0"."""
-    said, key = clean(problem.message), field_of(problem.key)
+    """"lr: expected a number greater than 0", in a few lines; all of it stands with the field."""
+    said, key = clean(problem.message, 120), field_of(problem.key)
     if key.startswith("task.params."):
         where = clean(key.removeprefix("task.params."))
     elif key == LENGTH:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import on
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
@@ -19,6 +19,7 @@ from gpu_engine.clean import clean
 from gpu_engine.errors import Problem
 from gpu_panel.draft import Draft
 from gpu_panel.widgets.choice import Choice
+from gpu_panel.widgets.flow import FlowRow
 
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
@@ -137,7 +138,7 @@ def _lines(fields: Sequence[TaskField],
 
     def close(count: int) -> None:
         place = Static("", classes="problem")
-        lines.extend((Horizontal(Static("", classes="head"), *parts, classes="row"), place))
+        lines.extend((FlowRow(Static("", classes="head"), *parts, classes="row"), place))
         places.extend([place] * count)
         parts.clear()
 
