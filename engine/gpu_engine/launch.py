@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 
-from gpu_engine import attempts, checkpoints, logind, remains, runs, torch_build
+from gpu_engine import attempts, checkpoints, logind, remains, room, runs, torch_build
 from gpu_engine.catalog import BUILTIN
 from gpu_engine.devices import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
@@ -85,7 +85,9 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 
 
 def start(prepared: Prepared) -> runs.Run:
-    """Make the run folder and start its supervisor."""
+    """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
+    a disk that is full."""
+    room.require(runs.runs_folder())
     run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan.to_dict())
     _supervise(run, lock)
     return run
@@ -106,6 +108,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
+    room.require(run.path)
     remains.end(run)  # what a killed supervisor left would write where we write
     data = attempts.asked(run, like)
     apply_sets(data, sets)

@@ -259,6 +259,14 @@ def test_a_launchers_leftovers_are_not_taken_for_our_own(go, monkeypatch):
     assert run.log(0).read_text().splitlines()[1] == "None None"
 
 
+def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
+    state = ended(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
+                     parallel={"mode": "single"}))
+    assert state.reason == "rank 0: no space left on a disk that it wrote to"
+    assert state.cause.type == "OSError"
+    assert "[Errno 28] No space left on device" in state.cause.message
+
+
 # --- causes ------------------------------------------------------------------------------------
 
 def err(kind, message, t):

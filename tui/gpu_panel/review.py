@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_engine import preflight
+from gpu_engine import preflight, room, runs
 from gpu_engine.devices import Inventory, Snapshot
 from gpu_engine.errors import Problem, SpecError, UserError
 from gpu_engine.launch import Prepared, prepare
@@ -33,6 +33,9 @@ def review(data: dict[str, Any], inventory: Inventory,
     """Blocks for the slow questions (is the port free, is there such a task). `shot`: the newest
     look at the devices; one that is lost is refused, whoever else is on it is asked about later."""
     unusable: list[Problem] = []
+    full = room.problem(runs.runs_folder())
+    if full is not None:  # nothing that is typed would help
+        return Review((full,))
     try:
         spec = from_dict(data)
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []

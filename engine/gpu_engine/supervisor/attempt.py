@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gpu_engine import room
 from gpu_engine.runs import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
@@ -96,7 +97,8 @@ class Attempt:
             return "completed", None, None
         batch = plan.get("batch")
         cause = first_cause(failures, oom_kills=oom_kills,
-                            batch=batch if isinstance(batch, dict) else {})
+                            batch=batch if isinstance(batch, dict) else {},
+                            disk=room.of(run.path))
         return "failed", cause.line, cause
 
     @staticmethod

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_engine import room
+from gpu_engine.room import Room
 from gpu_engine.runs import Cause
 from gpu_engine.supervisor import oom
 
@@ -62,9 +64,21 @@ class Failure:
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                batch: Mapping[str, Any] | None = None) -> Cause | None:
+                batch: Mapping[str, Any] | None = None, disk: Room | None = None,
+                ) -> Cause | None:
     """The failure to lead with. `oom_kills`: how many the kernel counted meanwhile, where
-    readable. `batch`: the plan's, for what to do about memory."""
+    readable. `batch`: the plan's, for what to do about memory. `disk`: of the run's folder, which
+    leads where a rank died of it: what writers say of a full one is seldom that."""
+    cause = _first(failures, oom_kills, batch)
+    if cause is None:
+        return None
+    silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
+    full = room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
+    return replace(cause, message=f"{full}\n{cause.message}") if full else cause
+
+
+def _first(failures: Sequence[Failure], oom_kills: int | None,
+           batch: Mapping[str, Any] | None) -> Cause | None:
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
+from gpu_engine import room
 from gpu_engine.clean import clean
 from gpu_engine.devices import HostSample, Inventory
 from gpu_panel import units
@@ -36,18 +37,24 @@ class HostBar(Widget):
     def render(self) -> Content:
         left = ["gpu-panel", self._host, *_machine(self._inventory)]
         right = [*_figures(self._sample), *_network(self._sample), self._time]
-        room = self.size.width - 2
-        if len(right) > 3 and _long(left, " · ") + _long(right, "  ") + 2 > room:
+        full = _disk_style(self._sample)
+        wide = self.size.width - 2
+        if len(right) > 3 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
             right = [*_figures(self._sample), self._time]  # the network first
-        while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > room:
+        while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
             if len(left) > 3:
                 left.pop()
             else:
-                right.pop(-2)  # disk first, the time last
-        gap = max(1, room - _long(left, " · ") - _long(right, "  "))
+                # Disk first, the time last; but a disk that fills up says so.
+                scarce = full and right[-2].startswith("disk ") and len(right) > 2
+                right.pop(-3 if scarce else -2)
+        gap = max(1, wide - _long(left, " · ") - _long(right, "  "))
         return Content.assemble(" ", (left[0], "bold $text-primary"),
                                 (" · " + " · ".join(left[1:]), ""), " " * gap,
-                                ("  ".join(right), "$text-muted"))
+                                Content("  ").join(
+                                    Content.styled(part, full if part.startswith("disk ")
+                                                   and full else "$text-muted")
+                                    for part in right))
 
 
 def _long(parts: list[str], gap: str) -> int:
@@ -75,8 +82,22 @@ def _figures(sample: HostSample) -> list[str]:
         used = UNKNOWN if sample.memory_used is None else f"{sample.memory_used / 2**30:.0f}"
         out.append(f"RAM {used}/{sample.memory_total / 2**30:.0f}G")
     if sample.disk_free is not None:
-        out.append(f"disk {sample.disk_free / 2**30:,.0f}G free")
+        out.append(f"disk {_left(sample.disk_free)} free")
     return out
+
+
+def _left(free: float) -> str:
+    """"812G", "1.4G", "34M"."""
+    if free >= 9.95 * 2**30:
+        return f"{free / 2**30:,.0f}G"
+    return f"{free / 2**30:.1f}G" if free >= 0.95 * 2**30 else f"{free / 2**20:.0f}M"
+
+
+def _disk_style(sample: HostSample) -> str:
+    """A disk on which no run fits, or soon none will, stands out."""
+    if sample.disk_free is None or sample.disk_free >= room.SCARCE:
+        return ""
+    return "bold $text-error" if sample.disk_free < room.LEAST else "bold $text-warning"
 
 
 def _network(sample: HostSample) -> list[str]:

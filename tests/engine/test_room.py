@@ -1,0 +1,92 @@
+"""A full disk is named: before a run is begun on one, and where a rank died of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_engine import launch, room, runs
+from gpu_engine.errors import UserError
+from gpu_engine.room import Room
+from gpu_engine.spec import from_dict
+from gpu_engine.supervisor.cause import Failure, first_cause
+
+from ..conftest import slots
+
+EMPTY, FULL = Room("/home/me/runs", 900 << 30), Room("/home/me/runs", 3 << 20)
+
+
+def disk(free: int, inodes: int = 10**6) -> SimpleNamespace:
+    return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=10**6, f_favail=inodes)
+
+
+def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
+    info = os.statvfs(tmp_path)
+    found = room.of(tmp_path / "a" / "b").free
+    assert abs(found - info.f_bavail * info.f_frsize) < 1 << 30
+    assert room.problem(tmp_path / "a") is None
+
+
+@pytest.mark.parametrize("seen", [disk(0), disk(63 << 20), disk(900 << 30, inodes=0)])
+def test_a_run_is_not_begun_where_there_is_no_room(home: Path, monkeypatch, seen) -> None:
+    inventory = slots(1)
+    prepared = launch.prepare(from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"},
+                                         "devices": {"ids": ["cpu:0"]}}), inventory=inventory)
+    monkeypatch.setattr(os, "statvfs", lambda _: seen)
+    with pytest.raises(UserError, match=r"no space left in .*/runs: .* free, and a run needs 64"):
+        launch.start(prepared)
+    assert runs.all_runs() == []
+
+
+def test_where_nothing_can_be_told_a_run_may_try(monkeypatch, tmp_path: Path) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "statvfs", refuse)
+    assert room.of(tmp_path) == Room(str(tmp_path), None)
+    assert room.problem(tmp_path) is None
+
+
+def os_error(path: str | None) -> str:
+    """What Python says of a full disk; /dev/full is one."""
+    try:
+        with open("/dev/full", "wb", buffering=0) as file:  # noqa: PTH123
+            file.write(b"x")
+    except OSError as err:
+        if path is not None:
+            err.filename = path
+        return str(err)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("message", "disk", "lead"), [
+    (os_error(None), EMPTY, "no space left on a disk that it wrote to"),
+    (os_error(None), FULL, "no space left in /home/me/runs (3.0 MiB free)"),
+    (os_error("/scratch/out.bin"), FULL, "no space left on the disk of /scratch/out.bin"),
+    ("[Errno 122] Disk quota exceeded: '/home/me/a'", EMPTY,
+     "no space left on the disk of /home/me/a"),
+    ("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/0: "
+     "file write failed", FULL, "no space left in /home/me/runs (3.0 MiB free)"),
+])
+def test_a_rank_that_died_of_a_full_disk(message: str, disk: Room, lead: str) -> None:
+    error = {"kind": "error", "type": "RuntimeError", "message": message, "t": 1.0}
+    cause = first_cause([Failure(1, 1, 2.0, error)], disk=disk)
+    assert cause.line == f"rank 1: {lead}"
+    assert message in cause.message  # its own words stand below
+    assert cause.type == "RuntimeError"
+
+
+def test_a_rank_whose_last_words_found_no_room_either() -> None:
+    assert first_cause([Failure(0, 1, 2.0)], disk=FULL).line == \
+        "rank 0: no space left in /home/me/runs (3.0 MiB free)"
+
+
+@pytest.mark.parametrize("message", ["file write failed", "'x'", "no room for it"])
+def test_other_failures_are_told_as_they_are(message: str) -> None:
+    error = {"kind": "error", "type": "RuntimeError", "message": message, "t": 1.0}
+    assert first_cause([Failure(0, 1, 2.0, error)], disk=EMPTY).message == message
+    assert first_cause([Failure(0, 1, 2.0)], disk=EMPTY).message == "exited with 1"
+    assert "no space" not in first_cause([Failure(0, -9, 2.0)], disk=FULL).message
