@@ -9,7 +9,9 @@ this machine* is not asked here but in `plan.check`.
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import shlex
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -334,7 +336,10 @@ def _section(name: str, given: dict[str, Any], problems: list[Problem]) -> Struc
         try:
             values[key] = _finite(msgspec.convert(value, hints[key]))
         except msgspec.ValidationError as err:
-            problems.append(Problem(f"{name}.{key}", value, _would_do(hints[key], value, err)))
+            wanted = _would_do(hints[key], value, err)
+            if (name, key) == ("task", "command") and isinstance(value, str):
+                wanted = _of_command(value)
+            problems.append(Problem(f"{name}.{key}", value, wanted))
     return struct(**values)
 
 
@@ -363,6 +368,20 @@ def _unknown(key: str, known: list[str], *, value: Any = None) -> Problem:
     inside = [k.partition(".")[2] for k in known if k.startswith(section + ".")]
     choices = inside or known
     return Problem(key, value, "there is no such key; there are " + ", ".join(choices))
+
+
+def _of_command(text: str) -> str:
+    """What is wrong with a command that is one text, as it was typed or in a file."""
+    for end, missing in (("", ""), ('"', 'the quote " is not closed'),
+                         ("'", "the quote ' is not closed")):
+        try:
+            words = shlex.split(text + end)
+        except ValueError as err:
+            if "escaped" in str(err):
+                break
+            continue
+        return missing or f"expected a list of texts: {json.dumps(words)}"
+    return "ends in a backslash with nothing behind it"
 
 
 def _would_do(hint: Any, value: Any, err: Exception) -> str:

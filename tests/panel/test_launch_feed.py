@@ -80,6 +80,31 @@ def test_a_run_that_waits_for_its_next_attempt_says_so(home):
         os.close(lock)
 
 
+def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
+    run, lock = runs.create("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
+        now = time.time()
+        for rank in range(2):
+            writer = events.EventWriter(run.events(rank))
+            writer.write(events.encode("schedule", {"total_steps": 900}, t=now - 99))
+            for step in range(1, 5):
+                writer.write(events.encode("step", {"step": step, "n": 1, "loss": 1.0,
+                                                    "samples_per_s": 10.0}, t=now - 80 + step))
+            phase = "data" if rank else "backward"
+            writer.write(events.encode("phase", {"phase": phase, "since": now - 70, "step": 4},
+                                       t=now))
+            writer.close()
+        (line,), _ = RunsFeed().refresh()
+        said = text(line, 160)
+        assert "! rank 1 has stood in data for 01:1" in said
+        assert "left" not in said
+        assert "/s" not in said
+        assert (line.samples_per_s, line.steps_per_s, line.seconds_left) == (None, None, None)
+    finally:
+        os.close(lock)
+
+
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     run = make(losses=[5.0] * 4000 + [0.25], total=4001)
     assert run.events(0).stat().st_size > 3 * runs_feed._PIECE

@@ -96,14 +96,28 @@ def test_missing_then_there_then_cut_then_replaced(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_line_of_a_megabyte_is_cut(tmp_path: Path) -> None:
+def test_a_line_of_200_kb_is_there_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_bytes(b"before\n" + b"x" * (1 << 20) + b"\nafter\n")
+    long = b"begin " + b"x" * 200_000 + b" the Loss is nan"
+    path.write_bytes(b"before\n" + long + b"\nafter\n" + long)
+    log = LogFile(path, "a")
+    assert whole(log) == ["before", long.decode(), "after", long.decode()]
+    for needle, begin, step, found in (("loss is nan", 0, 1, 1), ("Loss is nan", 2, 1, 3),
+                                       ("loss is nan", 2, -1, 1), ("Loss IS", 0, 1, None)):
+        assert log.find(needle, begin, step, threading.Event()) == found
+    log.close()
+
+
+def test_a_line_of_a_megabyte_is_cut_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"before\n" + b"x" * (1 << 20) + b"y\nafter\n")
     log = LogFile(path, "a")
     lines = whole(log)
     assert lines[0] == "before"
     assert lines[2] == "after"
-    assert len(lines[1]) == 4096
+    assert lines[1].startswith("x" * (1 << 17) + " … 786,433 bytes left out … x")
+    assert lines[1].endswith("xy")
+    assert log.find("xy", 0, 1, threading.Event()) == 1
     log.close()
 
 

@@ -170,3 +170,17 @@ async def test_asking_again_while_it_reads_is_nothing(log: LogFile) -> None:
             view.refresh_lines()
         await idle(pilot)
         assert seen(pilot)[-1].startswith("line 4999")
+
+
+async def test_what_is_found_far_to_the_right_is_brought_into_view(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"first\n" + b"x" * 200_000 + b" the loss is NaN here\n" + b"last\n" * 50)
+    async with Pane().run_test(size=(80, 24)) as pilot:
+        view = await read(pilot, LogFile(path, "rank 0"))
+        view.search("loss is nan")
+        await idle(pilot)
+        assert view.cursor == 1
+        assert "the loss is NaN here" in terminal(pilot.app)
+        view.search("first", -1)
+        await idle(pilot)
+        assert seen(pilot)[1].startswith("first") or seen(pilot)[0].startswith("first")

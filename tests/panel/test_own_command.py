@@ -55,6 +55,20 @@ async def test_the_command_stands_in_the_form():
         assert all("{" + name + "}" in told for name in PLACEHOLDERS)
 
 
+@pytest.mark.parametrize(("typed", "said"), [
+    ('python train.py --name "two words', 'the quote " is not closed'),
+    ("python train.py --name 'it", "the quote ' is not closed"),
+    ("python train.py it\\", "ends in a backslash with nothing behind it"),
+])
+async def test_an_open_quote_is_said_to_be_one(typed: str, said: str):
+    async with panel(slots(1), command=("python", "train.py")) as (pilot, screen):
+        screen.query_one("#f-task-command", Input).value = typed
+        await until(pilot, lambda: any(said in line for line in problems_below(screen)))
+        assert screen.query_one("#launch", Button).disabled
+        assert str(screen.query_one("#verdict", Static).content) == f"command: {said}"
+        assert screen.query_one("#f-task-command", Input).value == typed
+
+
 async def test_a_preset_keeps_its_other_sections():
     async with panel(slots(2), "default", command=("python", "x.py")) as (_, screen):
         default = presets.load("default")

@@ -22,9 +22,12 @@ from gpu_engine.errors import Problem, SpecError
 from gpu_panel import keys
 from gpu_panel.__main__ import main
 from gpu_panel.screens.dialogs import Message
+from gpu_panel.screens.help import HelpScreen
 
 from ..conftest import gpus, slots
 from .panel_kit import StillSampler, panel, screen_text, until
+from .run_kit import Mini, trained
+from .run_kit import settled as run_settled
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -192,6 +195,26 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal.until(b"CPU core 0")
     os.write(terminal.fd, b"\x11")
     assert terminal.end() == 0
+
+
+def test_keys_are_named_as_they_are_typed():
+    assert keys.display("ctrl+o,p") == "ctrl+o or p"
+    assert keys.display("ctrl+c,super+c") == "ctrl+c"
+    assert keys.display("right_square_bracket") == "]"
+    assert keys.display("shift+left") == "shift+←"
+
+
+async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
+    app = Mini(trained(tmp_path).run)
+    async with app.run_test(size=(160, 60)) as pilot:
+        await run_settled(pilot)
+        app.push_screen(HelpScreen(app.run_screen, app.focused))
+        await until(pilot, lambda: "The next log: ranks" in screen_text(app))
+        said = screen_text(app)
+        assert "_bracket" not in said
+        assert "super+" not in said
+        assert "  ]  " in said
+        assert "question_mark" not in said
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])

@@ -29,9 +29,16 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
         assert "has stood" not in terminal(app)
+        assert "12.4k/s" in terminal(app)
+        assert "left" in terminal(app).splitlines()[0]
         app.at = 171
         await shown(pilot)
         text = flat(terminal(app))
+        # What was true before it stood still is not said as if it were now.
+        assert "stands still" in text
+        assert "left" not in text.partition("┌")[0].partition("loss ─")[0]
+        assert "k/s" not in text
+        assert "6.2k" not in text
         assert "! rank 1 has stood in data for 02:00 after step 99" in text
         assert "rank 0 in forward d shows where" in text
 

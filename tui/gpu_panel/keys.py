@@ -127,6 +127,14 @@ def of(place: Place) -> Iterable[Key]:
 
 
 def display(keys: str) -> str:
-    """Keys for people: "ctrl+o,p" → "ctrl+o or p"."""
-    names = {"question_mark": "?", "less_than_sign": "<", "greater_than_sign": ">"}
-    return " or ".join(names.get(k, k) for k in keys.split(","))
+    """Keys for people: "ctrl+o,right_square_bracket" → "ctrl+o or ]". Keys that hardly a terminal
+    can send (super) are left out where there is another."""
+    each = keys.split(",")
+    sent = [k for k in each if not k.startswith("super+")] or each
+    return " or ".join("+".join(_NAMES.get(part, part) for part in k.split("+")) for k in sent)
+
+
+_NAMES = {"question_mark": "?", "left_square_bracket": "[", "right_square_bracket": "]",
+          "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=", "full_stop": ".",
+          "less_than_sign": "<", "greater_than_sign": ">",
+          "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc"}

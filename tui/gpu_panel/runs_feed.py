@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engine import runs
+from gpu_engine import hang, runs
 from gpu_engine.events import number
 from gpu_engine.files import open_file
 from gpu_engine.follow import Follower, RankView, progress
@@ -58,6 +58,8 @@ class RunLine:
     """(device id, rank) of a live run."""
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
+    still: str | None = None
+    """Which of its ranks stand still, in words, where some do."""
     odd: str | None = None
     """What of its folder can't be read, one sentence."""
 
@@ -209,9 +211,13 @@ class RunsFeed:
         here = self._plans.get(line.id, {}).get("node_rank", 0)
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
                      if view.pid is not None and view.node in (None, here))
-        return replace(line, step=now.step, total=now.total_steps, loss=now.loss,
-                       history=tuple(history.points), samples_per_s=now.samples_per_s,
-                       steps_per_s=now.steps_per_s, seconds_left=now.seconds_left, pids=pids)
+        line = replace(line, step=now.step, total=now.total_steps, loss=now.loss,
+                       history=tuple(history.points), pids=pids)
+        if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
+                                                              time.time())):
+            return replace(line, still=hang.words(still))
+        return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
+                       seconds_left=now.seconds_left)
 
 
 def _with_tail(line: RunLine) -> RunLine:

@@ -58,7 +58,8 @@ class HelpScreen(ModalScreen[None]):
         # Another screen says its own: what is bound there now.
         for active in self._behind.active_bindings.values():
             binding = active.binding
-            if binding.description and not binding.system:
+            sent = not binding.key.startswith("super+")  # by hardly a terminal
+            if binding.description and not binding.system and sent:
                 lines.append(_line(keys.display(binding.key),
                                    binding.tooltip or binding.description, width))
         return lines

@@ -21,8 +21,11 @@ BLOCK = 1 << 16
 """Bytes."""
 _AHEAD = 1 << 18
 """Bytes that a search reads at a time."""
-_LONGEST = 1 << 15
-"""Bytes of one line that are looked at: its beginning, or its end where it redraws itself."""
+_LONGEST = 1 << 18
+"""Bytes of one line that are looked at: of a longer one half at its beginning and half at its
+end."""
+_REDRAWN = 1 << 15
+"""Bytes at the end of a line that redraws itself: what it shows last."""
 
 
 class Lines(Protocol):
@@ -137,13 +140,18 @@ class LogFile:
                 return ""
             begin, end = found
             try:
-                if end - begin <= _LONGEST:
-                    return clean_bytes(os.pread(self._file, end - begin, begin))
-                # A progress bar of hours is one line: what counts is how it ends.
-                last = os.pread(self._file, _LONGEST, end - _LONGEST)
-                if b"\r" in last.rstrip(b"\r"):
-                    return clean_bytes(last[last.index(b"\r") + 1:])
-                return clean_bytes(os.pread(self._file, _LONGEST, begin) + b"\xe2\x80\xa6")
+                size = end - begin
+                if size > _REDRAWN:
+                    # A progress bar of hours is one line: what counts is how it ends.
+                    last = os.pread(self._file, _REDRAWN, end - _REDRAWN)
+                    if b"\r" in last.rstrip(b"\r"):
+                        return clean_bytes(last[last.index(b"\r") + 1:], _LONGEST)
+                if size <= _LONGEST:
+                    return clean_bytes(os.pread(self._file, size, begin), _LONGEST)
+                half = _LONGEST // 2
+                left = f" … {size - 2 * half:,} bytes left out … ".encode()
+                return clean_bytes(os.pread(self._file, half, begin) + left
+                                   + os.pread(self._file, half, end - half), 2 * _LONGEST)
             except OSError:
                 return ""
 

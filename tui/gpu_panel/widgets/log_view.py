@@ -22,6 +22,8 @@ from gpu_panel.widgets.log_file import Lines, LogFile
 from gpu_panel.widgets.log_joined import JoinedLog
 
 FILES = (LogFile, JoinedLog)
+_KEPT = 1 << 14
+"""Characters of a line up to which it is kept and drawn as a whole."""
 
 
 class LogView(ScrollView, can_focus=True):
@@ -271,6 +273,21 @@ class LogView(ScrollView, can_focus=True):
             return
         self.post_message(self.Told("from the other end" if around else ""))
         self.move_to(found - (_gone(lines) - gone))
+        self._aside_to_needle()
+
+    def _aside_to_needle(self) -> None:
+        """Bring what was found in the line under the cursor into view, in a long one too."""
+        text, needle = self._text(self.cursor), self.needle
+        at = (text.lower() if needle == needle.lower() else text).find(needle)
+        if at < 0:
+            return
+        column, wide = cell_len(text[:at]), self.scrollable_content_region.width
+        self._longest = max(self._longest, cell_len(text))
+        self._measure()
+        left = round(self.scroll_x)
+        if not left <= column <= left + wide - cell_len(needle):
+            self.scroll_to(x=max(column - wide // 2, 0) if column >= wide else 0, animate=False,
+                           force=True)
 
     # --- drawing --------------------------------------------------------------------------------
 
@@ -284,7 +301,8 @@ class LogView(ScrollView, can_focus=True):
         text = self._cache.get(number)
         if text is None:
             text = lines.line(number)
-            self._cache[number] = text
+            if len(text) <= _KEPT:
+                self._cache[number] = text
         return text
 
     def render_line(self, y: int) -> Strip:
@@ -306,8 +324,11 @@ class LogView(ScrollView, can_focus=True):
         if length > self._longest:
             self._longest = length
             self.call_later(self._measure)
-        strip = Strip(list(self._segments(text, ground, here)), length)
         left = round(self.scroll_x)
+        if length == len(text) > _KEPT:  # of a very long line only what is seen
+            begin = max(left - len(self.needle), 0)
+            text, left = text[begin:left + width + len(self.needle)], left - begin
+        strip = Strip(list(self._segments(text, ground, here)))
         return strip.crop(left, left + width).adjust_cell_length(width, ground)
 
     def _segments(self, text: str, ground: Style, here: bool) -> list[Segment]:

@@ -99,7 +99,9 @@ class RankTable(Rows):
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         now = self._clock()
-        cells = {rank: self._cells(view, now) for rank, view in self._ranks.items()}
+        still = {s.rank for s in rank_words.stalled(self._ranks, now)} if self._live else set()
+        cells = {rank: self._cells(view, now, rank in still)
+                 for rank, view in self._ranks.items()}
         shown, widths = layout([row for rows in cells.values() for row in rows], width,
                                self._hidden)
         header = tuple(self._join([(c.title, "") for c in COLUMNS], shown, widths, mark="  "))
@@ -110,7 +112,7 @@ class RankTable(Rows):
                 for rank, of_rank in cells.items()]
         return header, rows
 
-    def _cells(self, view: RankView, now: float) -> list[list[Part]]:
+    def _cells(self, view: RankView, now: float, still: bool = False) -> list[list[Part]]:
         """The texts of a rank: a line, and one more for every further device."""
         words, style = rank_words.doing(view, self._ranks, now, live=self._live)
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
@@ -119,6 +121,8 @@ class RankTable(Rows):
         bad = view.loss is not None and view.loss - view.loss != 0
         beat = rank_words.beat(view, now) if self._live else units.UNKNOWN
         many = max(len(where), len(view.gpu_allocated), 1)
+        pace = units.UNKNOWN if still else units.pace(view.samples_per_s, view.steps_per_s)
+        wait = None if still else view.data_wait
         rows: list[list[Part]] = []
         for i in range(many):
             memory = [(units.gib(_at(values, i)), "")
@@ -130,8 +134,8 @@ class RankTable(Rows):
             rows.append([
                 (str(view.rank), "strong"), (place, ""), (words, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
-                (units.pace(view.samples_per_s, view.steps_per_s).removesuffix("/s"), ""),
-                (units.share(view.data_wait), ""), *memory, (units.gib(view.rss), ""),
+                (pace.removesuffix("/s"), ""), (units.share(wait), ""), *memory,
+                (units.gib(view.rss), ""),
                 (beat, "bad" if stale else "dim"),
             ])
         return rows

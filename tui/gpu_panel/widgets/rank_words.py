@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import median
 
+from gpu_engine import hang
 from gpu_engine.clean import clean
 from gpu_engine.follow import RankView
 from gpu_panel import units
@@ -67,6 +68,14 @@ def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
     if mine and len(rates) > 1 and mine == min(rates) and mine < 0.8 * median(rates):
         return "slowest"
     return ""
+
+
+def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Sign]:
+    """The ranks that stand still, whose fault it seems first. One that is silent is told of
+    sooner: ranks that live beat once a second."""
+    silent = any(v.beat is not None and v.outcome is None and now - v.beat > SILENT
+                 for v in ranks.values())
+    return hang.stalled(ranks.values(), now, **({"at_least": SILENT} if silent else {}))
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:

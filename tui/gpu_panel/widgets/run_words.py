@@ -79,7 +79,7 @@ def _standing(store: RunStore, now: float) -> Content:
     done = store.progress()
     if done.share is not None and state.state != "completed":
         words.append(units.share(done.share))
-    if state.state == "running" and done.seconds_left is not None:
+    if state.state == "running" and done.seconds_left is not None and not stalled(store, now):
         words.append(f"{units.clock(done.seconds_left)} left")
     if state.attempt > 1:
         words.append(f"attempt {state.attempt}")
@@ -96,7 +96,9 @@ def facts(store: RunStore, now: float) -> Content:
         words.append(f"step {done.step:,}{of}")
     if some is not None and some.epoch is not None and some.epochs:
         words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
-    if done.samples_per_s is not None or done.steps_per_s is not None:
+    if stalled(store, now):
+        words.append(("stands still", "$text-warning"))
+    elif done.samples_per_s is not None or done.steps_per_s is not None:
         words.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.saved is not None:
         at = "" if store.saved.step is None else f" step {store.saved.step:,}"
@@ -201,12 +203,10 @@ def _now(store: RunStore, now: float) -> tuple[list[str], str]:
 
 
 def stalled(store: RunStore, now: float) -> list[hang.Sign]:
-    """The ranks that stand still, whose fault it seems first. One that is silent is told of
-    sooner: ranks that live beat once a second."""
-    silent = any(v.beat is not None and v.outcome is None and now - v.beat > rank_words.SILENT
-                 for v in store.ranks.values())
-    return hang.stalled(store.ranks.values(), now,
-                        **({"at_least": rank_words.SILENT} if silent else {}))
+    """The ranks that stand still, while it runs: until they go on, its last rate is not its rate
+    and the time that is left can't be told."""
+    live = store.state is not None and store.state.state == "running"
+    return rank_words.stalled(store.ranks, now) if live else []
 
 
 def _failed(store: RunStore) -> list[str]:

@@ -192,6 +192,8 @@ def run_line(line: RunLine, c: Columns) -> Line:
         return (*parts, *_end(line))
     if line.reason:  # it waits to begin again
         return (*parts, (clean(line.reason), "bad"))
+    if line.still:
+        return (*parts, (f"! {clean(line.still)}", "warn"))
     if c.rate:
         known = line.samples_per_s is not None or line.steps_per_s is not None
         rate = units.pace(line.samples_per_s, line.steps_per_s) if known else ""
