@@ -10,9 +10,10 @@ half-written last line, which it keeps until the rest is there.
 
 | kind | fields |
 |---|---|
-| start | rank, local_rank, node, pid, started (process start, clock ticks since boot), device (list of labels), world_size, attempt |
+| start | rank, local_rank, node, pid, started (process start, clock ticks since boot), device (list of labels), world_size, attempt; as_rank, process: it is the so-manieth process (from 2) that trains as rank as_rank at the same time, and rank is but the number of its record |
 | schedule | total_steps, steps_per_epoch, epochs, examples, dropped (examples an epoch leaves out), first_step, batch (global) |
 | step | step (last covered), n, epoch, loss (mean of the n), losses (each) or loss_min, loss_max and loss_last, lr, samples_per_s (this rank's own), data_wait (share of time, 0 to 1), skipped (steps so far that a GradScaler or on_nonfinite left out); of a person's own script: no epoch, samples_per_s, data_wait; grad_norm where asked for; others (optimizers beside the first: index → name, step, n, loss, losses or loss_min, loss_max and loss_last); n 0: nothing new but in others |
+| training | of a script that trains again in the same process: number (from 2), step (the steps before it, which its own go on counting), name and number of its optimizer |
 | memory | gpu_allocated, gpu_reserved, gpu_peak (lists of bytes, one entry a device), gpu_process, rss |
 | metric | step, and each name → value |
 | eval | step, and each name → value |
@@ -29,13 +30,17 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from . import files  # relative: in a script that is observed we have another name
 
-KINDS = ("start", "schedule", "step", "memory", "metric", "eval", "checkpoint", "phase",
-         "warning", "error", "end")
+KINDS = ("start", "schedule", "step", "training", "memory", "metric", "eval", "checkpoint",
+         "phase", "warning", "error", "end")
+
+OWN_NAMES = frozenset({"t", "kind", "step"})
+"""Names that an event of named values needs for itself."""
 
 _encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -49,6 +54,29 @@ def encode(kind: str, fields: dict[str, Any], *, t: float | None = None) -> byte
     except ValueError:
         text = _encoded(strict(event))
     return text.encode() + b"\n"
+
+
+def apart(values: dict[str, Any]) -> dict[str, Any]:
+    """Named values as an event takes them: a name that it needs for itself ("step") gets an
+    underscore behind."""
+    if OWN_NAMES.isdisjoint(values):
+        return values
+    out = {name: value for name, value in values.items() if name not in OWN_NAMES}
+    for name in OWN_NAMES.intersection(values):
+        other = name + "_"
+        while other in out:
+            other += "_"
+        out[other] = values[name]
+    return out
+
+
+def apart_in_words(values: Iterable[str]) -> str | None:
+    """What to say of names that are kept under others; None: there are none."""
+    names = sorted(OWN_NAMES.intersection(values))
+    if not names:
+        return None
+    return "; ".join(f'a value named "{name}" is recorded as "{name}_": the record needs the name '
+                     "for itself" for name in names)
 
 
 def number(value: Any) -> float | None:

@@ -26,6 +26,16 @@ class RankView:
     node: int | None = None
     pid: int | None = None
     attempt: int = 1
+    as_rank: int | None = None
+    """The rank that this process trains as, where another process of the run does so too."""
+    process: int | None = None
+    """Which of those it is, from 2; None: the first, or the only one."""
+    training: int | None = None
+    """Which training of the process this is, from 2; None: the first, or the only one."""
+    training_from: int | None = None
+    """Steps before this training."""
+    training_name: str | None = None
+    """Its optimizer's."""
     devices: list[str] = field(default_factory=list)
     phase: str | None = None
     phase_since: float | None = None
@@ -85,8 +95,15 @@ class RankView:
         self.local_rank = _int(event.get("local_rank"))
         device = event.get("device")
         self.devices = [str(d) for d in (device if isinstance(device, list) else [device])]
+        self.as_rank, self.process = _int(event.get("as_rank")), _int(event.get("process"))
         self.error = self.outcome = None
+        self.training = self.training_from = self.training_name = None
         self.step_times.clear()
+
+    def _training(self, event: dict[str, Any]) -> None:
+        self.training, self.training_from = _int(event.get("number")), _int(event.get("step"))
+        name = event.get("name")
+        self.training_name = name if isinstance(name, str) else None
 
     def _schedule(self, event: dict[str, Any]) -> None:
         for name in ("total_steps", "steps_per_epoch", "epochs", "examples", "dropped"):
@@ -173,6 +190,11 @@ class RankView:
         return ", ".join(filter(None, words))
 
     @property
+    def label(self) -> str:
+        """ "3"; "0.2" for the second process that trains as rank 0."""
+        return str(self.rank) if self.process is None else f"{self.as_rank}.{self.process}"
+
+    @property
     def steps_per_s(self) -> float | None:
         """Steps a second over the last half minute or so; None before two reports."""
         recent = [p for p in self.step_times if p[0] >= self.step_times[-1][0] - 30]
@@ -183,10 +205,10 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a whole run is."""
+    """How far a whole run is. Of several processes that train as one rank, the first counts."""
 
     step: int | None
-    """The slowest rank's."""
+    """The slowest rank's; of all its trainings together."""
     total_steps: int | None
     loss: float | None
     """Mean over the ranks' latest."""
@@ -195,6 +217,8 @@ class Progress:
     steps_per_s: float | None
     """The slowest rank's."""
     seconds_left: float | None
+    trainings: int = 1
+    """How many the steps are of, one after the other."""
 
     @property
     def share(self) -> float | None:
@@ -205,7 +229,7 @@ class Progress:
 
 def progress(ranks: Iterable[RankView]) -> Progress:
     """Sum up the ranks of one run."""
-    views = list(ranks)
+    views = [v for v in ranks if v.process is None]
     steps = [v.step for v in views if v.step is not None]
     step = min(steps) if steps else None
     total = next((v.total_steps for v in views if v.total_steps), None)
@@ -215,7 +239,8 @@ def progress(ranks: Iterable[RankView]) -> Progress:
     slowest = min(pace) if pace else None
     left = max(total - step, 0) / slowest if slowest and total and step is not None else None
     return Progress(step, total, sum(losses) / len(losses) if losses else None,
-                    sum(rates) if rates else None, slowest, left)
+                    sum(rates) if rates else None, slowest, left,
+                    max((v.training or 1 for v in views), default=1))
 
 
 class Follower:

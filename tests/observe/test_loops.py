@@ -26,13 +26,20 @@ def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) 
     return seen
 
 
-@pytest.mark.parametrize(("script", "steps"), [
-    (("plain.py",), 12), (("autograd.py",), 9), (("lbfgs.py",), 6),
-    (("with_lightning.py",), 6), (("with_lightning.py", "fabric"), 12),
-    (("with_transformers.py", "{tmp}"), 6)],
+@pytest.mark.parametrize(("script", "steps", "logged"), [
+    (("plain.py",), 12, set()), (("autograd.py",), 9, set()), (("lbfgs.py",), 6, set()),
+    (("with_lightning.py",), 6, {"mean", "held_out"}),
+    (("with_lightning.py", "fabric"), 12, {"half"}),
+    (("with_transformers.py", "{tmp}"), 6, {"train_loss", "epoch"})],
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
-def test_each_step_and_its_loss_are_seen(home, tmp_path, script, steps):
-    seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
+def test_each_step_its_loss_and_what_a_trainer_logs_are_seen(home, tmp_path, script, steps,
+                                                             logged):
+    seen = seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
+    values = {k: v for e in seen.of("metric") for k, v in e.items()}
+    assert logged <= set(values) if logged else not values
+    assert all(isinstance(values[name], float) for name in logged)
+    if "held_out" in logged:  # the mean of the last evaluation, as the script has printed it
+        assert values["held_out"] == pytest.approx(seen.printed("held")[-1])
 
 
 def test_accelerate(home):
@@ -46,8 +53,9 @@ def test_the_learning_rate_and_the_gradients_norm_are_seen(home):
     assert all(0 < e["grad_norm"] <= 1.00001 for e in seen.of("step"))  # clipped to 1
 
 
-def test_steps_that_a_scaler_leaves_out_are_counted(home):
-    assert seen_of(("scaler.py",), 11).of("step")[-1]["skipped"] == 1
+@pytest.mark.parametrize("kind", ["plain", "sharded"])
+def test_steps_that_a_scaler_leaves_out_are_counted(home, kind):
+    assert seen_of(("scaler.py", kind), 11).of("step")[-1]["skipped"] == 1
 
 
 def test_each_of_two_optimizers_has_its_own_loss(home):
@@ -71,9 +79,36 @@ def without_times(log: str) -> list[str]:
             or line.startswith("weights")]
 
 
-def test_without_an_optimizer_each_backward_is_a_step_in_the_end(home):
-    seen = observe("by_hand.py")
+@pytest.mark.parametrize("steps", [6, 30])
+def test_without_an_optimizer_each_backward_is_a_step(home, steps):
+    seen = observe("by_hand.py", str(steps))
     seen.same_as_without()
-    assert "100 calls of backward() and no step" in seen.of("warning")[0]["message"]
-    assert seen.of("step")[-1]["step"] == 115
-    assert seen.losses() == seen.printed()[99:]
+    assert seen.losses() == seen.printed()
+    assert len(seen.losses()) == seen.of("step")[-1]["step"] == steps
+    assert seen.events()[-1]["outcome"] == "completed"
+    assert ["no step of a torch optimizer" in e["message"] for e in seen.of("warning")] \
+        == [True] * (steps > 10)
+
+
+def test_one_training_after_the_other_is_told_apart_and_none_is_lost(home):
+    """Folds (new optimizers), layers (old ones in turn), L-BFGS after Adam, a step a group."""
+    seen = observe("trainings.py", "folds,layers,closures,groups")
+    seen.same_as_without()
+    assert seen.losses() == seen.printed()
+    lengths = [6, 7, 8, 9, 60, 60, 60, 60, 8, 5, 12]
+    begins = [sum(lengths[:i]) for i in range(1, len(lengths))]
+    assert [e["step"] for e in seen.of("training")] == begins
+    assert [e["number"] for e in seen.of("training")] == list(range(2, len(lengths) + 1))
+    assert [e["name"] for e in seen.of("training")][-3:] == ["Adam", "LBFGS", "Adam"]
+    last = seen.of("step")[-1]
+    assert last["step"] == sum(lengths) == sum(e["n"] for e in seen.of("step"))
+    assert not seen.of("warning")
+
+
+def test_what_a_script_hands_to_a_logger_is_recorded_and_arrives_there_as_without(home):
+    seen = seen_of(("logs.py", "tensorboardX"), 6)
+    values = {k: v for e in seen.of("metric") for k, v in e.items()}
+    assert values["train/loss"] == pytest.approx(seen.printed()[-1])
+    assert (values["both/a"], values["both/b"]) == (5.0, 10.0)
+    assert "words" not in values
+    assert "events.out.tfevents" in seen.log()

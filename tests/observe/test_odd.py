@@ -8,8 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from gpu_engine import runs
+from gpu_engine.cli import cli
+from gpu_engine.follow import Follower
 from gpu_engine.plan_processes import HOOK
 
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
@@ -54,12 +57,31 @@ def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(hom
         == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
 
 
-def test_a_second_process_of_the_same_rank_does_not_write_into_its_record(home):
+def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
     seen = observe("odd.py", "helper", bare=False)
     assert len(seen.losses()) == 6
-    assert [e["message"].partition(" also")[2] for e in seen.of("warning")] \
-        == [" trains as rank 0, which another process holds: it is not shown"]
+    assert seen.run.ranks() == [0, 1]
+    (start,) = seen.of("start", 1)
+    assert (start["as_rank"], start["process"], start["world_size"]) == (0, 2, 1)
+    assert len(seen.losses(1)) == 5
     assert len(seen.of("start")) == 1
+    assert "as_rank" not in seen.of("start")[0]
+
+
+def test_several_processes_that_share_a_model_are_shown_as_such(home):
+    """Hogwild: each has its own steps and losses; the run's count is that of one of them."""
+    seen = observe("hogwild.py", bare=False)
+    assert seen.state["state"] == "completed", seen.log()
+    assert seen.run.ranks() == [0, 1, 2]
+    printed = {tuple(seen.printed(f"process {i} loss")) for i in range(3)}
+    assert {tuple(seen.losses(rank)) for rank in range(3)} == printed
+    assert {e["process"] for rank in (1, 2) for e in seen.of("start", rank)} == {2, 3}
+    shown = CliRunner().invoke(cli, ["show", seen.run.id]).output
+    assert "rank 2 (process 3 of rank 0)  completed" in shown
+    follower = Follower(seen.run)
+    follower.poll()
+    assert follower.progress().step == follower.ranks[0].step
+    assert [v.label for v in follower.ranks.values()] == ["0", "0.2", "0.3"]
 
 
 def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):
@@ -164,6 +186,54 @@ def test_a_package_of_ours_that_is_broken_is_noted(tmp_path):
     assert "after torch: ModuleNotFoundError" in errors
 
 
+OLDER = """
+import os, sys, torch
+sys.path.append({scripts!r})
+{change}
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+if {observed}:
+    folder = os.path.dirname({hook!r})
+    spec = spec_from_file_location("_gpu_panel", folder + "/__init__.py",
+                                   submodule_search_locations=[folder])
+    sys.modules["_gpu_panel"] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["_gpu_panel"])
+    import_module("_gpu_panel.worker.observe").install(direct=True)
+kept = torch.autograd.backward, vars(torch.amp.grad_scaler.GradScaler)["step"]
+print([hasattr(f, "__wrapped__") for f in kept], len(sys.modules["torch.optim.optimizer"]
+      ._global_optimizer_pre_hooks), file=sys.stderr)
+import runpy
+sys.argv = ["scaler.py"]
+{again}
+runpy.run_path({scripts!r} + "/scaler.py")
+"""
+NAME = "torch.amp.GradScaler = torch.cuda.amp.GradScaler"
+OLD_NAME = "torch.cuda.amp.GradScaler = torch.amp.GradScaler; del torch.amp.GradScaler"
+NO_HOOKS = "del sys.modules['torch.optim.optimizer'].register_optimizer_step_post_hook"
+
+
+@pytest.mark.parametrize(("change", "again", "whole"), [(OLD_NAME, NAME, True),
+                                                       (NO_HOOKS, "", False)])
+def test_a_torch_that_lacks_something_is_seen_whole_or_not_at_all(tmp_path, change, again, whole):
+    """Before torch 2.3 its GradScaler had another name; before 2.1 there were no such hooks."""
+    outs = []
+    for observed in (False, True):
+        run = tmp_path / str(observed)
+        (run / "ranks").mkdir(parents=True)
+        (run / "ranks" / "00000.jsonl").touch()
+        text = OLDER.format(scripts=str(SCRIPTS), hook=HOOK, change=change, again=again,
+                            observed=observed)
+        outs.append(subprocess.run([PYTHON, "-c", text], capture_output=True, text=True,
+                                   timeout=90, env=os.environ | {"GPU_PANEL_RUN": str(run),
+                                                                 "GPU_PANEL_RANK": "0"}))
+    assert outs[0].stdout == outs[1].stdout
+    assert outs[0].returncode == outs[1].returncode == 0, outs[1].stderr
+    assert outs[1].stderr == ("[True, True] 1\n" if whole else outs[0].stderr)
+    events = (run / "ranks" / "00000.jsonl").read_text()
+    assert ('"step",' in events) == whole
+    assert ('it runs unseen"' in events) != whole
+
+
 def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):
     run, _ = faulty(tmp_path, code="""
 if "GPU_PANEL_RUN" in __import__("os").environ:
@@ -194,9 +264,11 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
         text = file.read()
     ast.parse(text, feature_version=(3, 4))
     worker = os.path.dirname(HOOK) + "/worker"  # noqa: PTH120
-    for name in ("observe", "observe_script", "observe_optimizers", "observe_rank", "observe_end",
-                 "observe_loss", "recorder", "captures", "memory"):
-        with open(f"{worker}/{name}.py") as file:  # noqa: PTH123
+    names = {name for name in os.listdir(worker) if name.startswith("observe")}  # noqa: PTH208
+    assert len(names) > 8
+    for name in names | {"recorder.py", "captures.py", "memory.py", "../events.py", "../files.py",
+                         "../procs.py"}:
+        with open(f"{worker}/{name}") as file:  # noqa: PTH123
             ast.parse(file.read(), feature_version=(3, 9))
     assert sys.version_info >= (3, 11)
 

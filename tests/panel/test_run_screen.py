@@ -193,3 +193,29 @@ async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> Non
         await pilot.press("o")
         await shown(pilot)
         assert "optimizer 0 (o)" in terminal(app)
+
+
+async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_apart(
+        tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=1, mode="single")
+    run.start(0)
+    run.write(0, ("metric", 1, {"step": 0, "val/accuracy": 0.625}))
+    for step in range(1, 31):
+        if step in (11, 21):
+            run.write(0, ("training", step, {"number": 1 + step // 10, "name": "LBFGS",
+                                             "optimizer": 0, "step": step - 1}))
+        run.write(0, ("step", step, {"step": step, "n": 1, "losses": [2.0 / step]}))
+    run.write(1, ("start", 2, {"rank": 1, "as_rank": 0, "process": 2, "pid": 7, "world_size": 1,
+                               "device": ["CPU 0"], "attempt": 1}),
+              ("step", 20, {"step": 4, "n": 4, "losses": [5.0, 4.0, 4.0, 4.5]}))
+    app = Mini(run.run, at=31)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 30))
+        text = terminal(app)
+        assert "step 30 of 400 · 3 trainings" in text
+        assert "training 3, LBFGS" in text
+        assert "2 processes train as rank 0" in text
+        assert "val/accuracy 0.625" in text
+        assert "0.2" in text
+        view = app.run_screen.query_one("#loss", CurveView)
+        assert view._marks == (10, 20)

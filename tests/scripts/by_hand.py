@@ -1,15 +1,23 @@
-"""No optimizer at all: parameters are updated by hand."""
+"""No optimizer at all: parameters are updated by hand; the first argument says how many times and,
+with an "a", that gradients of four passes are accumulated."""
+
+import sys
+import time
 
 import show
 import torch
 
 model = show.toy()
-for _ in range(115):
+count, _, accumulate = sys.argv[1].partition("a")
+for i in range(int(count)):
     loss = (model(torch.randn(16, 8)) - 1).square().mean()
     loss.backward()
+    show.loss(loss)
+    time.sleep(0.006)
+    if accumulate and (i + 1) % 4:
+        continue
     with torch.no_grad():
         for p in model.parameters():
-            p -= 0.05 * p.grad
-            p.grad = None
-    show.loss(loss)
+            p.data.add_(p.grad, alpha=-0.05)
+    model.zero_grad()
 show.weights(model)

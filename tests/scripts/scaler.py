@@ -1,12 +1,23 @@
-"""A GradScaler with a scale that once is too much, and accumulation on the scaled loss."""
+"""A GradScaler with a scale that once is too much, and accumulation on the scaled loss; "sharded":
+FSDP's GradScaler, which scales in its own way."""
 # ruff: noqa: T201
+
+import sys
 
 import show
 import torch
 
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+how = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 3}
+if "sharded" in sys.argv:
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                         world_size=1)
+    scaler = ShardedGradScaler(process_group=torch.distributed.group.WORLD, **how)
+else:
+    scaler = torch.amp.GradScaler(**how)
 for step in range(12):
     total = 0.0
     for _ in range(2):
@@ -28,3 +39,5 @@ for step in range(12):
     else:
         show.loss(total)
 show.weights(model)
+if "sharded" in sys.argv:
+    torch.distributed.destroy_process_group()

@@ -25,7 +25,15 @@ class Model(lightning.LightningModule):
     def training_step(self, batch, index):
         loss = (self.net(batch) - 1).square().mean()
         self.total += (loss / 2).item()
+        self.log("mean", loss, on_step=False, on_epoch=True)
         return loss
+
+    def validation_step(self, batch, index):
+        self.log("held_out", (self.net(batch) - 2).square().mean(), batch_size=len(batch))
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            show.loss(self.trainer.callback_metrics["held_out"], "held")
 
     def on_train_batch_end(self, outputs, batch, index):
         if index % 2:
@@ -46,10 +54,11 @@ if sys.argv[1:] == ["fabric"]:
         optimizer.step()
         optimizer.zero_grad()
         show.loss(loss)
+        fabric.log("half", loss / 2)
 else:
     model = Model()
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, accumulate_grad_batches=2, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(model, data)
+    trainer.fit(model, data, data)
 show.weights(model)

@@ -52,6 +52,22 @@ def test_evaluated_after_each_epoch_and_at_the_end(make) -> None:
     assert [e["step"] for e in ranks.read(run, 0, "eval")] == [10, 20, 25]
 
 
+def test_values_named_as_the_record_names_its_own_are_kept_apart(make) -> None:
+    run = ranks.train(make(params={"held_out": 10, "odd_names": True}, size=24,
+                           train={"steps": 10}))
+    (found,) = ranks.read(run, 0, "eval")
+    assert (found["step"], found["step_"], found["kind_"]) == (10, 7.0, 4.5)
+    logged = ranks.read(run, 0, "metric")
+    assert [e["step"] for e in logged] == list(range(10))
+    assert {e["step_"] for e in logged} == {-1.0}
+    assert all(e["t_"] * 2 == pytest.approx(e["twice"]) for e in logged)
+    warnings = [e["message"] for e in ranks.read(run, 0, "warning")]
+    assert len(warnings) == 2
+    assert any('"t" is recorded as "t_"' in w and '"step" is recorded as "step_"' in w
+               for w in warnings)
+    assert any('"kind" is recorded as "kind_"' in w for w in warnings)
+
+
 def test_evaluating_changes_nothing_in_training(make) -> None:
     from .conftest import recorded
 

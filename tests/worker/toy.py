@@ -104,6 +104,8 @@ class Toy(Task):
     examples: int = 240
     "How many."
     held_out: int = 0
+    odd_names: bool = False
+    "Values under names that the record itself needs."
     hidden: int = 16
     double: bool = True
     dropout: float = 0.0
@@ -193,7 +195,7 @@ class Toy(Task):
                 with Path(self.record, f"{RANK}-{ATTEMPT}.txt").open("a") as file:
                     shown = ",".join(map(str, numbers.tolist()))
                     file.write(f"{float(loss).hex()} {shown}\n")
-            log(twice=2 * loss)
+            log(twice=2 * loss, **({"t": loss, "step": -1.0} if self.odd_names else {}))
         return loss
 
     def trouble(self, loss):
@@ -212,4 +214,5 @@ class Toy(Task):
     def metrics(self, model, batch):
         x, y, numbers = batch
         error = (model(x) - y).square()
-        return {"loss": error.sum(), "numbers": numbers.sum(), "count": len(x)}
+        odd = {"step": 7.0 * len(x), "kind": numbers.sum()} if self.odd_names else {}
+        return {"loss": error.sum(), "numbers": numbers.sum(), "count": len(x)} | odd

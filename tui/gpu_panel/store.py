@@ -87,6 +87,8 @@ class RunStore:
         self.memory = MemorySeries()
         self.begins: dict[int, int] = {}
         """Attempt → the first step it did; attempts after the first alone."""
+        self.trainings: dict[int, int] = {}
+        """Training → the steps before it, where a script trains again in the same process."""
         self.saved: Saved | None = None
         self.evaluations: list[tuple[int | None, dict[str, float]]] = []
         """(step, name → value), oldest first; the last few."""
@@ -261,6 +263,10 @@ class RunStore:
         elif kind == "start":
             for series in (self.loss, *(o.loss for o in self.others.values())):
                 series.begin(rank, view.attempt)
+        elif kind == "training":
+            training, step = _whole(event.get("number")), _whole(event.get("step"))
+            if training is not None and step is not None and view.process is None:
+                self.trainings.setdefault(training, step)
         elif kind == "checkpoint":
             self._checkpoint(event, view)
         elif kind == "eval":

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gpu_engine.follow import RankView
     from gpu_engine.runs import State
 
+_METRICS = 30
+"""The most of a script's own values that are shown of a rank."""
+
 
 @click.command()
 @click.argument("run", default="last")
@@ -58,8 +61,11 @@ def command(run: str, as_json: bool) -> None:
         total = f" of {view.total_steps:,}" if view.total_steps else ""
         memory = ", ".join(f"{units.gib(a)}/{units.gib(r)}/{units.gib(k)} GiB" for a, r, k in
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
-        click.echo(f"rank {view.rank}  {clean(view.outcome or view.busy or 'not started')}  "
-                   f"step {units.count(view.step)}{total}  loss {units.loss(view.loss)}  "
+        several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
+        click.echo(f"rank {view.rank}{several}  "
+                   f"{clean(view.outcome or view.busy or 'not started')}  "
+                   f"step {units.count(view.step)}{total}{_training(view)}  "
+                   f"loss {units.loss(view.loss)}  "
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
@@ -67,10 +73,19 @@ def command(run: str, as_json: bool) -> None:
             click.echo(clean(f"  {view.error.get('type')}: {view.error.get('message')}"))
         for name, value in view.evaluations.items():
             click.echo(f"  eval {clean(name)} {units.loss(value)}")
+        for name, value in list(view.metrics.items())[-_METRICS:]:
+            click.echo(f"  {clean(name)} {units.loss(value)}")
         if view.checkpoint:
             click.echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
             click.echo(f"  warning: {clean(warning)}")
+
+
+def _training(view: RankView) -> str:
+    """ " (training 3: step 12)" where a script has trained before in the same process."""
+    if view.training is None or view.step is None:
+        return ""
+    return f" (training {view.training}: step {units.count(view.step - (view.training_from or 0))})"
 
 
 def _each(view: RankView) -> str:

@@ -143,6 +143,8 @@ def report_end(follower: Follower) -> None:
     line = f"{state.id} {state.state}"
     if p.step is not None:
         line += f" after {p.step:,} steps"
+    if p.trainings > 1:
+        line += f" of {p.trainings} trainings"
     if took is not None:
         line += f" in {units.clock(took)}"
     if p.loss is not None:

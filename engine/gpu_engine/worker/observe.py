@@ -9,14 +9,16 @@ The loss of a step is the sum of what `backward()` was called on since the last 
 optimizer, so each optimizer of a GAN gets its own. What that means at the edges:
 
 - Calls from inside a backward pass (reentrant checkpointing) are not counted.
-- Inside an optimizer's step (L-BFGS) the first call counts, the closure's other ones do not.
+- A step that is given a closure has the loss of the closure's first evaluation; L-BFGS's further
+  ones are no losses of steps.
 - A GradScaler's scale is taken out; a step that it leaves out is counted in `skipped`.
 - A vector with its weights counts as their product; a matrix (a stage of a pipeline) is unknown.
 - The first optimizer that steps is the one whose steps are counted and whose loss is the curve;
-  others that step on losses of their own stand beside it. One that has stepped 50 times since
-  the first last did takes its place, as in the next fold of a cross-validation.
-- Where 100 calls of `backward()` were followed by no step (parameters updated by hand, an
-  optimizer's step inside torch.compile), each call is taken for a step from then on.
+  others that step on losses of their own stand beside it, or are the next training
+  (`observe_trainings`).
+- An optimizer that is stepped once for each group of its parameters has stepped once.
+- Calls of `backward()` that no optimizer's step follows, while the parameters change, are steps:
+  updated by hand, or by an optimizer's step inside torch.compile (`observe_by_hand`).
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from typing import Any
 
 import torch
 
-from . import observe_loss, observe_rank, observe_script
+from . import observe_calls, observe_loss, observe_rank, observe_script
 
 RUNNING, BACKWARD, OPTIMIZER = observe_rank.DOING
 
 observer: observe_script.Observer
-_is_compiling = torch.compiler.is_compiling
+_is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
 
 
 def _seen(what: Callable[..., None], *args: Any) -> None:
@@ -47,7 +50,7 @@ def _seen(what: Callable[..., None], *args: Any) -> None:
         observer.fault(err)
 
 
-def _wrap_backward() -> Any:
+def _wrap_backward(undo: _Undo) -> Any:
     original = torch.autograd.backward
     inside = torch._C._current_graph_task_id
     tensor, most = torch.Tensor, observe_loss.MOST
@@ -82,47 +85,129 @@ def _wrap_backward() -> Any:
         finally:
             rec.phase = before
 
-    torch.autograd.backward = backward
+    undo.set(torch.autograd, "backward", backward)
     with contextlib.suppress(Exception):  # TorchScript knows builtins by identity
         torch.jit._builtins._builtin_ops.append((backward, "aten::backward"))
     return backward
 
 
-def _wrap_scaler() -> list[Any]:
-    scaler = torch.amp.GradScaler
-    scale, step = scaler.scale, scaler.step
+def _scaler() -> Any:
+    """torch's GradScaler: under its name of before torch 2.3 where it has no other."""
+    found = getattr(torch.amp, "GradScaler", None)
+    return found if found is not None else torch.cuda.amp.GradScaler
 
+
+def _wrap_scaler(undo: _Undo) -> list[Any]:
+    scaler = _scaler()
+    init = scaler.__init__
+    ours: list[Any] = []
+
+    def wrap(cls: Any) -> None:
+        """`cls`'s own `scale` and `step`, where it has any."""
+        for name, around in (("scale", _around_scale), ("step", _around_step)):
+            own = vars(cls).get(name)
+            if own is not None and own not in ours:
+                observed = around(own)
+                ours.append(observed)
+                undo.set(cls, name, observed)
+
+    @functools.wraps(init)
+    def observed_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        # A kind of its own, as FSDP's, may scale in its own way.
+        for cls in type(self).__mro__:
+            if cls is scaler:
+                break
+            _seen(wrap, cls)
+
+    wrap(scaler)
+    undo.set(scaler, "__init__", observed_init)
+    return ours
+
+
+def _around_scale(scale: Any) -> Any:
     @functools.wraps(scale)
     def observed_scale(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
         if result is not outputs and not observer.off:
             observer.ready = False
-            _seen(observer.losses.scaled, result, outputs, self._scale)
+            _seen(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
         return result
 
+    return observed_scale
+
+
+def _around_step(step: Any) -> Any:
     @functools.wraps(step)
     def observed_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = observer.stepped
         result = step(self, optimizer, *args, **kwargs)
         if observer.stepped == before and not (observer.off or observer.losses.plain):
             _seen(observer.skipped)
+            observer.stepped += 1  # one scaler may call another's step
         return result
 
-    scaler.scale, scaler.step = observed_scale, observed_step
-    return [observed_scale, observed_step]
+    return observed_step
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+class _Undo:
+    """What was set in torch, so that it can be taken back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+        self.hooks: list[Any] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def __call__(self) -> None:
+        for handle in self.hooks:
+            handle.remove()
+        for owner, name, value in reversed(self._before):
+            setattr(owner, name, value)
+
+
+def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
+    """A step's closure, whose first evaluation is the step's."""
+    @functools.wraps(closure)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        o = observer
+        if o.off or o.here.closed:
+            return closure(*args, **kwargs)
+        parts = len(o.losses)
+        result = closure(*args, **kwargs)
+        _seen(o.evaluated, parts, result)
+        return result
+
+    return observed
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     # While torch.compile traces a step, there is nothing here to trace. It gets no further than
     # this: what comes next in every step breaks its graph.
     if _is_compiling():
-        return
+        return None
     o = observer
     if o.ready and not o.here.steps:
         o.here.steps = 1
         o.rec.phase = OPTIMIZER
     elif not o.off:
         o.step_begins(optimizer)
+    if len(args) > 1 or kwargs:
+        return _with_closure(args, kwargs)
+    return None
+
+
+def _with_closure(args: Any, kwargs: Any) -> Any:
+    """A step's arguments with its closure, if there is one, wrapped; None: as they are."""
+    if observer.off or observer.here.steps != 1:
+        return None
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], _once(args[1]), *args[2:]), kwargs
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _once(kwargs["closure"])}
+    return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -135,18 +220,13 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
         if mine is not None and mine.ref() is optimizer:
             try:
-                loss, rate = sum(parts), optimizer.param_groups[0]["lr"]
+                groups = optimizer.param_groups
+                loss, rate = sum(parts), groups[0]["lr"]
             except Exception:  # noqa: BLE001 - unknown or not there yet
                 loss = rate = None
             if type(loss) is float and type(rate) is float:
                 rec = o.rec
-                if mine.index == 0:
-                    rec.step_now = mine.steps = mine.steps + 1
-                elif o.optimizers.beside(mine):
-                    mine.steps += 1
-                else:
-                    o.step_ends(optimizer)
-                    return
+                mine.stepped = id(groups[0])
                 here.steps = 0
                 rec.phase = RUNNING
                 parts.clear()
@@ -175,22 +255,41 @@ def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
 
 
 def install(*, direct: bool) -> None:
-    """Observe this process from now on. `direct`: the supervisor started it as a rank."""
+    """Observe this process from now on, or keep out of it whole. `direct`: the supervisor started
+    it as a rank."""
     global observer
-    from torch.optim import optimizer as optim
-
     observer = observe_script.Observer(Path(os.environ["GPU_PANEL_RUN"]))
+    undo = _Undo()
+    try:
+        _into_torch(undo)
+    except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
+        undo()
+        observer.off = True
+        observe_rank.cannot(observer.run, direct, (
+            f"torch {torch.__version__} lacks what is needed to see this script's steps "
+            f"({type(err).__name__}: {err}): it runs unseen"))
+        return
     os.register_at_fork(before=lambda: _seen(observer.before_fork),
                         after_in_parent=lambda: _seen(observer.after_fork),
                         after_in_child=lambda: _seen(observer.in_child))
     atexit.register(lambda: _seen(observer.finish))
-    through = [_wrap_backward(), *_wrap_scaler()]
-    optim.register_optimizer_step_pre_hook(_before_step)
-    optim.register_optimizer_step_post_hook(_after_step)
+    _seen(observe_calls.watch, observer)
+    if direct:
+        _seen(observer.early)
+
+
+def _into_torch(undo: _Undo) -> None:
+    """Wrap and hook what there is. Raises where torch has it not; `undo` holds what was done."""
+    from torch.optim import optimizer as optim
+
+    before, after = (optim.register_optimizer_step_pre_hook,
+                     optim.register_optimizer_step_post_hook)
+    scaled = _wrap_scaler(undo)
+    through = [_wrap_backward(undo), *scaled]
+    undo.hooks.append(before(_before_step))
+    undo.hooks.append(after(_after_step))
     with contextlib.suppress(Exception):
         # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
         caller = torch.optim.Optimizer.profile_hook_step(install)
         _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen,
                                                observe_script.Observer.backward])
-    if direct:
-        _seen(observer.early)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from . import observe_script
 
 OURS = frozenset(str(Path(__file__).with_name(name)) for name in (
-    "observe.py", "observe_script.py", "observe_end.py"))
+    "observe.py", "observe_calls.py", "observe_script.py", "observe_end.py"))
 """Files whose frames may stand between those of a script."""
 
 

@@ -139,6 +139,15 @@ class Losses:
             return parts.pop()
         self.parts = []
         self._scaled.clear()
+        return self._sum(parts)
+
+    def take_each(self, marks: list[int]) -> list[float | Later | None]:
+        """As `take`, but apart: what came from each mark, a place among the parts, to the next."""
+        parts, self.parts = self.parts, []
+        self._scaled.clear()
+        return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]  # noqa: B905
+
+    def _sum(self, parts: list[Any]) -> float | Later | None:
         known = None not in parts
         if any(isinstance(p, tuple) for p in parts):
             return Later(self._ring, [p for p in parts if p is not None], known)

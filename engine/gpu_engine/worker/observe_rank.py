@@ -14,97 +14,25 @@ import os
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import events, procs
-from . import memory, observe_lifeline, observe_loss, observe_thread, recorder
+from . import (
+    memory,
+    observe_lifeline,
+    observe_loss,
+    observe_record,
+    observe_thread,
+    recorder,
+)
 
 DOING = "running", "backward", "optimizer"
 """What a rank of a script may be doing; compared by identity."""
 
 _END = 5.0
 """Seconds that a script waits at its end, or with its last words, for a write that hangs."""
-_EACH_LOSS_UP_TO = 40  # as many a second as of the engine's own ranks
-_OTHERS = 8  # optimizers beside the first whose losses are kept
-
-
-class Step(NamedTuple):
-    """One step of an optimizer. Loss and norm: a number, one that comes later, or None."""
-
-    index: int
-    name: str
-    step: int
-    loss: Any
-    lr: float | None
-    norm: Any
-
-    @property
-    def arrived(self) -> bool:
-        return observe_loss.arrived(self.loss) and observe_loss.arrived(self.norm)
-
-
-class Named(NamedTuple):
-    """Named values, some of which may come later; one without a name is only waited for."""
-
-    step: int
-    values: dict[str, Any]
-
-    @property
-    def arrived(self) -> bool:
-        return all(map(observe_loss.arrived, self.values.values()))
-
-
-class Line(NamedTuple):
-    """An event that is written when its turn has come."""
-
-    text: bytes
-
-    @property
-    def arrived(self) -> bool:
-        return True
-
-
-class _Span:
-    """Steps of one optimizer that make one event. What they don't say is as it was before."""
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.name = ""
-        self.step = 0
-        self.lr: float | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        self.n = 0
-        self.losses: list[float] = []
-        self.norm: float | None = None
-
-    def took(self, loss: float) -> None:
-        self.step += 1
-        self.n += 1
-        self.losses.append(loss)
-
-    def took_from(self, queue: deque[Any]) -> None:
-        """All that `queue` begins with that is the loss of one more step."""
-        losses = self.losses
-        before = len(losses)
-        with contextlib.suppress(IndexError):  # nothing is left: cheaper than to ask each time
-            while type(queue[0]) is float:
-                losses.append(queue.popleft())
-        count = len(losses) - before
-        self.step += count
-        self.n += count
-
-    def took_at_length(self, step: Step) -> None:
-        self.index, self.name, self.step, *_, self.lr, _ = step
-        self.n += 1
-        loss = observe_loss.taken(step.loss)
-        if loss is not None:
-            self.losses.append(loss)
-        self.norm = observe_loss.taken(step.norm)
 
 
 class Watcher(recorder.Recorder):
@@ -125,8 +53,7 @@ class Watcher(recorder.Recorder):
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._claimed = False
         self._given_up = False
-        self._spans = {0: _Span()}
-        """By the optimizer's number, the first's first."""
+        self._record = observe_record.Record()
 
     # --- who may write -------------------------------------------------------------------------
 
@@ -188,7 +115,7 @@ class Watcher(recorder.Recorder):
         self.pause()
         if self._lock.acquire(timeout=_END):
             try:
-                self._flush()
+                self._tell_all()
             finally:
                 self._lock.release()
 
@@ -205,7 +132,7 @@ class Watcher(recorder.Recorder):
         if self._given_up:
             return
         if not self._lock.acquire(timeout=_END):
-            self.queue.append(Line(events.encode(kind, fields)))
+            self.queue.append(observe_record.Line(kind, fields))
             return
         try:
             super().write(kind, **fields)
@@ -217,73 +144,45 @@ class Watcher(recorder.Recorder):
 
     # --- what is observed ----------------------------------------------------------------------
 
-    # There is an entry of the queue for each step, so it is small: a float is the loss of one more
-    # step of the first optimizer; a tuple, an optimizer's number, the loss of one more step of it
-    # and its learning rate.
-
-    def took(self, step: Step) -> None:
-        """A step of an optimizer of which more is to be told than that."""
+    def took(self, step: observe_record.Step) -> None:
+        """A step of an optimizer of which more is to be told than its loss."""
         self.queue.append(step)
 
     def forget(self, value: Any) -> None:
         """Nobody wants this number; what is on its way still has to arrive."""
         if isinstance(value, observe_loss.Later):
-            self.queue.append(Named(0, {"": value}))
+            self.queue.append(observe_record.Named({"": value}))
 
     def metric(self, values: dict[str, Any]) -> None:
-        self.queue.append(Named(self.step_now, {k: read(v) for k, v in values.items()}))
+        self.queue.append(observe_record.Named({k: read(v) for k, v in values.items()}))
+        self._warn_of_names(values)
+
+    def seen(self, values: dict[str, Any]) -> None:
+        """Named values that go to some logger anyway, perhaps at each step: the latest are kept."""
+        self.queue.append(observe_record.Seen({k: read(v) for k, v in values.items()}))
+
+    def settled_step(self) -> int:
+        """Steps so far, with all that is in the queue; as known where a write hangs."""
+        if self._lock.acquire(timeout=_END):
+            try:
+                self._flush()
+            finally:
+                self._lock.release()
+        return self.step_now
 
     def _flush(self) -> None:
-        lines: list[bytes] = []
-        queue, spans = self.queue, self._spans
-        first = spans[0]
-
-        def end_steps() -> None:
-            if any(span.n for span in spans.values()):
-                lines.append(self._observed())
-                for span in spans.values():
-                    span.clear()
-
-        while queue:
-            item = queue[0]
-            if type(item) is float:
-                first.took_from(queue)
-                continue
-            if type(item) is tuple:
-                span = spans[item[0]]
-                span.lr = item[2]
-                span.took(item[1])
-            elif not item.arrived:
-                break
-            elif type(item) is Step:
-                spans.setdefault(item.index, _Span()).took_at_length(item)
-            elif type(item) is Line:
-                end_steps()
-                lines.append(item.text)
-            else:
-                values = {k: observe_loss.taken(v) for k, v in item.values.items()}
-                if "" not in values:
-                    end_steps()  # in the order in which they happened
-                    lines.append(events.encode("metric", {
-                        "step": item.step, **{k: recorder._read(v) for k, v in values.items()}}))
-            queue.popleft()
-        end_steps()
+        lines = self._record.take(self.queue, self.skipped)
+        self.step_now = self._record.step
         if lines and not self._given_up:
             self._out.write(*lines)
 
-    def _observed(self) -> bytes:
-        first, *more = self._spans.values()
-        others = [span for span in more if span.n]
-        fields: dict[str, Any] = {"step": first.step, "n": first.n, "lr": first.lr,
-                                  "skipped": self.skipped}
-        fields |= _losses(first)
-        if first.norm is not None:
-            fields["grad_norm"] = recorder._short(first.norm)
-        if others:
-            fields["others"] = {
-                str(span.index): {"name": span.name, "step": span.step, "n": span.n}
-                | _losses(span) for span in others if span.index <= _OTHERS}
-        return events.encode("step", fields)
+    def _tell_all(self) -> None:
+        """Nothing more will come."""
+        self._flush()
+        lines = self._record.end(self.skipped)
+        self.step_now = self._record.step
+        if lines and not self._given_up:
+            self._out.write(*lines)
 
     def _memory(self) -> dict[str, Any]:
         torch = sys.modules.get("torch")
@@ -311,6 +210,21 @@ def note(text: str, run: Path | None = None) -> None:
         folder = run or Path(os.environ["GPU_PANEL_RUN"])
         with (folder / "observe-errors.log").open("a") as file:
             file.write(f"{os.getpid()} {text}\n")
+
+
+def cannot(run: Path, direct: bool, text: str) -> None:
+    """Say that this process can't be observed; `direct`: it is a rank for certain, else nobody
+    knows whether it is to be one."""
+    note(text, run)
+    if not direct:
+        return
+    with contextlib.suppress(OSError):
+        path = run / "ranks" / f"{identity()['rank']:05d}.jsonl"
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, events.encode("warning", {"message": text}))
+        finally:
+            os.close(fd)
 
 
 def identity() -> dict[str, Any]:
@@ -353,10 +267,6 @@ def error_fields(err: BaseException) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         fields |= memory.of_error(err)
     return fields
-
-
-def _losses(span: _Span) -> dict[str, Any]:
-    return recorder.losses_of(span.losses, _EACH_LOSS_UP_TO)
 
 
 def _int(text: str | None, default: Any) -> Any:

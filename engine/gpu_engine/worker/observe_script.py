@@ -15,10 +15,18 @@ from typing import Any
 
 import torch
 
-from . import observe_end, observe_loss, observe_optimizers, observe_rank, recorder
+from . import (
+    observe_by_hand,
+    observe_end,
+    observe_loss,
+    observe_optimizers,
+    observe_rank,
+    observe_record,
+    recorder,
+)
 
 RUNNING, _, OPTIMIZER = observe_rank.DOING
-ALONE = 100  # calls of backward() without any step
+_PROCESSES = 64  # that train as the same rank at the same time
 _FAULTS = 5  # of our own, after which we keep out of it
 
 
@@ -28,7 +36,8 @@ class _Here(threading.local):
     steps = 0
     """Optimizer steps, one within another."""
     closed = False
-    """Whether a loss was already counted in this step."""
+    """Whether the closure that this step was given has been called once: its other calls are
+    evaluations of the same step."""
 
 
 class Observer:
@@ -49,10 +58,12 @@ class Observer:
         self._began = time.monotonic()
         self.here = _Here()
         self.optimizers = observe_optimizers.Optimizers()
-        self._alone = 0
+        self._by_hand = observe_by_hand.ByHand()
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
+        self.names: set[str] = set()
+        """Of values that the script has handed to a logger."""
 
     # --- becoming a rank -----------------------------------------------------------------------
 
@@ -74,27 +85,43 @@ class Observer:
             early.pause()
             early.let_go()
             early = None
-        rec = early or observe_rank.Watcher(self._path(who["rank"]), self.run)
-        rec.lost = self._at_length
-        if not rec.claim():
-            rec.pause()
-            rec.let_go()
+        rec, process = self._claimed(who, early)
+        if rec is None:
             recorder.current = None
             self.off = True
-            self._warn(who["rank"], f"process {os.getpid()} also trains as rank {who['rank']}, "
-                                    "which another process holds: it is not shown")
+            self._warn(who["rank"], f"process {os.getpid()} also trains as rank {who['rank']}, as "
+                                    f"{_PROCESSES} others do: it is not shown")
             return
+        rec.lost = self._at_length
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
         device = observe_rank.labels(who, cuda)
         rec.device = cuda if len(device) == 1 else None
-        if early is None:
-            rec.write("start", **observe_rank.start_fields(who, device))
+        if rec is not early:
+            fields = observe_rank.start_fields(who, device)
+            if process > 1:
+                rank = who["rank"] + (process - 1) * who["world_size"]
+                fields |= {"rank": rank, "as_rank": who["rank"], "process": process}
+            rec.write("start", **fields)
         self.rec, self.rank = rec, who["rank"]
         recorder.current = rec
         if not rec.started:
             rec.begin()
         observe_end.watch(self)
 
+
+    def _claimed(self, who: dict[str, Any], early: observe_rank.Watcher | None,
+                 ) -> tuple[observe_rank.Watcher | None, int]:
+        """The record of the rank, or where other processes train as the same rank (hogwild), one
+        beside theirs, and which of them this is, from 1. Its number is none of a rank's."""
+        for process in range(1, _PROCESSES + 1):
+            rank = who["rank"] + (process - 1) * who["world_size"]
+            rec = early or observe_rank.Watcher(self._path(rank), self.run)
+            if rec.claim():
+                return rec, process
+            rec.pause()
+            rec.let_go()
+            early = None
+        return None, 0
 
     def _at_length(self) -> None:
         self.ready = False
@@ -129,9 +156,8 @@ class Observer:
             if self.here.steps:
                 if self.here.closed:
                     return rec
-                self.here.closed = True
             elif not self.stepped:
-                self._without_steps()
+                self._without_steps(tensors)
             self.losses.add(tensors, gradients)
         except Exception as err:  # noqa: BLE001 - never the script's problem
             self.fault(err)
@@ -170,22 +196,28 @@ class Observer:
                 rec.skipped += 1
                 rec.forget(loss)
                 return
-            mine = self.optimizers.which(optimizer, loss)
-            if mine is None:
+            which = self.optimizers.which(optimizer, loss)
+            if which is None:
                 return
-            mine.steps += 1
-            norm = None
-            if mine.index == 0:
-                rec.step_now = mine.steps
-                if self._norm:
-                    norm = self._norm_of(optimizer)
+            mine = which.one
             lr = optimizer.param_groups[0].get("lr")
-            rec.took(observe_rank.Step(mine.index, mine.name, mine.steps, loss,
-                                       lr if type(lr) is float else _number(lr), norm))
+            norm = self._norm_of(optimizer) if self._norm else None
+            rec.took(observe_record.Step(
+                mine.index, mine.name, loss, lr if type(lr) is float else _number(lr), norm,
+                which.fresh))
             mine.lr = lr if type(lr) is float else None
             self.ready = rec.started and self.losses.plain and not (self.off or self._norm)
         except Exception as err:  # noqa: BLE001
             self.fault(err)
+
+    def evaluated(self, parts: int, result: Any) -> None:
+        """A step's closure has returned `result` from its first evaluation; before that there
+        were `parts` losses."""
+        if self.here.steps != 1 or self.rec is None:
+            return
+        self.here.closed = True
+        if len(self.losses) == parts and isinstance(result, (torch.Tensor, float)):
+            self.losses.add(torch.as_tensor(result), None)  # its gradients come another way
 
     def skipped(self) -> None:
         """A GradScaler has left a step out."""
@@ -193,21 +225,23 @@ class Observer:
             self.rec.skipped += 1
             self.rec.forget(self.losses.take())
 
-    def _without_steps(self) -> None:
-        """Nothing but calls of backward() so far: after many, each is a step."""
-        self._alone += 1
-        if self._alone < ALONE:
-            return
-        if self._alone == ALONE:
-            self.rec.forget(self.losses.take())
-            self.rec.write("warning", message=f"{ALONE} calls of backward() and no step of a "
-                           "torch optimizer was seen: each call is shown as a step")
-            return
-        self._step_alone(self._alone - 1)
+    def _without_steps(self, tensors: Any) -> None:
+        """A call of backward() where no optimizer has ever stepped."""
+        hand = self._by_hand
+        if hand.found:
+            self._tell_by_hand([self.losses.take()])
+        elif hand.call(tensors, len(self.losses)):
+            calls = hand.marks
+            self._tell_by_hand(self.losses.take_each(calls))
+            self.rec.write("warning", message="no step of a torch optimizer was seen, while the "
+                           "parameters change: each call of backward() is shown as a step")
 
-    def _step_alone(self, step: int) -> None:
-        self.rec.step_now = step
-        self.rec.took(observe_rank.Step(0, "backward", step, self.losses.take(), None, None))
+    def _tell_by_hand(self, losses: list[Any]) -> None:
+        if self._by_hand.one is None:
+            self._by_hand.one = self.optimizers.by_hand()
+        one = self._by_hand.one
+        for loss in losses:
+            self.rec.took(observe_record.Step(one.index, one.name, loss, None))
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
@@ -239,7 +273,7 @@ class Observer:
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
             self.rec.write("error", **observe_rank.error_fields(err), phase=self.rec.phase,
-                           step=self.rec.step_now)
+                           step=self.rec.settled_step())
 
     def before_fork(self) -> None:
         self.ready = False
@@ -261,7 +295,8 @@ class Observer:
         self.tried = self.off = False
         self.losses = observe_loss.Losses()
         self.optimizers = observe_optimizers.Optimizers()
-        self._alone = self.stepped = 0
+        self._by_hand = observe_by_hand.ByHand()
+        self.stepped = 0
         self.here = _Here()
         if rec is not None:
             rec.let_go()
@@ -273,8 +308,11 @@ class Observer:
         if rec is None:
             return
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
-        if self._alone >= ALONE and not self.stepped:
-            self._step_alone(self._alone)
+        if not self.stepped and len(self.losses):
+            if self._by_hand.found:
+                self._tell_by_hand([self.losses.take()])
+            elif self._by_hand.likely:  # it ended before that was sure
+                self._tell_by_hand(self.losses.take_each(self._by_hand.marks))
         self.rec = None
         rec.close()
         if self.tried:

@@ -74,6 +74,7 @@ class Recorder:
         self._beat_due = 0.0
         self._rate_from = time.monotonic()
         self._complaint = ""
+        self._told: set[str] = set()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -108,6 +109,19 @@ class Recorder:
     def metric(self, values: dict[str, Any]) -> None:
         """Named values of the present step. Tensors are read later, in the other thread."""
         self.queue.append((self.step_now, {k: _hold(v) for k, v in values.items()}))
+        self._warn_of_names(values)
+
+    def evaluated(self, step: int, values: dict[str, float]) -> None:
+        """What an evaluation at this step has found."""
+        self.write("eval", step=step, **events.apart(values))
+        self._warn_of_names(values)
+
+    def _warn_of_names(self, values: dict[str, Any]) -> None:
+        if not events.OWN_NAMES.isdisjoint(values):
+            text = events.apart_in_words(values)
+            if text not in self._told:
+                self._told.add(text)
+                self.write("warning", message=text)
 
     def write(self, kind: str, **fields: Any) -> None:
         """An event that is written at once, after everything that came before it."""
@@ -188,8 +202,8 @@ class Recorder:
                 self._rate_from = item[0]
             elif len(item) == 2:
                 step, values = item
-                lines.append(events.encode("metric", {
-                    "step": step, **{k: _read(v) for k, v in values.items()}}))
+                lines.append(events.encode("metric", {"step": step} | events.apart(
+                    {k: _read(v) for k, v in values.items()})))
             else:
                 loss = item[2]
                 if self._losses is not None:

@@ -123,7 +123,7 @@ class Session:
             if result is None:
                 return False
             if self.job.who.rank == 0:
-                self.recorder.write("eval", step=self.at.step, **result)
+                self.recorder.evaluated(self.at.step, result)
             self.schedule.evaluated(result)
             self._evaluated_step, self._metrics = self.at.step, result
         except (Broken, UserError) as err:  # of the latter all ranks have the same

@@ -165,7 +165,7 @@ class RunScreen(LogActions, EndActions, Screen[None]):
         which = self._optimizer
         loss.show(run_curves.loss_lines(self.store, which),
                   run_curves.loss_series(self.store, which).all, chosen,
-                  marks=self.store.begins.values())
+                  marks=run_curves.loss_marks(self.store, which))
         loss.entitle(run_curves.loss_title(self.store, which))
         memory.show(run_curves.memory_lines(self.store, chosen), None, chosen)
         memory.entitle(run_curves.memory_title(self.store))

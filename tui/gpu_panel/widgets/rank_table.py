@@ -132,7 +132,7 @@ class RankTable(Rows):
                 rows.append([("", ""), (place, ""), *[("", "")] * 5, *memory, ("", ""), ("", "")])
                 continue
             rows.append([
-                (str(view.rank), "strong"), (place, ""), (words, style),
+                (view.label, "strong"), (place, ""), (words, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
                 (pace.removesuffix("/s"), ""), (units.share(wait), ""), *memory,
                 (units.gib(view.rss), ""),

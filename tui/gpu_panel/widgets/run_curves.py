@@ -19,19 +19,31 @@ def loss_series(store: RunStore, optimizer: int = 0) -> RankSeries:
     return store.others[optimizer].loss if optimizer in store.others else store.loss
 
 
+def loss_marks(store: RunStore, optimizer: int = 0) -> list[int]:
+    """Where an attempt or, within a script's process, another training begins."""
+    return [*store.begins.values(), *(() if optimizer in store.others
+                                      else store.trainings.values())]
+
+
 def loss_lines(store: RunStore, optimizer: int = 0) -> list[Line]:
-    return [Line(i, f"rank {rank}", series)
+    return [Line(i, f"rank {_label(store, rank)}", series)
             for i, (rank, series) in enumerate(loss_series(store, optimizer).ranks.items())]
 
 
 def loss_title(store: RunStore, optimizer: int = 0) -> str:
     """ "loss ─ mean 1.832, ranks 1.79 to 1.88"; which optimizer's, where there are several."""
-    if not store.others:
-        return _loss_title([v.loss for v in store.ranks.values()])
     if optimizer not in store.others:
-        return _loss_title([v.loss for v in store.ranks.values()]) + " · optimizer 0 (o)"
+        title = _loss_title([v.loss for v in store.ranks.values()])
+        view = max(store.ranks.values(), key=lambda v: v.training or 0, default=None)
+        if view is not None and view.training is not None:
+            title += f" · training {view.training}, {clean(view.training_name or '?')}"
+        return title + (" · optimizer 0 (o)" if store.others else "")
     values = [v.metrics.get(f"loss[{optimizer}]") for v in store.ranks.values()]
     return f"{_loss_title(values)} · {clean(store.others[optimizer].name)} (o)"
+
+
+def _label(store: RunStore, rank: int) -> str:
+    return store.ranks[rank].label if rank in store.ranks else str(rank)
 
 
 def _loss_title(latest: Iterable[float | None]) -> str:

@@ -94,6 +94,12 @@ def facts(store: RunStore, now: float) -> Content:
     if done.step is not None:
         of = f" of {done.total_steps:,}" if done.total_steps else ""
         words.append(f"step {done.step:,}{of}")
+        if done.trainings > 1:
+            words.append(f"{done.trainings} trainings")
+    beside = sum(v.process is not None for v in store.ranks.values())
+    if beside:
+        words.append(f"{beside + 1} processes train as rank "
+                     f"{next(v.as_rank for v in store.ranks.values() if v.process is not None)}")
     if some is not None and some.epoch is not None and some.epochs:
         words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
     if stalled(store, now):
@@ -114,6 +120,10 @@ def facts(store: RunStore, now: float) -> Content:
         step, values = store.evaluations[-1]
         named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
         words.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
+    named = [(k, v) for k, v in (some.metrics if some is not None else {}).items()
+             if not k.startswith(("loss[", "grad_norm"))]
+    if named:
+        words.append(", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in named[-3:]))
     if some is not None and some.lr is not None:
         words.append(f"lr {some.lr:.3g}")
     out = Content(" ")

@@ -1,0 +1,102 @@
+"""Telling a script that updates its parameters by itself from one that accumulates gradients.
+
+Both call `backward()` again and again while no optimizer steps. But whoever updates by hand
+changes the parameters between, and whoever accumulates, or wants to see gradients alone, does not.
+A few parameters are looked at, without waiting for a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+SURE = 10
+"""Calls with another state of the parameters that make it sure."""
+UNKNOWN = 100
+"""Calls of which nothing can be told that are enough."""
+_LEAVES, _NODES, _VALUES = 4, 2000, 4
+
+
+class ByHand:
+    """What the calls of backward() before any step of an optimizer were."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self.one: Any = None
+        """As whose steps the calls are told."""
+        self.marks: list[int] = []
+        """How many losses there were at each call."""
+        self._updates = 0
+        self._kept = 0
+        """Calls since whose last one the parameters were as they are."""
+        self._leaves: list[tuple[weakref.ref[Any], Any]] = []
+        """Parameters, and how they were at the last call."""
+
+    @property
+    def likely(self) -> bool:
+        """Whether most calls were followed by an update."""
+        return self._updates > self._kept
+
+    def call(self, tensors: Any, losses: int) -> bool:
+        """`backward(tensors)` is about to run, `losses` were kept so far. True: it is found that
+        each call before this one was a step; `marks` then holds those."""
+        with contextlib.suppress(Exception):  # a tensor of some odd kind: nothing is known
+            self._look()
+        if self.marks and losses < self.marks[-1]:
+            self.marks[:] = [0]  # so many that they were added up
+        calls = len(self.marks)
+        if (self.likely and self._updates >= SURE) or (
+                calls >= UNKNOWN and not self._kept and not self._updates):
+            self.found = True
+            self._leaves.clear()
+            return True
+        self.marks.append(losses)
+        if not self._leaves:
+            with contextlib.suppress(Exception):
+                self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
+        self._leaves = [(ref, _state(p)) for ref, _ in self._leaves if (p := ref()) is not None]
+        return False
+
+    def _look(self) -> None:
+        """Whether something has changed since the last call, beyond what backward() itself does."""
+        then = [(p, state) for ref, state in self._leaves if (p := ref()) is not None]
+        if not then:
+            return
+        if any(_state(p) != state for p, state in then):
+            self._updates += 1
+        elif all(state[1] is None and p.grad is None for p, state in then):
+            self._updates += 1  # on a GPU `p.data` may have changed; gradients tell
+        else:
+            self._kept += 1
+
+
+def _state(p: torch.Tensor) -> Any:
+    """Some of what changes when a parameter does."""
+    values = None
+    if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel():
+        flat = p.detach().view(-1)
+        last = flat.numel() - 1
+        values = [flat[last * i // (_VALUES - 1)].item() for i in range(_VALUES)]
+    return p._version, values
+
+
+def _leaves(tensors: Any) -> Iterator[torch.Tensor]:
+    """Some parameters that `tensors` depend on."""
+    tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+    nodes = [t.grad_fn for t in tensors if getattr(t, "grad_fn", None) is not None]
+    seen, found = set(nodes), 0
+    for _ in range(_NODES):
+        if not nodes or found >= _LEAVES:
+            return
+        node = nodes.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found += 1
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)

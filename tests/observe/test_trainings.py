@@ -1,0 +1,94 @@
+"""Which steps are the curve's, which stand beside it, which begin another training: by hand for the
+loops that people write, and for any order of steps that none is lost or told twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.worker.observe_trainings import Taken, Trainings
+
+
+def told(order, *, fresh=None, seconds=0.0):
+    """What becomes of steps of the optimizers in `order`, in a string: a letter a step, upper case
+    on the curve, "|" where a training begins; and the same of others, beside it."""
+    trainings, curve, beside, out = Trainings(), "", "", []
+    for at, index in enumerate(order):
+        out += trainings.take(Taken(index, at, (fresh or {}).get(at)), at * seconds)
+        out += trainings.wait(at * seconds)
+    out += trainings.end(len(order) * seconds)
+    for one in out:
+        letter = "abcdefgh"[one.step.index]
+        if one.curve:
+            curve += ("|" if one.begins else "") + letter
+        else:
+            beside += letter
+    assert sorted(one.step.what for one in out) == list(range(len(order)))
+    return curve, beside
+
+
+def test_a_gan_takes_turns():
+    assert told([0, 1] * 100) == ("|" + "a" * 100, "b" * 100)
+    assert told([1] * 5 + [0, 1, 1, 1, 1, 1] * 9) == ("|" + "b" * 50, "a" * 9)
+    assert told([0] * 100 + [1] + ([0] * 5 + [1]) * 9) == ("|" + "a" * 145, "b" * 10)
+    assert told([0] * 300 + [0, 1] * 5) == ("|" + "a" * 305, "b" * 5)  # one is trained before
+
+
+def test_layer_by_layer_each_layer_is_a_training():
+    assert told([0] * 60 + [1] * 60 + [2] * 60) \
+        == ("|" + "a" * 60 + "|" + "b" * 60 + "|" + "c" * 60, "")
+    assert told([0] * 60 + [1] * 7) == ("|" + "a" * 60 + "|" + "b" * 7, "")  # ended early
+
+
+def test_slow_trainings_are_told_apart_before_fifty_steps():
+    trainings = Trainings()
+    for at in range(4):
+        list(trainings.take(Taken(0, at), at * 6.0))
+    out = [one for at in range(4, 8) for one in trainings.take(Taken(1, at), at * 6.0)]
+    assert not out
+    assert [one.begins for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
+
+
+def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():
+    none = frozenset()
+    assert told([0] * 9, fresh={0: none, 3: none, 6: none}) == ("|aaa|aaa|aaa", "")
+    gans = {0: none, 1: frozenset({0}), 6: none, 7: frozenset({0})}
+    assert told([0, 1] * 6, fresh=gans) == ("|aaa|aaa", "bbbbbb")
+
+
+def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
+    order, fresh = [0, 0, 0, 1] * 20, {4 * i: frozenset({1}) for i in range(20)}
+    assert told(order, fresh=fresh) == ("|" + "a" * 60, "b" * 20)
+
+
+def test_long_turns_are_known_as_such_from_the_second_on():
+    order = ([0] * 80 + [1] * 80) * 5
+    curve, beside = told(order)
+    assert curve.count("|") == 3
+    assert curve == "|" + "a" * 80 + "|" + "b" * 80 + "|" + "a" * 320
+    assert beside == "b" * 320
+
+
+def test_pairs_one_after_the_other():
+    assert told([0] * 60 + [1, 2] * 60) == ("|" + "a" * 60 + "|" + "b" * 60, "c" * 60)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 130)), max_size=12),
+       st.lists(st.integers(0, 300), max_size=5), st.sampled_from([0.0, 0.3, 5.0]))
+def test_none_is_lost_or_told_twice_and_each_optimizers_steps_stay_in_order(turns, news, seconds):
+    order = [index for index, many in turns for _ in range(many)]
+    trainings, out = Trainings(), []
+    for at, index in enumerate(order):
+        alive = frozenset(order[:at]) - {index} if at in news else None
+        out += trainings.take(Taken(index, at, alive), at * seconds)
+        out += trainings.wait(at * seconds)
+        assert len(trainings.kept) < 800
+    out += trainings.end(len(order) * seconds)
+    assert sorted(one.step.what for one in out) == list(range(len(order)))
+    for index in set(order):
+        mine = [one.step.what for one in out if one.step.index == index]
+        assert mine == sorted(mine)
+    curve = [one.step.what for one in out if one.curve]
+    assert curve == sorted(curve)
+    if order:
+        assert sum(one.begins for one in out) == trainings.number >= 1
