@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gpu_engine.errors import UserError
-from gpu_engine.worker import checkpoint, checkpoint_state
+from gpu_engine.worker import checkpoint, checkpoint_state, resuming
 
 
 class Sub(torch.Tensor):
@@ -169,6 +169,33 @@ def test_looking_for_what_is_not_finite_takes_no_memory() -> None:
     before = anonymous("VmHWM")
     assert checkpoint_state.nonfinite([("w", nn.Parameter(weights))]) is None
     assert anonymous("VmHWM") - before < 16_000_000
+
+
+def mapped_from(tensor: torch.Tensor) -> str:
+    """The file whose pages a tensor is, "" for memory of the process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, _, _, _, _, *name = line.split()
+        start, end = (int(part, 16) for part in place.split("-"))
+        if start <= tensor.data_ptr() < end:
+            return Path(name[0]).name if name else ""
+    raise AssertionError("nowhere")
+
+
+def test_a_resumed_optimizer_keeps_no_page_of_the_file(tmp_path: Path) -> None:
+    """Which would stay on the disk as long as the run, deleted or not."""
+    model = nn.Linear(300, 200)
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), capturable=False)
+    model(torch.ones(4, 300)).sum().backward()
+    optimizer.step()
+    path = checkpoint.save(tmp_path, {"step": 1, "optimizer": optimizer.state_dict()}, [], {}).path
+    state = checkpoint.load(path)["optimizer"]
+    assert mapped_from(state["state"][0]["exp_avg"]) == "state.pt"
+    optimizer.load_state_dict(state)
+    resuming.take_copies(optimizer)
+    tensors = [v for held in (*optimizer.state.values(), *optimizer.param_groups)
+               for v in held.values() if isinstance(v, torch.Tensor)]
+    assert len(tensors) == 7
+    assert {mapped_from(tensor) for tensor in tensors} <= {"", "[heap]"}
 
 
 def test_loading_holds_nothing_in_memory_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpu_engine.worker.meeting import Meetings, PeerLost, Pulse
 from . import ranks
 from .test_saving import names, phase, step
 
-TIMEOUT = 4.0
+TIMEOUT = 6.0
 """Seconds of `parallel.timeout`: what is waited for takes longer."""
 
 
@@ -80,7 +80,7 @@ def test_a_rank_that_gives_no_sign_is_given_up_by_name(make, tmp_path: Path) -> 
         assert both.processes[0].wait(60) == 1
     error = ranks.read(run, 0, "error")[-1]
     assert error["type"] == "PeerLost"
-    assert "rank 1 has given no sign of life for 4 s (parallel.timeout)" in error["message"]
+    assert "rank 1 has given no sign of life for 6 s (parallel.timeout)" in error["message"]
 
 
 def test_a_failure_reaches_those_that_wait(make, tmp_path: Path) -> None:
