@@ -179,6 +179,15 @@ def test_what_workers_have_left_over_makes_batches_together() -> None:
     assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
 
 
+def test_a_webdataset_without_a_nodesplitter_is_the_person_s_to_mend() -> None:
+    class Refuses(streams.Plain):
+        def mine(self):
+            raise ValueError("you need to add an explicit nodesplitter to your input pipeline for "
+                             "multi-node training")  # webdataset 1.0's own words
+    with pytest.raises(UserError, match=r"nodesplitter=webdataset\.split_by_node"):
+        one_rank(Refuses, 0, 2, 0)
+
+
 # --- in words, without processes --------------------------------------------------------------
 
 
@@ -306,6 +315,14 @@ def test_streams_that_divide_themselves_in_a_run(make) -> None:
     assert len(warnings) == 2
     assert "divided_by" in warnings[0]
     assert "48 in all" in warnings[1]
+
+
+def test_what_is_no_dataset_is_said(make) -> None:
+    run = make("run", {"stream": True, "stream_kind": "generator"}, size=12)
+    ranks.train(run, expect=1)
+    error = ranks.read(run, 0, "error")[-1]
+    assert "Toy.train_data gave a generator" in error["message"]
+    assert error["traceback"] == ""
 
 
 @pytest.mark.parametrize("stream", ["", "Stream", "ByEpoch", "ByRankAndWorker"])

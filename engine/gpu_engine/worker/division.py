@@ -18,6 +18,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class Watch:
                        for name, question in (("get_rank", "rank"), ("get_world_size", "ranks"))}
         self._held: list[tuple[Any, str, Callable, Callable]] = []
         self._modules = 0
+        self._thread: int | None = None
 
     @property
     def divides(self) -> frozenset[str]:
@@ -97,7 +99,10 @@ class Watch:
         return frozenset(what for what in (RANK, WORKER) if {what, what + "s"} <= self._asked)
 
     def note(self, question: str) -> None:
-        """One of "rank", "ranks", "worker", "workers" was asked for."""
+        """One of "rank", "ranks", "worker", "workers" was asked for, by the thread that called
+        `on`; in a loader worker, which does nothing else, by any."""
+        if self._thread not in (None, threading.get_ident()):
+            return
         before = self.divides
         self._asked.add(question)
         if self.divides != before:
@@ -107,6 +112,7 @@ class Watch:
     def on(self, info: Any = None, dataset: Any = None, seed: int = 0) -> Iterator[Watch]:
         """Watch. `info`: this loader worker's, in place of whose `dataset` and `seed` those
         given here are seen."""
+        self._thread = threading.get_ident() if info is None else None
         with self._environment(), self._functions():
             if info is None:
                 yield self
@@ -161,7 +167,7 @@ class Watch:
         self._modules = len(sys.modules)
         self._held = []
         for name, (original, watched) in self._pairs.items():
-            for key, module in [("", dist), *sys.modules.items()]:
+            for key, module in [("", dist), *sys.modules.copy().items()]:
                 if key.partition(".")[0] != "torch" and getattr(
                         module, "__dict__", {}).get(name) in (original, watched):
                     self._held.append((module, name, original, watched))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gpu_engine.worker import division
 from gpu_engine.worker.data import Reader, Request, map_loader, pin, tensor_bytes
 from gpu_engine.worker.rng import mix
-from gpu_engine.worker.stream import StreamReader, stream_loader
+from gpu_engine.worker.stream import StreamReader, explained, stream_loader
 
 SEED = 0xE7A1
 """Of all random numbers of an evaluation, whatever the run's: each evaluation draws the same."""
@@ -63,7 +63,7 @@ class HeldOut:
 
     def _streamed(self) -> Iterator[tuple[int, Any]]:
         here = self._loader is None
-        for dealt in self._stream if here else self._loader:
+        for dealt in explained(self._stream if here else self._loader):
             self._hearing.hear(dealt.worker, dealt.heard)
             if dealt.rest is None:
                 yield dealt.number, pin(dealt.batch, self._device) if here else dealt.batch

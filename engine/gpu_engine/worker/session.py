@@ -209,6 +209,10 @@ class Session:
                 collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
                 start_agree=self.data.start_agree, gather=self.group.gather_bytes,
                 warn=self._warn), None
+        if not hasattr(data, "__len__"):
+            raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
+                            "a dataset has len() and [index], or is a "
+                            "torch.utils.data.IterableDataset")
         deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
         first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
         return MapData(

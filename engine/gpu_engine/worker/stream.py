@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from gpu_engine.errors import UserError
 from gpu_engine.worker import division
 from gpu_engine.worker.data import move, pin, same, tell_epoch, worker_init
 from gpu_engine.worker.division import RANK, WORKER, Heard, Known
@@ -277,7 +278,7 @@ class StreamData:
     def _batches(self, epoch: int) -> Iterator[Any]:
         """The workers' batches in turn, then those that what each had left over makes together."""
         rests = {}
-        for dealt in self._reader if self._loader is None else self._loader:
+        for dealt in explained(self._reader if self._loader is None else self._loader):
             self._hearing.hear(dealt.worker, dealt.heard)
             if dealt.rest is None:
                 yield pin(dealt.batch, self._device) if self._loader is None else dealt.batch
@@ -288,6 +289,18 @@ class StreamData:
             with Draws(mix(self._seed, epoch, self._rank, at, _COLLATE + 1)):
                 batch = self._collate(left[at:at + self._micro])
             yield pin(batch, self._device)
+
+
+def explained(source: Iterable[Dealt]) -> Iterator[Dealt]:
+    """Its items; WebDataset's refusal to be read by several ranks as the person's mistake that it
+    is."""
+    try:
+        yield from source
+    except ValueError as err:
+        if "nodesplitter" not in str(err):
+            raise
+        raise UserError("several ranks read this WebDataset, and it does not say how they divide "
+                        "it: give it nodesplitter=webdataset.split_by_node") from err
 
 
 def stream_loader(reader: StreamReader, workers: int, seed: int,
