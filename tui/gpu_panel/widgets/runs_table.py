@@ -205,10 +205,17 @@ def run_line(line: RunLine, c: Columns) -> Line:
 def _end(line: RunLine) -> Line:
     """How it ended: the reason where it is bad, and how long ago."""
     bad = line.state in ("failed", "lost", "unreadable")
-    why = clean(line.reason) + " · " if line.reason and bad else ""
-    odd = clean(line.odd) + " · " if line.odd and clean(line.odd) not in why else ""
-    return ((why, "warn" if line.state == "unreadable" else "bad"), (odd, "warn"),
-            (units.ago(time.time() - line.ended) if line.ended else "", "dim"))
+    said: list[Part] = []
+    if line.reason and bad:
+        said.append((clean(line.reason), "warn" if line.state == "unreadable" else "bad"))
+    if line.odd and line.state != "unreadable" and line.odd != line.reason:
+        said.append((clean(line.odd), "warn"))
+    if line.ended:
+        said.append((units.ago(time.time() - line.ended), "dim"))
+    parts: list[Part] = []
+    for i, part in enumerate(said):
+        parts += [(" · ", "dim"), part] if i else [part]
+    return tuple(parts)
 
 
 def _mode(line: RunLine) -> str:
