@@ -72,13 +72,14 @@ def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
 
 
 def test_unchanged_it_goes_on_from_its_state(tmp_path: Path) -> None:
-    """Stopped half-way by having been given fewer steps is a change; a loss of the process is
-    none: 20 steps, killed after the checkpoint of step 12."""
+    """Killed in step 14 of 20, after the checkpoint of step 12; written at once, as a process that
+    is killed takes along what is being written beside it."""
+    train = {"steps": 20, "checkpoint_every": 6, "checkpoint_async": False}
     for which in ("SequentialLR", "OneCycleLR"):
         run = Run(tmp_path / which, which=which, kill_at=14)
-        assert run.attempt(steps=20, checkpoint_every=6, expect=-9) == plain(
-            which, "AdamW", 20, 0.01, 14)
-        assert run.attempt(steps=20, checkpoint_every=6) == plain(which, "AdamW", 20, 0.01, 20)[12:]
+        whole = plain(which, "AdamW", 20, 0.01, 20)
+        assert run.attempt(**train, expect=-9) == whole[:14]
+        assert run.attempt(**train) == whole[12:]
 
 
 def test_only_steps_that_were_taken_count(tmp_path: Path) -> None:
