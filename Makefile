@@ -10,11 +10,10 @@ READY := $(VENV)/.ready
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
-# A test that fails is tried once more, and shown as R: real processes on few, shared cores can
-# miss a deadline; what fails twice fails. Two files at a time: most tests wait for processes.
+# Two files at a time: most tests wait for processes.
 test: $(READY)
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m pytest --reruns 1 -rfER -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest -m gpu

@@ -229,7 +229,7 @@ def test_a_port_taken_on_node_0_is_refused_before_anything_waits(home):
         sock.bind(("", 0))
         sock.listen()
         process = node(0, "127.0.0.1", sock.getsockname()[1], home)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=150)
     assert process.returncode == 2
     assert "the port is taken" in err
 

@@ -25,7 +25,7 @@ def made(home):
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
-                          text=True, timeout=60, check=False,
+                          text=True, timeout=150, check=False,
                           preexec_fn=powers.lay_down_for_good)
 
 

@@ -177,7 +177,7 @@ def test_it_outlives_the_one_who_launched_it(home, tmp_path):
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(120)")
     out = subprocess.run(
         [sys.executable, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-         sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
+         sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=150)
     run = runs.find(out.stdout.strip())
     state = running(run)
     assert os.getsid(state.pid) == state.pid  # its own session: no terminal, no hang-up

@@ -15,7 +15,7 @@ ENGINE, PANEL = ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"
 
 def modules_after(code: str) -> set[str]:
     out = subprocess.run([sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
-                         capture_output=True, text=True, check=True, timeout=60)
+                         capture_output=True, text=True, check=True, timeout=150)
     return {name.partition(".")[0] for name in out.stdout.split()}
 
 
@@ -56,7 +56,7 @@ for _ in range(2):
         gpu_engine.launch(from_dict({{"task": {{"use": "nowhere:Nothing"}}}}))
     except gpu_engine.errors.SpecError as err:
         print(err)
-"""], capture_output=True, text=True, timeout=60)
+"""], capture_output=True, text=True, timeout=150)
     assert out.stdout.count("nowhere") >= 2, out.stderr
 
 

@@ -73,7 +73,7 @@ def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home, opti
 
 
 def logs(seen: Ran, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PYTHON, "-m", "gpu_engine", "logs", seen.run.id, *args], timeout=60,
+    return subprocess.run([PYTHON, "-m", "gpu_engine", "logs", seen.run.id, *args], timeout=150,
                           capture_output=True, text=True)
 
 
@@ -165,7 +165,7 @@ def test_a_script_is_asked_to_stop_and_gets_time_to_save(home, tmp_path, shell):
         (tmp_path / "run.sh").write_text(f"{PYTHON} {script}\necho next\nsleep 100\n")
         command = ["bash", str(tmp_path / "run.sh")]
     out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-                          *command], capture_output=True, text=True, timeout=60)
+                          *command], capture_output=True, text=True, timeout=150)
     found = runs.find(out.stdout.strip())
     seen = Ran(found, {}, None)
     wait_for(lambda: seen.of("step"), 60)
@@ -182,7 +182,7 @@ def test_a_rank_prints_its_stacks_when_asked(home, tmp_path):
     script = tmp_path / "long.py"
     script.write_text(LONG.format(scripts=str(SCRIPTS)))
     out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-                          PYTHON, str(script)], capture_output=True, text=True, timeout=60)
+                          PYTHON, str(script)], capture_output=True, text=True, timeout=150)
     seen = Ran(runs.find(out.stdout.strip()), {}, None)
     wait_for(lambda: seen.of("step"), 60)
     os.kill(seen.of("start")[0]["pid"], signal.SIGUSR2)

@@ -101,7 +101,7 @@ def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
 
     def outcome(*path):
         return subprocess.run([PYTHON, "-c", "import sys; print('on', 'torch' in sys.modules)"],
-                              capture_output=True, text=True, timeout=60, env=os.environ | {
+                              capture_output=True, text=True, timeout=150, env=os.environ | {
                                   "PYTHONPATH": os.pathsep.join(path), "GPU_PANEL_RANK": "0",
                                   "GPU_PANEL_RUN": str(tmp_path / "run")})
 
@@ -129,14 +129,14 @@ def faulty(tmp_path, *, env=(), code=""):
     with subprocess.Popen([PYTHON, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as alone:
         done = observed(script, run, env)
-        out, err = alone.communicate(timeout=60)
+        out, err = alone.communicate(timeout=150)
     assert (done.stdout, done.stderr, done.returncode) == (out, err, alone.returncode)
     errors = run / "observe-errors.log"
     return runs.Run(run), errors.read_text() if errors.exists() else ""
 
 
 def observed(script, run, env=()):
-    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=60,
+    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=150,
                           env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
                                             "GPU_PANEL_RANK": "0", **dict(env)})
 
@@ -250,7 +250,7 @@ def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
     out = subprocess.run([PYTHON, "-c", "import torch, sys\nprint([m for m in sys.modules if "
                           "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
                          env={k: v for k, v in os.environ.items() if k != name}
-                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=60)
+                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=150)
     assert out.stdout == "[] torch.autograd\n"
 
 

@@ -96,7 +96,7 @@ async def test_a_name_that_will_not_do_stays():
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", "presets", *args],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_the_command_line_deletes_ones_own():

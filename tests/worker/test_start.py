@@ -110,7 +110,7 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
     run = make(size=24, train={"steps": 2})
     done = subprocess.run([sys.executable, str(bare), str(ranks.WORKER), "--run", str(run)],
                           env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True,
-                          text=True, timeout=60, check=False, cwd=tmp_path)
+                          text=True, timeout=150, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
 
@@ -226,6 +226,6 @@ def test_without_panel_what_does_not_fit_is_refused(tmp_path: Path, extra: list[
     argv = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]
     for key in extra:
         argv += ["--set", key]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 2
     assert said in done.stderr
