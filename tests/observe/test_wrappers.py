@@ -53,10 +53,16 @@ ranks = [subprocess.Popen([{PYTHON!r}, "long.py"], env=os.environ | {{"RANK": st
 for rank in ranks:
     rank.wait()
 """
+# What had started the rank is gone before the rank has saved.
+LEAVES = f"""
+import subprocess
+subprocess.Popen([{PYTHON!r}, "orphan.py"]).wait()
+"""
 HAS_UV = shutil.which("uv", path=str(Path(sys.executable).parent) + ":" + os.environ["PATH"])
 WAYS = {
     "script": ("./launch.sh",),
     "two": (PYTHON, "two.py"),
+    "leaves": (PYTHON, "leaves.py"),
     "make": ("make", "train"),
     "conda": (PYTHON, "conda.py", PYTHON, "long.py"),
     "uv": (HAS_UV or "uv", "run", "--no-project", "--offline", "--python", PYTHON, "long.py"),
@@ -67,7 +73,9 @@ WAYS = {
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in (("long.py", SAVES), ("conda.py", CONDA),
-                       ("two.py", TWO),
+                       ("two.py", TWO), ("leaves.py", LEAVES),
+                       ("orphan.py", SAVES.replace('print("saving", flush=True)',
+                                                   "import os; os.kill(os.getppid(), 9)")),
                        ("launch.sh", f"#!/bin/sh\n{PYTHON} long.py\necho next\nsleep 100\n"),
                        ("Makefile", f"train:\n\t{PYTHON} long.py\n\techo next\n\tsleep 100\n")):
         (tmp_path / name).write_text(text)
