@@ -75,6 +75,12 @@ def test_the_best_is_kept_where_a_checkpoint_falls_on_its_step(
     checkpoint.verify(best[0])
 
 
+def test_an_evaluation_that_is_not_the_best_writes_no_checkpoint(tmp_path: Path) -> None:
+    run = run_of(tmp_path, params={"scores": [3.0, 1.0, 2.0, 0.5, 4.0]}, epochs=5,
+                 checkpoint_every=0, keep=9, best="loss")
+    assert sorted(kept(run)) == [5, 10, 20, 25]
+
+
 def test_the_final_step_may_be_the_best(tmp_path: Path) -> None:
     run = run_of(tmp_path, params={"scores": [1.0, 3.0]}, epochs=2, checkpoint_every=0, keep=1,
                  best="max:loss")
