@@ -77,6 +77,19 @@ def test_evaluating_changes_nothing_in_training(make) -> None:
     assert recorded(runs[0]) == recorded(runs[1])
 
 
+def test_a_model_that_comes_in_evaluation_mode_is_trained_so_and_that_is_said(make) -> None:
+    from .conftest import recorded
+
+    options = {"world": 2, "size": 24, "train": {"steps": 6, "eval_every": 2}}
+    frozen, plain = (ranks.train(make(name, {"held_out": 10, **params}, **options))
+                     for name, params in (("frozen", {"dropout": 0.5, "frozen": True}),
+                                          ("plain", {"dropout": 0.0})))
+    assert recorded(frozen) == recorded(plain)
+    assert ["evaluation mode" in e["message"] for e in ranks.read(frozen, 0, "warning")] == [True]
+    assert not ranks.read(frozen, 1, "warning")
+    assert not ranks.read(plain, 0, "warning")
+
+
 ALONE = Group(Identity())
 
 

@@ -114,6 +114,8 @@ class Toy(Task):
     hidden: int = 16
     double: bool = True
     dropout: float = 0.0
+    frozen: bool = False
+    "Whether the model comes in evaluation mode, as from a library that loads weights."
     noise: float = 0.0
     stream: bool = False
     stream_kind: str = "Stream"
@@ -161,7 +163,7 @@ class Toy(Task):
         if self.big:
             net.register_parameter("ballast", nn.Parameter(torch.zeros(self.big),
                                                            requires_grad=False))
-        return net
+        return net.eval() if self.frozen else net
 
     def train_data(self):
         data = Numbers(self.examples, 6, self.noise, self.dtype)

@@ -254,6 +254,11 @@ class Session:
     def _announce(self, total: int | None, epochs: int | None) -> None:
         deal = self.deal
         self.recorder.total_steps = total
+        if self.job.who.rank == 0 and not self.spread.raw.training:
+            # from_pretrained of several libraries returns a model in this mode.
+            self.recorder.write("warning", message="the model is in evaluation mode, and is "
+                                "trained so: its dropout is off and its BatchNorm averages stand "
+                                "still. If that is not meant, call train() on it in Task.model")
         self.recorder.write(
             "schedule", total_steps=total, steps_per_epoch=deal.steps if deal else None,
             epochs=epochs, examples=deal.examples if deal else None,
