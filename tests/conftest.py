@@ -12,6 +12,10 @@ import pytest
 from gpu_engine import procs, runs, torch_build
 from gpu_engine.devices import Device, Inventory
 
+# Asserts in what tests share say what was compared, too.
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in (
+    "observe.kit", "worker.ranks", "worker.streams", "faults", "panel.panel_kit")))
+
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -48,8 +49,20 @@ class Ran:
     def same_as_without(self) -> None:
         """The same output to the last byte, and the same exit status."""
         assert self.bare is not None
-        assert self.run.log(0).read_bytes() == self.bare.stdout
+        observed, alone = self.run.log(0).read_bytes(), self.bare.stdout
+        assert observed == alone, first_difference(observed, alone)
         assert self.state["processes"][0]["exit"] == self.bare.returncode
+
+
+def first_difference(observed: bytes, alone: bytes) -> str:
+    """The first line in which two outputs differ, with what follows it."""
+    pairs = itertools.zip_longest(observed.splitlines(True), alone.splitlines(True), fillvalue=b"")
+    for number, (one, other) in enumerate(pairs, 1):
+        if one != other:
+            rest = b"".join(observed.splitlines(True)[number:number + 20])
+            return (f"line {number} of the output differs\n  observed: {one!r}\n  alone:    "
+                    f"{other!r}\nand after it, observed:\n{rest.decode(errors='replace')}")
+    return ""
 
 
 def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run, dict]:

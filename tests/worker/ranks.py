@@ -64,60 +64,72 @@ def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, wor
 class Zygote:
     """Processes forked from one that has torch imported already: a fifth of the time."""
 
+    PATIENCE = 200.0
+    """Seconds for an answer: the first waits for the import of torch, on a busy machine."""
+
     def __init__(self) -> None:
         env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name(
             "zygote.py"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        self._orders = 0
+        self._pids: dict[int, int] = {}
         self._codes: dict[int, int] = {}
         self._rest = b""
 
     def start(self, argv: list[str], env: dict[str, str], log: Path) -> Forked:
-        order = {"argv": argv, "env": env, "log": str(log)}
+        # An answer bears its order's number: one that comes late is never taken for another's,
+        # nor an exit code for that of an earlier process with the same pid.
+        self._orders += 1
+        number = self._orders
+        order = {"number": number, "argv": argv, "env": env, "log": str(log)}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        while True:
-            answer = self._answer(60.0)
-            if answer is None:
-                raise AssertionError("the zygote doesn't answer")
-            if "code" not in answer:
-                return Forked(self, answer["pid"])
+        if not self._until(lambda: number in self._pids, self.PATIENCE):
+            raise AssertionError(f"the zygote has not answered within {self.PATIENCE:g} s")
+        return Forked(self, number, self._pids[number])
 
-    def code(self, pid: int, timeout: float) -> int | None:
-        deadline = time.monotonic() + timeout
-        while pid not in self._codes:
-            if self._answer(max(deadline - time.monotonic(), 0)) is None:
-                return None
-        return self._codes[pid]
+    def code(self, number: int, timeout: float) -> int | None:
+        self._until(lambda: number in self._codes, timeout)
+        return self._codes.get(number)
 
     def close(self) -> None:
         self._process.stdin.close()
         self._process.wait(10)
 
-    def _answer(self, timeout: float) -> dict | None:
+    def _until(self, there: Callable[[], bool], timeout: float) -> bool:
+        """Take in answers until the one that is waited for is there; False: it does not come."""
+        deadline = time.monotonic() + timeout
+        while not there():
+            if not self._hear(max(deadline - time.monotonic(), 0)):
+                return False
+        return True
+
+    def _hear(self, timeout: float) -> bool:
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], timeout)
             data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
             if not data:
-                return None
+                return False
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         answer = json.loads(line)
-        if "code" in answer:
-            self._codes[answer["pid"]] = answer["code"]
-        return answer
+        for name, known in (("pid", self._pids), ("code", self._codes)):
+            if name in answer:
+                known[answer["number"]] = answer[name]
+        return True
 
 
 class Forked:
     """What these tests use of subprocess.Popen."""
 
-    def __init__(self, zygote: Zygote, pid: int) -> None:
-        self._zygote, self.pid = zygote, pid
+    def __init__(self, zygote: Zygote, number: int, pid: int) -> None:
+        self._zygote, self._number, self.pid = zygote, number, pid
 
     def poll(self) -> int | None:
-        return self._zygote.code(self.pid, 0)
+        return self._zygote.code(self._number, 0)
 
     def wait(self, timeout: float = 30.0) -> int:
-        code = self._zygote.code(self.pid, timeout)
+        code = self._zygote.code(self._number, timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout)
         return code

@@ -1,7 +1,7 @@
 """Starts ranks quickly: imports torch once, then forks a process a rank.
 
-Reads one JSON object a line ({"argv", "env", "log"}) and answers {"pid"}; says {"pid", "code"}
-when that one ended. Ends when its input does, and its ranks with it.
+Reads one JSON object a line ({"number", "argv", "env", "log"}) and answers {"number", "pid"}; says
+{"number", "code"} when that one ended. Ends when its input does, and its ranks with it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def serve() -> None:
 
     torch.set_num_threads(1)
     pending = b""
+    numbers: dict[int, int] = {}  # of the living, by pid
     while True:
         ready, _, _ = select.select([0], [], [], 0.01)
         if ready:
@@ -29,8 +30,10 @@ def serve() -> None:
                 return
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                pid = spawn(json.loads(line), main)
-                say({"pid": pid})
+                order = json.loads(line)
+                pid = spawn(order, main)
+                numbers[pid] = order["number"]
+                say({"number": order["number"], "pid": pid})
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -38,7 +41,7 @@ def serve() -> None:
                 break
             if pid == 0:
                 break
-            say({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+            say({"number": numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)})
 
 
 def spawn(order: dict, main) -> int:
