@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.errors import UserError
+from gpu_engine.errors import Problem, SpecError, UserError
 
 STATE, MANIFEST = "state.pt", "manifest.json"
 _MOST_NAMED = 12
@@ -64,14 +64,16 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
 
 
 def parse_best(text: str | None) -> tuple[str, bool] | None:
-    """"loss" or "min:loss" → ("loss", False); "max:accuracy" → ("accuracy", True)."""
+    """"loss" or "min:loss" → ("loss", False); "max:accuracy" → ("accuracy", True). Raises
+    SpecError."""
     if not text:
         return None
     how, colon, name = text.partition(":")
     if not colon:
         return text, False
     if how not in ("min", "max") or not name:
-        raise UserError(f"train.best = {text!r}: expected a name, min:name or max:name")
+        raise SpecError([Problem("train.best", text, "expected the name of an evaluation's value, "
+                                 "min:name or max:name")])
     return name, how == "max"
 
 

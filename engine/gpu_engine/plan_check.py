@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpu_engine import checkpoints
 from gpu_engine import command as cmd
 from gpu_engine.arithmetic import backend_of, batch_of, nearest_batches, replicas_of
 from gpu_engine.devices import Device, Inventory
-from gpu_engine.errors import Problem
+from gpu_engine.errors import Problem, SpecError
 from gpu_engine.spec import MODE_NAMES, RunSpec
 
 
@@ -26,6 +27,11 @@ def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
+    if spec.task.command is None:
+        try:
+            checkpoints.parse_best(spec.train.best)
+        except SpecError as err:
+            problems += err.problems
     return problems
 
 

@@ -112,6 +112,7 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      "parallel.master_addr", "numeric"),
     (spec_of("single", parallel__launcher="torchrun"), gpus(1), "parallel.launcher", "no launcher"),
     (spec_of("single", train__lr_scale="linear"), gpus(1), "train.lr_reference_batch", "batch"),
+    (spec_of("single", train__best="accuracy:max"), gpus(1), "train.best", "max:name"),
     (spec_of("single", task__use=None), gpus(1), "task.use", "name a task"),
     (spec_of("single", task__command=["python", "{batch.sizes}"]), gpus(1), "task.command",
      "no such placeholder"),

@@ -206,7 +206,7 @@ def test_best_is_parsed() -> None:
     assert checkpoints.parse_best(None) is None
     assert checkpoints.parse_best("loss") == ("loss", False)
     assert checkpoints.parse_best("max:accuracy") == ("accuracy", True)
-    with pytest.raises(UserError, match="expected a name"):
+    with pytest.raises(UserError, match="expected the name"):
         checkpoints.parse_best("most:accuracy")
 
 
