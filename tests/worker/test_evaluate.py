@@ -132,6 +132,43 @@ def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
     assert not any(module.training for module in model.modules())
 
 
+class Merging(nn.Linear):
+    """Merges what it learns into its weights for evaluation, as LoRA's layers do."""
+
+    merged = False
+
+    def train(self, mode: bool = True):
+        self.merged = not mode
+        return super().train(mode)
+
+
+class KeepsFrozen(nn.Module):
+    """Has a part that never trains, whoever calls `train`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.head = Merging(3, 3), Merging(3, 1)
+        self.train()
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x):
+        return self.head(self.frozen(x))
+
+
+def test_modules_go_back_to_training_by_their_own_train() -> None:
+    own, by_hand = KeepsFrozen(), nn.Sequential(Merging(3, 3).eval(), Merging(3, 1))
+    for model in own, by_hand:
+        frozen, head = model.children()
+        Evaluation(Looks(), list(torch.randn(4, 3)), 2, ALONE, torch.device("cpu")).run(
+            model, Precision("off", "cpu"))
+        assert (frozen.training, frozen.merged) == (False, True)
+        assert (model.training, head.training, head.merged) == (True, True, False)
+
+
 class Gives(Task):
     """Metrics as a test gives them, one after the other."""
 

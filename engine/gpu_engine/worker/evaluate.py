@@ -76,8 +76,7 @@ class Evaluation:
         except Exception as err:  # noqa: BLE001 - raised again below, when all ranks know
             problem = err
         finally:
-            for module, training in before:  # each its own: some are frozen, in a model that trains
-                module.training = training
+            _restore_modes(before)
         self._group.meet()  # one may have been slower by more than a collective waits
         chunks, halted, failed = self._group.agree(
             [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
@@ -108,3 +107,16 @@ class Evaluation:
         count = totals.pop("count")
         return {name: total / count if count else float("nan") for name, total in totals.items()}
 
+
+def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
+    """Put each module back into the mode in which it was; parents come before what they hold.
+
+    By its own `train`, which may do more than set the flag: LoRA layers merge their weights for
+    evaluation and take them apart again for training. Then by the flag, each its own: some modules
+    are frozen in a model that trains.
+    """
+    for module, training in before:
+        if module.training != training:
+            module.train(training)
+    for module, training in before:
+        module.training = training
