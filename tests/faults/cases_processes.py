@@ -267,6 +267,23 @@ def a_save_beyond_the_grace(box: Box) -> None:
     assert [p.name for p in checkpoints(run)] == ["step-00000001"]
 
 
+@case("A rank that fails while another writes a large checkpoint",
+      "the save is let finish, and show says for what; the checkpoint is there")
+def a_save_beyond_a_failure(box: Box) -> None:
+    slow = SAVES_SLOWLY.format(done="n << 20").replace("26", "96").replace(
+        "while not asked: time.sleep(0.01)", "meet()\nif rank == 1: sys.exit(7)")
+    run = box.go(slow, run={"grace": 0.5})
+    said = wait_for(lambda: (s := run.state()).reason and s)
+    assert said.state == "running"
+    assert said.reason.startswith("rank 0 is still writing a checkpoint and let finish it though "
+                                  "rank 1 has ended, as long as it grows; ")
+    run.stop()
+    said = wait_for(lambda: (s := run.state()).state == "stopping" and s.reason and s)
+    assert "beyond run.grace = 0.5 s" in said.reason
+    box.ended(run)
+    assert [p.name for p in checkpoints(run)] == ["step-00000001"]
+
+
 @case("A stop, and a checkpoint that is stuck", "ended half a minute after the grace", always=False)
 def a_stuck_save(box: Box) -> None:
     run = box.go(SAVES_SLOWLY.format(done="5").replace("26", "1000"), run={"grace": 0.5})

@@ -60,6 +60,12 @@ class Attempt:
         return tuple(RankProcess(rank, c.pid, c.ticks, c.status)
                      for c in self.children for rank in c.ranks)
 
+    @property
+    def ended_in_words(self) -> str:
+        """"rank 1 has" or "ranks 1, 3 have": those whose process has ended."""
+        gone = [str(rank) for c in self.children if not c.running for rank in c.ranks]
+        return f"ranks {', '.join(gone)} have" if len(gone) > 1 else f"rank {''.join(gone)} has"
+
     def too_early(self, child: Child) -> bool:
         """A task's rank that exits 0 without having said that it ended."""
         return any(self.events[r].outcome is None for r in child.ranks)

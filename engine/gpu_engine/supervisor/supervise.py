@@ -233,8 +233,9 @@ class Supervisor:
         if attempt.stopping is not None:
             return
         attempt.stopping = Stopping()
+        attempt.late = False  # what was let finish before, was so for another reason
         self._limit(attempt, self.grace)
-        self._say("stopping")
+        self._say("stopping", reason=None)
         self._read(attempt)
         attempt.stopping.look(attempt.children, attempt.events)
 
@@ -250,9 +251,12 @@ class Supervisor:
             attempt.late = True
             who = f"rank {savers[0].rank} is" if savers else "its ranks are"
             log.info("%s still writing a checkpoint: let finish", who)
+            beyond = f"beyond run.grace = {self.grace:g} s"
+            if attempt.stopping is None:
+                beyond = f"though {attempt.ended_in_words} ended"
             self._say(self.state.state, reason=f"{who} still writing a checkpoint and let finish "
-                      f"it beyond run.grace = {self.grace:g} s, as long as it grows; gpu-engine "
-                      f"stop --now {self.run.id} ends it")
+                      f"it {beyond}, as long as it grows; gpu-engine stop --now {self.run.id} "
+                      "ends it")
         return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
