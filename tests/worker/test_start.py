@@ -12,16 +12,12 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.errors import UserError
+from gpu_engine.worker.failures import Failures, blame
 from gpu_engine.worker.identity import Identity, first_host, identify
-from gpu_engine.worker.process_group import (
-    Group,
-    PeerLost,
-    blame,
-    interface_to,
-    missing,
-    pack_first,
-    unpack_first,
-)
+from gpu_engine.worker.interfaces import interface_to
+from gpu_engine.worker.joining import missing
+from gpu_engine.worker.meeting import PeerLost
+from gpu_engine.worker.process_group import pack_first, unpack_first
 
 from . import ranks
 from .conftest import TOY
@@ -133,9 +129,9 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
 def test_what_is_another_ranks_fault_is_told_by_who_raised_it(kind: type, text: str, echo: bool
                                                               ) -> None:
     err = kind(text)
-    assert isinstance(blame(err, Group(Identity())), PeerLost) is echo
+    assert isinstance(blame(err, Failures(0, 1)), PeerLost) is echo
     if not echo:
-        assert blame(err, Group(Identity())) is err
+        assert blame(err, Failures(0, 1)) is err
 
 
 def test_missing_ranks_are_named(make) -> None:

@@ -34,7 +34,8 @@ from gpu_engine.spec import RunSpec, apply_sets, from_dict, to_dict, to_toml
 from gpu_engine.worker import again
 from gpu_engine.worker.identity import Identity, identify
 from gpu_engine.worker.job import Job, from_plan
-from gpu_engine.worker.process_group import Group, join
+from gpu_engine.worker.joining import join
+from gpu_engine.worker.process_group import Group
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""

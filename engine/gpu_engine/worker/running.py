@@ -12,8 +12,9 @@ import torch
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
 from gpu_engine.worker.job import Job
+from gpu_engine.worker.joining import join
 from gpu_engine.worker.meeting import BEAT, doing
-from gpu_engine.worker.process_group import Group, join
+from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.session import Session
 from gpu_engine.worker.signals import Signals
@@ -53,7 +54,7 @@ class _Peers:
 
     def __init__(self, rec: Recorder, group: Group, then: Callable[[], None] | None) -> None:
         self._rec, self._then = rec, then
-        self._failure, self._beat = group.watcher()
+        self._failure, self._beat = group.failures.watcher()
         self._due = 0.0
         self._since: float | None = None
 

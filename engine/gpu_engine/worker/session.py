@@ -15,10 +15,10 @@ from gpu_engine.worker.division import Watch
 from gpu_engine.worker.evaluate import Broken, Evaluation
 from gpu_engine.worker.job import Job
 from gpu_engine.worker.loop import Loop, Position
-from gpu_engine.worker.meeting import Patient
+from gpu_engine.worker.meeting import Patient, PeerLost
 from gpu_engine.worker.params import build, load
 from gpu_engine.worker.precision import Precision
-from gpu_engine.worker.process_group import Group, PeerLost
+from gpu_engine.worker.process_group import Group
 from gpu_engine.worker.recorder import Recorder
 from gpu_engine.worker.saving import Saver
 from gpu_engine.worker.schedule import Schedule

@@ -167,9 +167,9 @@ class _Watch:
 def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
     """Record why this rank failed, tell the others, and say "failed"."""
     if group is not None:
-        from gpu_engine.worker.process_group import blame
+        from gpu_engine.worker.failures import blame
 
-        err = blame(err, group)
+        err = blame(err, group.failures)
     fields = {"type": type(err).__name__, "message": str(err) or type(err).__name__,
               "traceback": "", "phase": rec.phase, "step": rec.step_now}
     if not isinstance(err, UserError):
@@ -181,7 +181,7 @@ def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
     sys.stderr.write((fields["traceback"] or f"{fields['type']}: {fields['message']}") + "\n")
     sys.stderr.flush()
     if group is not None and fields["type"] != "PeerLost":
-        group.announce(f"{fields['type']}: {fields['message']}")
+        group.failures.announce(f"{fields['type']}: {fields['message']}")
     return "failed"
 
 

@@ -1,0 +1,53 @@
+"""Network interfaces: what a host's name means to this machine, and which way leads there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def address_of(host: str | None) -> str | None:
+    """The numeric address that `host` means to this machine; None where it means this machine
+    itself (Debian gives a machine's own name 127.0.1.1) or nothing."""
+    try:
+        found = socket.getaddrinfo(host or "", 9, type=socket.SOCK_DGRAM)[0][4][0]
+    except OSError:
+        return None
+    return None if found.startswith("127.") or found == "::1" else str(found)
+
+
+def interface_to(address: str) -> str | None:
+    """The network interface through which `address` is reached; None where it can't be told.
+
+    A UDP socket sends nothing when it connects, but its local address is the route's.
+    """
+    try:
+        infos = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = infos[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(target)
+            local = probe.getsockname()[0]
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        if local in _addresses(name):
+            return name
+    # 127.0.0.2 and the like are no interface's own address.
+    return "lo" if local.startswith("127.") else None
+
+
+def _addresses(name: str) -> set[str]:
+    found = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        found.add(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as table:  # noqa: PTH123
+        for line in table:
+            raw, *_, owner = line.split()
+            if owner == name:
+                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)))
+    return found
