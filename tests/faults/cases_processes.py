@@ -254,7 +254,9 @@ finish("stopped", 1)
 @case("A stop, and a checkpoint that takes longer than run.grace",
       "let finish as long as it grows, and show says so; the checkpoint is there")
 def a_save_beyond_the_grace(box: Box) -> None:
-    run = box.go(SAVES_SLOWLY.format(done="n << 20"), run={"grace": 0.5})
+    # A rank takes a moment to leave, too: torch takes itself apart.
+    slow = SAVES_SLOWLY.format(done="n << 20").replace("finish(", "time.sleep(1.5)\nfinish(")
+    run = box.go(slow, run={"grace": 0.5})
     wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
     run.stop()
     said = wait_for(lambda: (s := run.state()).reason and s)

@@ -33,6 +33,8 @@ class Attempt:
     """Set once the ranks were asked to stop."""
     late: bool = False
     """Whether ranks were let finish a save beyond the deadline."""
+    leaving: bool = False
+    """Whether that save has ended, and they were given time to leave."""
     forced: bool = False
     """Whether what was left was ended by force."""
     deadline: float | None = None

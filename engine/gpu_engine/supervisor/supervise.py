@@ -24,7 +24,8 @@ from gpu_engine.supervisor.stopping import Stopping
 _STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *_STOPS)
 _WAKE_GRACE = 5.0
-"""Seconds that ranks get to fail by themselves once another has."""
+"""Seconds that ranks get to fail by themselves once another has, and to leave after a save that
+was let finish."""
 _BUSY = 0.1
 """Seconds between two looks while something is going on."""
 
@@ -233,7 +234,8 @@ class Supervisor:
         if attempt.stopping is not None:
             return
         attempt.stopping = Stopping()
-        attempt.late = False  # what was let finish before, was so for another reason
+        # What was let finish before, was so for another reason.
+        attempt.late = attempt.leaving = False
         self._limit(attempt, self.grace)
         self._say("stopping", reason=None)
         self._read(attempt)
@@ -245,7 +247,12 @@ class Supervisor:
         savers = stopping.saving(attempt.events.values())
         if not savers and not (attempt.stopping and not self.is_task
                                and attempt.stopping.writing):
-            return False
+            if not attempt.late or attempt.leaving:
+                return False
+            attempt.leaving = True  # saved: now they leave, which takes a moment, too
+            attempt.deadline = time.monotonic() + _WAKE_GRACE
+            return True
+        attempt.leaving = False
         attempt.deadline = time.monotonic() + 1.0
         if not attempt.late:
             attempt.late = True
