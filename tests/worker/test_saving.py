@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +200,12 @@ def test_no_room_for_a_copy_is_said_and_training_waits_instead(make, monkeypatch
     monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_000_000)
     with pytest.raises(CannotCopy, match="4,000,000 are free"):
         Copier().copy({"w": torch.ones(1 << 20)})
+    # What a step takes while it lasts is not free: a second rank takes the same.
+    monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_194_304 + (64 << 20) + 5999)
+    monkeypatch.setattr(checkpoint_copy, "above_now", lambda: 3000)
+    Copier().copy({"w": torch.ones(1 << 20)})
+    with pytest.raises(CannotCopy, match="a step may take 6,000"):
+        Copier(ranks=2).copy({"w": torch.ones(1 << 20)})
     run = make("run", {"little_memory": True}, size=24, train={"steps": 6, "checkpoint_every": 2})
     ranks.train(run)
     warnings = [e["message"] for e in ranks.read(run, 0, "warning")]
@@ -222,6 +230,13 @@ def test_free_memory_is_this_machines() -> None:
     free = checkpoint_copy.free_memory()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < free < total
+
+
+def test_what_a_step_takes_is_the_peak_above_now() -> None:
+    code = ("from gpu_engine.worker.checkpoint_copy import above_now\n"
+            "before = above_now()\nbytearray(100_000_000)\nprint(above_now() - before)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 60_000_000 < int(done.stdout) < 101_000_000
 
 
 def test_a_fork_waits_until_the_writer_is_between_two_pieces() -> None:

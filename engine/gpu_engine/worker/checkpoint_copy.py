@@ -31,10 +31,11 @@ class Copier:
     """Copies states, one at a time. On a GPU's machine the memory is kept from one to the next,
     page-locked, as locking costs more than copying; else it goes back with the copy."""
 
-    def __init__(self, gpu: torch.device | None = None) -> None:
-        """`gpu`: where the weights are, if on one."""
-        self._gpu = gpu
+    def __init__(self, gpu: torch.device | None = None, ranks: int = 1) -> None:
+        """`gpu`: where the weights are, if on one; `ranks`: how many share this machine."""
+        self._gpu, self._ranks = gpu, ranks
         self._kept: mmap.mmap | None = None
+        self._step: int | None = None
 
     def copy(self, state: dict[str, Any]) -> dict[str, Any]:
         """`state` as it is now. It is plain (`checkpoint_state.plain`), and the copy before it is
@@ -68,10 +69,12 @@ class Copier:
         if self._kept is not None:
             self._lock(self._kept, locked=False)
             self._kept = None
+        if self._step is None:  # later the peak is with a copy
+            self._step = above_now() * self._ranks
         free = free_memory()
-        if free is not None and free < size + max(size // 4, 64 << 20):
+        if free is not None and free < size + max(size // 4, 64 << 20) + self._step:
             raise CannotCopy(f"a copy of {size:,} bytes does not fit beside what is in use: "
-                             f"{free:,} are free")
+                             f"{free:,} are free, of which a step may take {self._step:,}")
         try:
             memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as err:
@@ -116,6 +119,17 @@ def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     if limit is not None and used is not None:
         free = limit - used if free is None else min(free, limit - used)
     return free
+
+
+def above_now(status: Path = Path("/proc/self/status")) -> int:
+    """Bytes that this process has held at its peak above what it holds now: what a step needs
+    while it lasts, which there must be room for beside a copy."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in status.read_text().splitlines():
+            if line.startswith(("VmHWM:", "VmRSS:")):
+                found[line[:5]] = int(line.split()[1]) * 1024
+    return max(found.get("VmHWM", 0) - found.get("VmRSS", 0), 0)
 
 
 def _moved(tensor: Tensor, copies: dict[int, torch.UntypedStorage]) -> Tensor:

@@ -46,7 +46,8 @@ class Saver:
         self._under_way: int | None = None
         self._writer = Writer()
         gpu = self._devices[0] if self._devices[0].type == "cuda" else None
-        self._copier = Copier(gpu) if job.get("train.checkpoint_async", True) else None
+        self._copier = Copier(gpu, max(job.who.local_world_size, 1)) \
+            if job.get("train.checkpoint_async", True) else None
         self._said_why = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
