@@ -77,7 +77,10 @@ def program(command: Sequence[str]) -> list[str]:
             break
         name = name_of(rest[0])
         if name == "env" and rest[1:2] and rest[1] in ("-S", "--split-string"):
-            rest = ["env", *shlex.split(" ".join(rest[2:3])), *rest[3:]]
+            try:
+                rest = ["env", *shlex.split(" ".join(rest[2:3])), *rest[3:]]
+            except ValueError:  # an open quote: env will say so
+                break
         behind = _behind(_WRAPPERS[name], rest[1:]) if name in _WRAPPERS else None
         if behind is None:
             break

@@ -54,6 +54,7 @@ conda run -n torchrun python train.py
 nohup ./train
 timeout 10 ./torchrun-like
 env
+env -S "torchrun 'open"
 python
 ./main torchrun
 """

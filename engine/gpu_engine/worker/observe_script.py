@@ -108,7 +108,6 @@ class Observer:
             rec.begin()
         observe_end.watch(self)
 
-
     def _claimed(self, who: dict[str, Any], early: observe_rank.Watcher | None,
                  ) -> tuple[observe_rank.Watcher | None, int]:
         """The record of the rank, or where other processes train as the same rank (hogwild), one
