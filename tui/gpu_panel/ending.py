@@ -58,29 +58,15 @@ def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
 
 def send(target: Target, *, force: bool = False) -> bool:
     """SIGTERM, or SIGKILL with `force`. False: it had ended already. Raises NotOurs."""
-    number = signal.SIGKILL if force else signal.SIGTERM
-    try:
-        fd = os.pidfd_open(target.pid)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a kernel without pidfds
-        fd = None
-    try:
-        if not procs.alive(target.pid, target.ticks):
-            return False
+    def ours(_: int) -> bool:
         _check_owner(target, None)
-        if fd is not None:
-            signal.pidfd_send_signal(fd, number)
-        else:
-            os.kill(target.pid, number)
-    except ProcessLookupError:
-        return False
+        return True
+
+    try:
+        return procs.send(target.pid, target.ticks, signal.SIGKILL if force else signal.SIGTERM,
+                          ours)
     except PermissionError:
         raise NotOurs(f"The system does not let you end process {target.pid}.") from None
-    finally:
-        if fd is not None:
-            os.close(fd)
-    return True
 
 
 def gone(target: Target) -> bool:
