@@ -124,10 +124,11 @@ def test_a_failure_waits_for_the_save_under_way(held, hold: Path, trouble: str) 
     assert ranks.read(run, 0, "error")[-1]["type"] in ("ArithmeticError", "NonFiniteLoss")
 
 
-def test_what_could_not_be_loaded_ends_the_run_with_its_key(make) -> None:
-    run = make("run", {"odd_state": "path"}, size=24, train={"steps": 6, "checkpoint_every": 3})
+def test_what_could_not_be_loaded_ends_the_run_at_once_with_its_key(make) -> None:
+    run = make("run", {"odd_state": "path"}, size=24, train={"steps": 6})
     ranks.train(run, expect=1)
     error = ranks.read(run, 0, "error")[-1]
+    assert error["step"] == 1  # there is nothing to lose yet
     assert error["traceback"] == ""
     assert "state['optimizer']['param_groups'][0]['odd']" in error["message"]
     again = make("again", {"odd_state": "numpy"}, size=24, train={"steps": 3})

@@ -67,6 +67,8 @@ class Loop:
     evaluate: Callable[[], bool]
     """Evaluates, and saves if that is the best yet; False where it was broken off."""
     save: Callable[[], None]
+    check_state: Callable[[], None]
+    """Called once an optimizer has stepped, when its state is there: whether that can be saved."""
     steps_per_epoch: int | None = None
     evaluate_first: bool = False
     """An evaluation is due at the step it begins with."""
@@ -79,7 +81,7 @@ class Loop:
         self._warned_at = 0.0
         self._next_question = 0
         self._asked_at = (0, time.monotonic())
-        self._stop = False
+        self._stop = self._checked = False
 
     def run(self) -> str:
         """Train to the end. "completed", or "stopped" where somebody asked for that.
@@ -156,6 +158,9 @@ class Loop:
 
     def _between_steps(self) -> None:
         step = self.at.step
+        if not self._checked and not self._skips_in_a_row:
+            self._checked = True
+            self.check_state()
         if step >= self._next_question:
             self._question()
         if self._stop:

@@ -74,6 +74,12 @@ class Saver:
         elif final:
             raise UserError(f"the final checkpoint could not be written: {problem}")
 
+    def check(self) -> None:
+        """Whether the state as it is now could be loaded again. Raises UserError, on rank 0: at the
+        first checkpoint, which may be the last, what was trained by then would be lost."""
+        if self._group.rank == 0:
+            checkpoint_state.plain(self._state())
+
     def finish(self) -> None:
         """Wait for a checkpoint that is under way, on all ranks. Raises what it failed of, but
         for a disk or memory that is full: that was said then."""

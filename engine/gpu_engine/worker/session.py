@@ -87,7 +87,7 @@ class Session:
             on_nonfinite=job.get("train.on_nonfinite", "stop"),
             eval_every=int(job.get("train.eval_every", 0)),
             save_every=int(job.get("train.checkpoint_every", 500)),
-            evaluate=self.evaluate, save=self.save,
+            evaluate=self.evaluate, save=self.save, check_state=self.saver.check,
             evaluate_first=state is not None and self._evaluation_due(state),
             steps_per_epoch=self.deal.steps if self.deal else None)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)
