@@ -109,6 +109,9 @@ class RankView:
         for name in ("total_steps", "steps_per_epoch", "epochs", "examples", "dropped"):
             setattr(self, name, _int(event.get(name)))
         self.first_step = _int(event.get("first_step")) or 0
+        if self.step is not None and self.step > self.first_step:
+            # The attempt before came further than the checkpoint from which this one goes on.
+            self.step, self.loss = self.first_step, None
 
     def _step(self, event: dict[str, Any]) -> None:
         step = _int(event.get("step"))

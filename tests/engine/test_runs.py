@@ -232,6 +232,9 @@ def test_a_follower_folds_all_ranks_and_a_restart_clears_the_error(made):
     follower.poll()
     assert follower.ranks[0].error is None
     assert follower.ranks[0].attempt == 2
+    writers[0].write(encode("schedule", {"total_steps": 15, "first_step": 12}))
+    follower.poll()
+    assert (follower.ranks[0].step, follower.ranks[0].loss) == (12, None)
     for w in writers:
         w.close()
 
