@@ -138,6 +138,25 @@ class ByRank(ByRankAndWorker):
         return self.numbers[self.rank()::self.world()]
 
 
+class AsksOnce(ByRankAndWorker):
+    """Keeps what it was told in its first epoch."""
+
+    kept = None
+
+    def mine(self):
+        if self.kept is None:
+            self.kept = list(super().mine())
+        return self.kept
+
+
+class AsksOnceByWorker(AsksOnce):
+    def rank(self) -> int:
+        return 0
+
+    def world(self) -> int:
+        return 1
+
+
 class RankWhenMade(Plain):
     """Takes its rank's part when it is made."""
 
@@ -233,8 +252,8 @@ class OwnOrder(Plain):
 
 
 CLEAR = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
-         ByImportedNames, ByEnvironment, ByRank, RankWhenMade, Sharded, ShardedNumShardsFirst,
-         ShardedAndByWorker, Seeding, Says]
+         ByImportedNames, ByEnvironment, ByRank, AsksOnce, AsksOnceByWorker, RankWhenMade, Sharded,
+         ShardedNumShardsFirst, ShardedAndByWorker, Seeding, Says]
 DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
 
 

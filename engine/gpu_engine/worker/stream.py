@@ -59,6 +59,7 @@ class StreamReader(IterableDataset):
         """`size`: examples a batch; `partial`: the last batch may be smaller."""
         self._known, self._rank, self._ranks = known, rank, ranks
         self._size, self._collate, self._seed, self._partial = size, collate, seed, partial
+        self._remembered: set[str] = set()
         # Memory that the loader workers share: they stay over epochs.
         self._epoch = multiprocessing.get_context("fork").RawValue(ctypes.c_int64, -1)
 
@@ -70,7 +71,8 @@ class StreamReader(IterableDataset):
         info, epoch = get_worker_info(), self._epoch.value
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         part = _Part(self._known, rank=self._rank, ranks=self._ranks, worker=worker,
-                     workers=workers, size=self._size, seed=self._seed, epoch=epoch, info=info)
+                     workers=workers, size=self._size, seed=self._seed, epoch=epoch, info=info,
+                     remembered=self._remembered)
         reader, readers = worker * self._ranks + self._rank, self._ranks * workers
         batches = 0
 
@@ -94,7 +96,10 @@ class _Part:
     """One reader's pass over its part of a stream, one example after the other."""
 
     def __init__(self, known: Known, *, rank: int, ranks: int, worker: int, workers: int,
-                 size: int, seed: int, epoch: int, info: Any) -> None:
+                 size: int, seed: int, epoch: int, info: Any, remembered: set[str]) -> None:
+        """`remembered`: what the dataset was seen to divide itself by in passes before this one,
+        in the same process; what is seen now is added."""
+        self._remembered, self._before = remembered, frozenset(remembered)
         self._known, self._size, self._info = known, size, info
         self._seed, self._epoch = mix(seed, epoch), epoch
         self._place = {RANK: rank, WORKER: worker}
@@ -147,6 +152,11 @@ class _Part:
                 data, sharded = self._sharded()
                 stream = iter(data)
                 first = list(islice(stream, 1))
+            if quiet := self._several(self._before) - self._itself:
+                # It asked in an earlier pass and has kept the answer.
+                self._itself |= quiet
+                self.by |= quiet
+                self._draws.reseed(self._own_seed())
             # A part by `shard` that divides itself, too, as Hugging Face's: `shard` it less.
             if not sharded or self.by == by:
                 break
@@ -192,6 +202,7 @@ class _Part:
         if new - self._itself:
             self._late = self._reading
             self._itself |= new
+            self._remembered |= new
             self.by |= new
             self._draws.reseed(self._own_seed())
 
