@@ -114,6 +114,21 @@ def test_an_evaluation_that_was_cut_off_is_made_up_for(
     assert ends[0] == ends[1]
 
 
+def test_a_best_checkpoint_was_evaluated_already(tmp_path: Path) -> None:
+    """It is written after its evaluation, on which a plateau must not step once more."""
+    train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 0, "best": "loss",
+                             "checkpoint_async": False}
+    ranks.write_plan(tmp_path, USE, size=8, train=train, params={
+        "plateau": True, "scores": [3.0, 2.0], "trouble": "kill", "trouble_at": 3})
+    with ranks.started(tmp_path) as first:
+        assert first.wait() == [-9]
+    assert list(kept(tmp_path)) == [5, 10]
+    run_of(tmp_path, params={"plateau": True, "scores": [5.0, 6.0]}, attempt=2, **train)
+    assert evaluated(tmp_path) == [5, 10, 15, 20]
+    lines = (tmp_path / "saw-0-2").read_text().splitlines()
+    assert [len(lines), len(set(lines[:5])), len(set(lines))] == [10, 1, 2]
+
+
 def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -> None:
     """BatchNorm's averages are of each rank's own batches; those that count are rank 0's."""
     run = run_of(tmp_path, params={"norm": True, "held_out": 20}, world=2, steps=8, eval_every=4,

@@ -142,6 +142,28 @@ def test_what_an_optimizer_learned_among_its_options_stays() -> None:
         assert opt.param_groups[0]["lr"].item() == twin.param_groups[0]["lr"].item()
 
 
+def test_a_changed_parameter_of_the_task_counts() -> None:
+    """Also where the schedule has it in a function, of which its state says nothing."""
+    def made(factor: float) -> tuple[torch.optim.Optimizer, Schedule]:
+        class Own(Task):
+            def schedule(self, optimizer, total_steps):
+                return torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda step: factor)
+
+        opt = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0)
+        return opt, Schedule(Own(), opt, 10, lr=1.0, params={"factor": factor}, evaluates=False)
+
+    opt, schedule = made(0.5)
+    for _ in range(3):
+        opt.step()
+        schedule.step()
+    saved = copy.deepcopy({"optimizer": opt.state_dict(), **schedule.state_dict()})
+    for factor in (0.5, 0.25):
+        opt, schedule = made(factor)
+        opt.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        schedule.restore(copy.deepcopy(saved), 3)
+        assert opt.param_groups[0]["lr"] == factor ** 3
+
+
 def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.attempt(steps=3)
