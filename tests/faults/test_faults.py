@@ -16,6 +16,7 @@ from . import (  # noqa: F401
     cases_hang,
     cases_launch,
     cases_processes,
+    cases_saving,
     cases_training,
 )
 from .disks import can_be_root

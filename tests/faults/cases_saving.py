@@ -1,0 +1,86 @@
+"""Saves that take longer than there is time."""
+
+from __future__ import annotations
+
+from ..conftest import wait_for
+from .kit import Box, case, checkpoints, events
+
+SAVES_SLOWLY = """
+start(); step(1); beat()
+while not asked: time.sleep(0.01)
+if rank == 0:
+    since = time.time()
+    for n in range(1, 26):
+        tell("phase", phase="checkpoint", since=since, step=1, done={done})
+        time.sleep(0.1)
+    save(1)
+finish("stopped", 1)
+"""
+
+
+@case("A stop, and a checkpoint that takes longer than run.grace",
+      "let finish as long as it grows, and show says so; the checkpoint is there")
+def a_save_beyond_the_grace(box: Box) -> None:
+    # A rank takes a moment to leave, too: torch takes itself apart.
+    slow = SAVES_SLOWLY.format(done="n << 20").replace("finish(", "time.sleep(1.5)\nfinish(")
+    run = box.go(slow, run={"grace": 0.5})
+    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
+    run.stop()
+    said = wait_for(lambda: (s := run.state()).reason and s)
+    assert said.state == "stopping"
+    assert "rank 0 is still writing a checkpoint" in said.reason
+    assert "run.grace = 0.5 s" in box.cli("show", run.id).stderr
+    state = box.ended(run)
+    assert (state.state, [p.exit for p in state.processes]) == ("stopped", [0, 0])
+    assert "beyond run.grace" in state.reason
+    assert [p.name for p in checkpoints(run)] == ["step-00000001"]
+
+
+@case("A rank that fails while another writes a large checkpoint",
+      "the save is let finish, and show says for what; the checkpoint is there")
+def a_save_beyond_a_failure(box: Box) -> None:
+    slow = SAVES_SLOWLY.format(done="n << 20").replace("26", "96").replace(
+        "while not asked: time.sleep(0.01)", "meet()\nif rank == 1: sys.exit(7)")
+    run = box.go(slow, run={"grace": 0.5})
+    said = wait_for(lambda: (s := run.state()).reason and s)
+    assert said.state == "running"
+    assert said.reason.startswith("rank 0 is still writing a checkpoint and let finish it though "
+                                  "rank 1 has ended, as long as it grows; ")
+    run.stop()
+    said = wait_for(lambda: (s := run.state()).state == "stopping" and s.reason and s)
+    assert "beyond run.grace = 0.5 s" in said.reason
+    box.ended(run)
+    assert [p.name for p in checkpoints(run)] == ["step-00000001"]
+
+
+@case("A stop, and a checkpoint that is stuck", "ended half a minute after the grace", always=False)
+def a_stuck_save(box: Box) -> None:
+    run = box.go(SAVES_SLOWLY.format(done="5").replace("26", "1000"), run={"grace": 0.5})
+    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
+    run.stop()
+    state = box.ended(run, 60)
+    assert state.state == "stopped"
+    assert "did not stop in time" in state.reason
+    assert not checkpoints(run)
+
+
+@case("A stop, and a script that writes what it learned for longer than run.grace",
+      "let finish as long as it writes")
+def a_scripts_save_beyond_the_grace(box: Box) -> None:
+    target = box.tmp / "weights"
+    run = box.script(
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    with open({str(target)!r}, 'wb', 0) as file:\n"
+        "        for _ in range(30):\n"
+        "            file.write(os.urandom(1 << 20))\n"
+        "            time.sleep(0.1)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(100)\n",
+        ranks=1, run={"grace": 1.5})
+    wait_for(lambda: run.log(0).exists() and b"up" in run.log(0).read_bytes())
+    run.stop()
+    state = box.ended(run)
+    assert state.state == "stopped"
+    assert [p.exit for p in state.processes] == [0]
+    assert target.stat().st_size == 30 << 20
