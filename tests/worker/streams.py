@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import random
 import sys
+import threading
 from datetime import timedelta
 from itertools import chain, islice
 from pathlib import Path
@@ -157,6 +159,21 @@ class AsksOnceByWorker(AsksOnce):
         return 1
 
 
+class InThread(ByRankAndWorker):
+    """Reads ahead in a thread of its own, which asks."""
+
+    def __iter__(self):
+        ahead = queue.Queue()
+
+        def read() -> None:
+            for i in self.mine():
+                ahead.put(i)
+            ahead.put(None)
+
+        threading.Thread(target=read).start()
+        return map(example, iter(ahead.get, None))
+
+
 class RankWhenMade(Plain):
     """Takes its rank's part when it is made."""
 
@@ -252,8 +269,8 @@ class OwnOrder(Plain):
 
 
 CLEAR = [Plain, Shuffled, Buffered, ByEpoch, ByWorker, ShuffledByWorker, ByRankAndWorker,
-         ByImportedNames, ByEnvironment, ByRank, AsksOnce, AsksOnceByWorker, RankWhenMade, Sharded,
-         ShardedNumShardsFirst, ShardedAndByWorker, Seeding, Says]
+         ByImportedNames, ByEnvironment, ByRank, InThread, AsksOnce, AsksOnceByWorker, RankWhenMade,
+         Sharded, ShardedNumShardsFirst, ShardedAndByWorker, Seeding, Says]
 DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
 
 

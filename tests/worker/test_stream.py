@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,27 @@ def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> N
         assert "RANK" in os.environ
         assert watch.divides == {"rank"}
     assert (type(os.environ).__getitem__, type(os.environ).__iter__) == (read, listed)
+
+
+def test_threads_that_the_dataset_starts_ask_for_it_others_do_not(monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    now = threading.Event()
+
+    def ask() -> tuple[str, str]:
+        now.wait()
+        return os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+    others, own = threading.Thread(target=ask), threading.Thread(target=ask)
+    others.start()
+    watch = Watch()
+    with watch.on():
+        now.set()
+        others.join()
+        assert watch.divides == frozenset()
+        own.start()
+        own.join()
+        assert watch.divides == {"rank"}
 
 
 def test_doubts_need_something_to_compare() -> None:

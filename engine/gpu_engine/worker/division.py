@@ -90,7 +90,9 @@ class Watch:
                        for name, question in (("get_rank", "rank"), ("get_world_size", "ranks"))}
         self._held: list[tuple[Any, str, Callable, Callable]] = []
         self._modules = 0
-        self._thread: int | None = None
+        # Other threads of the rank ask for reasons of their own; those that the dataset starts from
+        # here on ask for it.
+        self._others = {*threading.enumerate()} - {threading.current_thread()}
 
     @property
     def divides(self) -> frozenset[str]:
@@ -99,9 +101,8 @@ class Watch:
         return frozenset(what for what in (RANK, WORKER) if {what, what + "s"} <= self._asked)
 
     def note(self, question: str) -> None:
-        """One of "rank", "ranks", "worker", "workers" was asked for, by the thread that called
-        `on`; in a loader worker, which does nothing else, by any."""
-        if self._thread not in (None, threading.get_ident()):
+        """One of "rank", "ranks", "worker", "workers" was asked for, by the thread that calls."""
+        if threading.current_thread() in self._others:
             return
         before = self.divides
         self._asked.add(question)
@@ -112,7 +113,6 @@ class Watch:
     def on(self, info: Any = None, dataset: Any = None, seed: int = 0) -> Iterator[Watch]:
         """Watch. `info`: this loader worker's, in place of whose `dataset` and `seed` those
         given here are seen."""
-        self._thread = threading.get_ident() if info is None else None
         with self._environment(), self._functions():
             if info is None:
                 yield self
