@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,28 @@ def test_a_divided_by_that_means_nothing_is_refused() -> None:
     assert known(data, 0, 2).by == {"rank", "worker"}
     data.divided_by = "nothing"
     assert known(data, 0, 2, asked=frozenset({"rank"})).by == frozenset()
+
+
+def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypatch) -> None:
+    """The library is large, so what is called of it stands in for it here."""
+    kind = type("IterableDataset", (streams.Plain,), {"__module__": "datasets.iterable_dataset",
+                                                      "_distributed": None})
+    library, distributed = types.ModuleType("datasets"), types.ModuleType("datasets.distributed")
+
+    def split_dataset_by_node(dataset, rank: int, world_size: int):
+        part = kind(dataset.numbers[rank::world_size])
+        part._distributed = (rank, world_size)
+        return part
+
+    distributed.split_dataset_by_node = split_dataset_by_node
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    monkeypatch.setitem(sys.modules, "datasets.distributed", distributed)
+    found = known(kind(), 1, 3)
+    assert found.by == {"rank", "worker"}
+    assert list(found.data.numbers) == list(range(1, streams.EXAMPLES, 3))
+    assert known(found.data, 1, 3).data is found.data, "its author has split it already"
+    alone = kind()
+    assert known(alone, 0, 1).data is alone
 
 
 def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> None:
