@@ -16,6 +16,13 @@ from gpu_engine.devices import Device, Inventory
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in (
     "observe.kit", "worker.ranks", "worker.streams", "faults", "panel.panel_kit")))
 
+# What is started inherits what is ignored: under nohup, or in the background of a script without
+# job control, no child would hear of Ctrl-C or of a terminal that is closed.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT
+                      else signal.SIG_DFL)
+
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
