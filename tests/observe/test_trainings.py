@@ -59,6 +59,10 @@ def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():
 def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
     order, fresh = [0, 0, 0, 1] * 20, {4 * i: frozenset({1}) for i in range(20)}
     assert told(order, fresh=fresh) == ("|" + "a" * 60, "b" * 20)
+    # Several tasks between two outer steps: known from the first outer step on.
+    order, alive = [0, 0, 0, 0, 1] * 20, frozenset({1})
+    fresh = {5 * i + at: alive if i else frozenset() for i in range(20) for at in (0, 2)}
+    assert told(order, fresh=fresh) == ("|aa|aa" + "a" * 76, "b" * 20)
 
 
 def test_long_turns_are_known_as_such_from_the_second_on():

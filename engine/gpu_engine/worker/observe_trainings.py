@@ -10,7 +10,7 @@ in a cross-validation. Until that is known such steps are kept, and told then, a
   the count. An optimizer that stands beside the curve has to go on three times longer than it
   ever did in turn.
 - An optimizer that takes a dead one's place begins the next training at once, unless another one
-  that lives has stepped between: then it is an inner loop's, made anew each time.
+  that lives has ever stepped between: then it is an inner loop's, made anew each time.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Trainings:
         """Those that take turns with the curve's: the longest turn."""
         self._before: set[int] = set()
         """Those that were the curve."""
+        self._inner: set[int] = set()
+        """Those that are an inner loop's."""
 
     @property
     def plain(self) -> bool:
@@ -121,7 +123,11 @@ class Trainings:
 
     def _succeeds(self, step: Taken) -> bool:
         """Whether it is a new optimizer's, in the curve's place, that begins a training."""
-        return step.fresh is not None and not any(i in step.fresh for i in self._others)
+        if step.fresh is None:
+            return False
+        if any(i in step.fresh for i in self._others):
+            self._inner.add(step.index)
+        return step.index not in self._inner
 
     def _succeed(self, index: int, now: float) -> Iterator[Told]:
         """The curve goes on with this optimizer, from the first of its steps that is kept."""
