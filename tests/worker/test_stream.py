@@ -129,6 +129,13 @@ def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
     assert read[name, 0, 1][0]["warnings"] == []
 
 
+def test_one_that_asks_late_is_dealt_out_until_then_in_each_epoch(read) -> None:
+    for workers, world in ((2, 1), (0, 2), (2, 2)):
+        first, second = (numbers(read, "Late", workers, world, epoch) for epoch in range(2))
+        assert len(set(second)) == len(second)
+        assert sorted(first) == sorted(second)
+
+
 # --- ranks one after the other, in this process ------------------------------------------------
 
 

@@ -97,8 +97,8 @@ class _Part:
 
     def __init__(self, known: Known, *, rank: int, ranks: int, worker: int, workers: int,
                  size: int, seed: int, epoch: int, info: Any, remembered: set[str]) -> None:
-        """`remembered`: what the dataset was seen to divide itself by in passes before this one,
-        in the same process; what is seen now is added."""
+        """`remembered`: what the dataset was seen to divide itself by, from the first example on,
+        in passes before this one in the same process; what is seen now is added."""
         self._remembered, self._before = remembered, frozenset(remembered)
         self._known, self._size, self._info = known, size, info
         self._seed, self._epoch = mix(seed, epoch), epoch
@@ -202,7 +202,8 @@ class _Part:
         if new - self._itself:
             self._late = self._reading
             self._itself |= new
-            self._remembered |= new
+            if not self._late:
+                self._remembered |= new
             self.by |= new
             self._draws.reseed(self._own_seed())
 
