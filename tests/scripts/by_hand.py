@@ -8,7 +8,7 @@ import show
 import torch
 
 model = show.toy()
-count, _, accumulate = sys.argv[1].partition("a")
+count, accumulate, _ = sys.argv[1].partition("a")
 for i in range(int(count)):
     loss = (model(torch.randn(16, 8)) - 1).square().mean()
     loss.backward()

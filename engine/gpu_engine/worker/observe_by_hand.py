@@ -26,10 +26,14 @@ class ByHand:
 
     def __init__(self) -> None:
         self.found = False
+        self.adds_up = False
+        """Found, and several calls make an update: a step ends where the parameters change."""
         self.one: Any = None
         """As whose steps the calls are told."""
         self.marks: list[int] = []
         """How many losses there were at each call."""
+        self._after: list[int] = []
+        """Those of `marks` before whose call the parameters had changed."""
         self._updates = 0
         self._kept = 0
         """Calls since whose last one the parameters were as they are."""
@@ -44,22 +48,43 @@ class ByHand:
     def call(self, tensors: Any, losses: int) -> bool:
         """`backward(tensors)` is about to run, `losses` were kept so far. True: it is found that
         each call before this one was a step; `marks` then holds those."""
+        updates = self._updates
         with contextlib.suppress(Exception):  # a tensor of some odd kind: nothing is known
             self._look()
         if self.marks and losses < self.marks[-1]:
             self.marks[:] = [0]  # so many that they were added up
+            self._after.clear()
         calls = len(self.marks)
+        if not self.marks or self._updates > updates:
+            self._after.append(losses)
         if (self.likely and self._updates >= SURE) or (
                 calls >= UNKNOWN and not self._kept and not self._updates):
             self.found = True
             self._leaves.clear()
             return True
+        if self._updates >= SURE and self._after[-1] == losses:
+            self.found = self.adds_up = True
+            self.marks = self._after[:-1]  # what comes from the last on is the next step's
+            self._note(tensors)
+            return True
         self.marks.append(losses)
+        self._note(tensors)
+        return False
+
+    def ended(self, tensors: Any) -> bool:
+        """Where calls add up, and `backward(tensors)` is about to run: whether a step has ended."""
+        updates = self._updates
+        with contextlib.suppress(Exception):
+            self._look()
+        self._note(tensors)
+        return self._updates > updates
+
+    def _note(self, tensors: Any) -> None:
+        """Keep how some parameters are now."""
         if not self._leaves:
             with contextlib.suppress(Exception):
                 self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
         self._leaves = [(ref, _state(p)) for ref, _ in self._leaves if (p := ref()) is not None]
-        return False
 
     def _look(self) -> None:
         """Whether something has changed since the last call, beyond what backward() itself does."""

@@ -227,13 +227,17 @@ class Observer:
     def _without_steps(self, tensors: Any) -> None:
         """A call of backward() where no optimizer has ever stepped."""
         hand = self._by_hand
-        if hand.found:
+        if hand.adds_up:
+            if hand.ended(tensors):
+                self._tell_by_hand([self.losses.take()])
+        elif hand.found:
             self._tell_by_hand([self.losses.take()])
         elif hand.call(tensors, len(self.losses)):
             calls = hand.marks
             self._tell_by_hand(self.losses.take_each(calls))
+            step = "what lies between two changes" if hand.adds_up else "each call of backward()"
             self.rec.write("warning", message="no step of a torch optimizer was seen, while the "
-                           "parameters change: each call of backward() is shown as a step")
+                           f"parameters change: {step} is shown as a step")
 
     def _tell_by_hand(self, losses: list[Any]) -> None:
         if self._by_hand.one is None:
