@@ -23,6 +23,10 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT
                       else signal.SIG_DFL)
 
+PATIENCE = 120.0
+"""Seconds after which a test takes what it waits for to come no more: long, as a machine may
+be busy with something else; pytest's own limit is twice that."""
+
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -63,7 +67,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             wait_for(lambda run=run: not run.state().live, 10)
 
 
-def wait_for(condition, seconds: float = 30.0):
+def wait_for(condition, seconds: float = PATIENCE):
     """Wait until `condition()` is true and return it; fails the test after `seconds`."""
     end = time.monotonic() + seconds
     while not (value := condition()):

@@ -16,7 +16,7 @@ from gpu_engine.spec import from_dict
 from gpu_engine.supervisor.cause import Failure, first_cause, in_words, traceback_in
 from gpu_engine.supervisor.children import descendants
 
-from ..conftest import slots, wait_for
+from ..conftest import PATIENCE, slots, wait_for
 
 SCRIPT = """
 import os, signal, subprocess, sys, time
@@ -51,7 +51,7 @@ def _on(device, core):
     return replace(device, cores=(core,))
 
 
-def ended(run: runs.Run, seconds: float = 30) -> runs.State:
+def ended(run: runs.Run, seconds: float = PATIENCE) -> runs.State:
     return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
 
 

@@ -23,7 +23,7 @@ from gpu_engine.events import Tail
 from gpu_engine.launch import prepare, start
 from gpu_engine.spec import from_dict
 
-from ..conftest import slots, wait_for
+from ..conftest import PATIENCE, slots, wait_for
 
 STANDIN = Path(__file__).with_name("standin.py")
 TOY = f"{Path(__file__).parents[1] / 'worker' / 'toy.py'}:Toy"
@@ -146,7 +146,7 @@ class Box:
 
     # --- waiting -----------------------------------------------------------------------------
 
-    def running(self, run: runs.Run, seconds: float = 30.0) -> runs.State:
+    def running(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
         """Wait until every rank has said `start`."""
         def all_begun() -> Any:
             state = run.state()
@@ -160,7 +160,7 @@ class Box:
         wait_for(lambda: steps(run, rank) >= step or not run.state().live, 60)
         assert run.state().live, f"{run.state()}\n{logs(run)}"
 
-    def ended(self, run: runs.Run, seconds: float = 30.0) -> runs.State:
+    def ended(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
         return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
 
     # --- what must be true after every case ---------------------------------------------------

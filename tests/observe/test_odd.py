@@ -285,7 +285,7 @@ def step():
     loss.backward()
     optimizer.step()
     show.loss(loss)
-def until(so, seconds=30):
+def until(so, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not so() and time.monotonic() < end:
         step()

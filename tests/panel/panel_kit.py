@@ -18,6 +18,8 @@ from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
 from gpu_panel.app import PanelApp
 from gpu_panel.screens.launch import LaunchScreen
 
+from ..conftest import PATIENCE
+
 GOLDENS = Path(__file__).parent / "goldens"
 NOW = 1_800_000_000.0
 
@@ -65,7 +67,7 @@ async def panel(inventory: Inventory, preset: str | None = None, *,
         yield pilot, screen
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Let the app work until `condition` holds."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -85,8 +87,14 @@ def _told(app: Any) -> str:
     return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"
 
 
+def keys_done(app: PanelApp) -> bool:
+    """Whether every key that was typed has been all the way: see `gpu_panel.key_order`."""
+    return app._keys._under_way is None and not app._keys._waiting
+
+
 async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
     """Until the engine has answered to what was typed last."""
+    await until(pilot, lambda: keys_done(screen.app))
     await pilot.pause()
     await until(pilot, lambda: screen._debounce is None)
     await until(pilot, lambda: not [w for w in screen.app.workers
@@ -102,9 +110,8 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     await pilot.pause()
     await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
     # A key passes through several widgets' queues before the draft has it.
-    end = time.monotonic() + 3
-    while getattr(widget, "value", text) != text and time.monotonic() < end:
-        await pilot.pause(0.01)
+    # … and a field that takes not all of it never has it.
+    await until(pilot, lambda: getattr(widget, "value", text) == text or keys_done(pilot.app))
     for _ in range(3):
         await pilot.pause()
     await settled(pilot, screen)

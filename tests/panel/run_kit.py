@@ -18,6 +18,8 @@ from gpu_engine.runs import Run, State
 from gpu_panel.screens.run import RunScreen
 from gpu_panel.themed import ThemedApp
 
+from ..conftest import PATIENCE
+
 WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
 """When every run here began, unix seconds."""
@@ -167,7 +169,7 @@ def terminal(app: App[Any]) -> str:
                      for strip in app.screen._compositor.render_strips())
 
 
-async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(pilot: Any, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """Let the app work until `condition` holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not condition():

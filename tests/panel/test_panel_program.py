@@ -24,7 +24,7 @@ from gpu_panel.__main__ import main
 from gpu_panel.screens.dialogs import Message
 from gpu_panel.screens.help import HelpScreen
 
-from ..conftest import gpus, slots
+from ..conftest import PATIENCE, gpus, slots
 from .panel_kit import StillSampler, panel, screen_text, until
 from .run_kit import Mini, trained
 from .run_kit import settled as run_settled
@@ -77,7 +77,7 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         self.said = b""
 
-    def until(self, what: bytes, seconds: float = 20.0) -> None:
+    def until(self, what: bytes, seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while what not in self.said:
             assert time.monotonic() < end, self.said[-500:]

@@ -129,14 +129,13 @@ async def test_so_many_of_the_freest_and_again():
         assert isinstance(pilot.app.screen, AskCount)  # there are four
         await pilot.press("backspace", "3", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
+        await until(pilot, lambda: len(screen.draft.ids) == 3)
         await settled(pilot, screen)
-        assert len(screen.draft.ids) == 3
         await pilot.press("a", "a")
+        await until(pilot, lambda: screen.draft.ids == [])
         await settled(pilot, screen)
-        assert screen.draft.ids == []
         await pilot.press("f")
-        await settled(pilot, screen)
-        assert len(screen.draft.ids) == 3
+        await until(pilot, lambda: len(screen.draft.ids) == 3)
         await pilot.press("F", "escape")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert len(screen.draft.ids) == 3
