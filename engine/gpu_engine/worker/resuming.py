@@ -137,8 +137,8 @@ def _as_told(folder: Path, told: Told, rec: Recorder, progress: Progress) -> Pat
         raise _NotAsTold(f"{err.filename}: {err.strerror}; the checkpoints behind {told.name} "
                          "can't be set aside") from None
     if moved:
-        rec.write("warning", message=f"going on from {told.name} as asked; {', '.join(moved)} lie "
-                  f"in {folder / aside} now")
+        rec.write("warning", message=f"going on from {told.name} as asked; moved to "
+                  f"{folder / aside}: {', '.join(moved)}")
     return path
 
 

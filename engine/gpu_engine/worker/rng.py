@@ -42,7 +42,8 @@ class Draws:
     """Random numbers of their own for a piece of work on the host.
 
     Inside `with`, the global generators of Python, torch (CPU) and numpy go on where this work
-    left them, at first seeded; outside they are as if it had drawn nothing. About 50 µs a time.
+    left them, at first seeded; outside they are as if it had drawn nothing. It takes a fraction
+    of a millisecond, most of it for numpy's state.
     """
 
     def __init__(self, seed: int) -> None:
