@@ -285,7 +285,7 @@ def step():
     loss.backward()
     optimizer.step()
     show.loss(loss)
-def until(so, seconds=PATIENCE):
+def until(so, seconds=120):
     end = time.monotonic() + seconds
     while not so() and time.monotonic() < end:
         step()
