@@ -15,9 +15,9 @@ from math import exp
 
 from textual.app import ComposeResult
 
+from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.series import RankSeries
 from gpu_panel.themed import ThemedApp
-from gpu_panel.widgets.curves import CurveView, Line
-from gpu_panel.widgets.series import RankSeries
 
 RANKS, FRAMES = 8, 30
 

@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _in_a_process(name: str, rounds: int, block: int) -> dict[str, Any]:
-    from gpu_engine.plan_processes import HOOK
+    from gpu_engine.plan.processes import HOOK
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ranks").mkdir()

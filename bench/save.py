@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpu_engine.events import Tail
-from gpu_engine.spec import TrainSpec
+from gpu_engine.events.schema import Tail
+from gpu_engine.spec.schema import TrainSpec
 
 SIZES = [float(x) for x in os.environ.get("BENCH_GB", "1,4").split(",")]
 STEPS, SAVE_AT = 250, 130  # one beside the steps, one at the end

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs, runs, torch_build
-from gpu_engine.devices import Device, Inventory
+from gpu_engine.common import procs
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import torch_build
+from gpu_engine.runs import folder as runs
 
 # Asserts in what tests share say what was compared, too.
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in (

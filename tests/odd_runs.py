@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from gpu_engine import runs
+from gpu_engine.runs import folder as runs
 
 PLAN = {"mode": "ddp", "replicas": 2, "world_size": 2, "ranks": [{"rank": 0}, {"rank": 1}]}
 

@@ -10,17 +10,17 @@ TYPE_CHECKING = False  # as type checkers know it, without importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpu_engine.launch import launch
-    from gpu_engine.spec import RunSpec
-    from gpu_engine.worker.task import Task
+    from gpu_engine.launch.launcher import launch
+    from gpu_engine.spec.schema import RunSpec
+    from gpu_engine.training.task import Task
 
 __all__ = ["RunSpec", "Task", "launch", "log"]
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Task": "gpu_engine.worker.task",
-    "RunSpec": "gpu_engine.spec",
-    "launch": "gpu_engine.launch",
+    "Task": "gpu_engine.training.task",
+    "RunSpec": "gpu_engine.spec.schema",
+    "launch": "gpu_engine.launch.launcher",
 }
 
 
@@ -31,8 +31,8 @@ def log(**values: float) -> None:
     """
     import sys
 
-    # Under the second name in a script that the panel observes (worker/observe.py).
-    for name in ("gpu_engine.worker.recorder", "_gpu_panel.worker.recorder"):
+    # Under the second name in a script that the panel observes (observe/install.py).
+    for name in ("gpu_engine.rank.recorder", "_gpu_panel.rank.recorder"):
         recorder = sys.modules.get(name)
         if recorder is not None and recorder.current is not None:
             recorder.current.metric(values)

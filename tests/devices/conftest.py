@@ -80,7 +80,7 @@ def as_this_machine(
 
 def forget_probe() -> None:
     """End the probe that a discovery left behind: it belongs to another machine."""
-    from gpu_engine.devices import probe
+    from gpu_engine.devices.probe import client as probe
 
     with probe._lock:
         spare, probe._spare = probe._spare, None

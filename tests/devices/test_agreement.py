@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from gpu_engine import devices
+from gpu_engine.devices import records as devices
 from gpu_engine.devices import sampler
 
 MIB = 1 << 20

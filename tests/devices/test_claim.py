@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
-from gpu_engine import runs
-from gpu_engine.devices import Device, again, discover
-from gpu_engine.errors import SpecError, UserError
-from gpu_engine.launch import prepare, start
-from gpu_engine.spec import from_dict
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices import recheck as again
+from gpu_engine.devices.records import Device, discover
+from gpu_engine.launch.launcher import prepare, start
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.schema import from_dict
 from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import devices
-from gpu_engine.devices import Device, probe, sampler
+from gpu_engine.devices import records as devices
+from gpu_engine.devices import sampler
+from gpu_engine.devices.probe import client as probe
+from gpu_engine.devices.records import Device
 
 SLICES = (
     "count 2",
@@ -182,7 +184,7 @@ def test_indices_are_in_doubt_with_mixed_cards(as_this_machine, monkeypatch):
 def test_importing_is_cheap():
     """The panel's first frame waits for no driver, no psutil and no ctypes."""
     code = (
-        "import sys; from gpu_engine.devices import sampler, free, lease; "
+        "import sys; from gpu_engine.devices import sampler, availability, leases; "
         "heavy = {'pynvml', 'psutil', 'torch'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -199,7 +201,7 @@ def test_a_module_of_the_folder_one_stands_in_is_not_taken(as_this_machine, tmp_
 def test_a_package_that_only_looks_like_pynvml_is_named(as_this_machine, tmp_path: Path):
     machine = as_this_machine()
     (tmp_path / "pynvml.py").write_text("def nvmlInit(): pass\n")
-    code = "from gpu_engine.devices import discover; print(discover().problem)"
+    code = "from gpu_engine.devices.records import discover; print(discover().problem)"
     env = machine.env() | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True

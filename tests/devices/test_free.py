@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.devices import Device, DeviceProcess, Sample, Snapshot
-from gpu_engine.devices.free import doubts, freest, in_the_way, judge, judge_all
-from gpu_engine.devices.lease import Holder, key
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices.availability import doubts, freest, in_the_way, judge, judge_all
+from gpu_engine.devices.leases import Holder, key
+from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
 
 GIB = 1 << 30
 GPU = Device("0", "gpu", "A100", index=0, uuid="GPU-0", memory_total=80 * GIB)

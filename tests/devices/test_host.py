@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.devices import cpu, host
-from gpu_engine.devices.owners import Owners
+from gpu_engine.devices import host
+from gpu_engine.devices.backends import cpu
+from gpu_engine.devices.probe.owners import Owners
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, unique=True).map(sorted))
@@ -58,7 +59,8 @@ def test_a_container_gets_no_more_slots_than_time(quota, count):
 def test_slots_take_the_cores_of_this_process():
     mine = sorted(os.sched_getaffinity(0))
     code = (
-        f"import os; os.sched_setaffinity(0, {{{mine[-1]}}}); from gpu_engine.devices import cpu; "
+        f"import os; os.sched_setaffinity(0, {{{mine[-1]}}}); "
+        "from gpu_engine.devices.backends import cpu; "
         "print([d.cores for d in cpu.discover().devices])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -218,7 +220,7 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
 
 def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
     """The driver names the machine's pids; ours of the same number is another process."""
-    from gpu_engine.devices import owners as module
+    from gpu_engine.devices.probe import owners as module
 
     monkeypatch.setattr(module, "_FIRST_PID_NAMESPACE", -1)
     monkeypatch.setattr(module.Path, "exists", lambda _: True)

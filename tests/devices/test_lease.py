@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from gpu_engine.devices import Device, lease
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices.records import Device
 
 A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
 B = Device("1", "gpu", "A100", index=1, uuid="GPU-bbbb")
@@ -22,7 +23,8 @@ SLOT = Device("cpu:0", "cpu", "CPU core 0", index=0)
 HOLD = """
 import sys, time
 from pathlib import Path
-from gpu_engine.devices import Device, lease
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices.records import Device
 held = lease.acquire(Path(sys.argv[1]), [Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")],
                      "3f2a", share=len(sys.argv) > 2)
 print("held", flush=True)

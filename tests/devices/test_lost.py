@@ -7,14 +7,15 @@ import time
 
 import pytest
 
-from gpu_engine import devices, runs
-from gpu_engine.devices import lease
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices import records as devices
 from gpu_engine.devices.sampler import Sampler
-from gpu_engine.errors import SpecError, UserError
-from gpu_engine.launch import prepare
-from gpu_engine.spec import from_dict
-from gpu_panel.screens.dialogs import Confirm
-from gpu_panel.widgets.device_table import DeviceTable
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.schema import from_dict
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.launch.device_table import DeviceTable
 
 from ..conftest import wait_for
 from ..panel.panel_kit import screen_text, settled, shown, until

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_engine.devices import probe
+from gpu_engine.devices.probe import client as probe
 from gpu_panel.app import PanelApp
-from gpu_panel.widgets.device_table import DeviceTable
+from gpu_panel.launch.device_table import DeviceTable
 
 from ..panel.panel_kit import settled, shown, until
 

@@ -9,9 +9,11 @@ import time
 
 import pytest
 
-from gpu_engine import devices
-from gpu_engine.devices import Sample, sampler, words
-from gpu_engine.devices.free import judge
+from gpu_engine.devices import records as devices
+from gpu_engine.devices import sampler
+from gpu_engine.devices.availability import judge
+from gpu_engine.devices.backends import nvidia_words as words
+from gpu_engine.devices.records import Sample
 
 from ..conftest import wait_for
 

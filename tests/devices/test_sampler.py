@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import devices
+from gpu_engine.devices import records as devices
 from gpu_engine.devices import sampler
 from gpu_engine.devices.sampler import Sampler
 
@@ -201,7 +201,7 @@ def test_a_crash_in_the_drivers_library_is_survived(running):
 
 def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch):
     """In uninterruptible sleep a kill has no effect; each new one would only join it."""
-    from gpu_engine.devices import probe
+    from gpu_engine.devices.probe import client as probe
 
     machine, found = running("gpu 0 util 10")
     monkeypatch.setattr(probe.Probe, "ended", lambda _: False)
@@ -256,7 +256,7 @@ def alive(pid: int) -> bool:
 
 PROGRAM = """
 import os, sys, time
-from gpu_engine import devices
+from gpu_engine.devices import records as devices
 from gpu_engine.devices.sampler import Sampler
 inventory = devices.discover()
 if sys.argv[1] == "start":
@@ -298,7 +298,7 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
 
 
 def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypatch):
-    from gpu_engine.devices import probe
+    from gpu_engine.devices.probe import client as probe
 
     as_this_machine()
     devices.discover()
@@ -318,7 +318,7 @@ def test_the_probe_is_out_of_the_terminals_reach(running):
 
 
 def test_cpu_slots_are_sampled_alike():
-    from gpu_engine.devices import cpu
+    from gpu_engine.devices.backends import cpu
 
     inventory = cpu.discover()
     seen = threading.Event()

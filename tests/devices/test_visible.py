@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.devices import Device
+from gpu_engine.devices.records import Device
 from gpu_engine.devices.visible import hides_all, narrow, order_doubt
 
 GPUS = tuple(

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from gpu_engine import runs
-from gpu_engine.errors import UserError
-from gpu_engine.torchside import ask
+from gpu_engine.common.errors import UserError
+from gpu_engine.launch.torchside import ask
+from gpu_engine.runs import folder as runs
 
 from .test_headless import call, sets
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpu_engine import checkpoints, runs
+from gpu_engine.runs import checkpoints
+from gpu_engine.runs import folder as runs
 
 from .test_headless import call, losses, sets
 

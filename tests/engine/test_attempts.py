@@ -9,10 +9,12 @@ import sys
 
 import pytest
 
-from gpu_engine import attempts, launch, runs
-from gpu_engine.errors import SpecError, UserError
-from gpu_engine.events import EventWriter, encode
-from gpu_engine.spec import from_dict, to_toml
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.events.schema import EventWriter, encode
+from gpu_engine.launch import launcher as launch
+from gpu_engine.runs import attempts
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.schema import from_dict, to_toml
 
 from ..conftest import slots, wait_for
 

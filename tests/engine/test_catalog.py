@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import catalog
-from gpu_engine.errors import UserError
-from gpu_engine.preflight import probe
-from gpu_engine.spec import from_dict
+from gpu_engine.common.errors import UserError
+from gpu_engine.plan.preflight import probe
+from gpu_engine.spec import catalog
+from gpu_engine.spec.schema import from_dict
 
 from ..conftest import slots
 
@@ -118,7 +118,7 @@ def test_params_are_held_against_the_source(file):
 
 def test_source_and_import_describe_the_same(home):
     """The form is drawn from source; what importing the class says must not differ."""
-    from gpu_engine import torchside
+    from gpu_engine.launch import torchside
 
     for info in catalog.builtin():
         told = torchside.ask("describe", info.use)["fields"]
@@ -129,7 +129,7 @@ def test_source_and_import_describe_the_same(home):
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
-    from gpu_engine import torchside
+    from gpu_engine.launch import torchside
 
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")

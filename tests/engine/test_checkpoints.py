@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import checkpoints
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs import checkpoints
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.clean import LIMIT, clean, clean_bytes, clean_lines
+from gpu_engine.common.clean import LIMIT, clean, clean_bytes, clean_lines
 
 NASTY = ["\x1b", "\x9b", "\x9d", "\x90", "\x07", "\x1b\\", "\x9c", "\r", "\b", "\n", "\t", "\x00",
          "\x7f", "\u202e", "\u2066", "\u200b", "\u2028", "\ufeff", "\ud800", "[2J", "]52;c;", "]0;",

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpu_engine import runs
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 

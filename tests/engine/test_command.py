@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from gpu_engine import command
-from gpu_engine.wrappers import program
+from gpu_engine.plan import own_command as command
+from gpu_engine.plan.wrappers import program
 
 LAUNCHERS = """
 torchrun --nproc-per-node=2 train.py

@@ -7,10 +7,12 @@ import os
 
 import pytest
 
-from gpu_engine import files, hang, runs
-from gpu_engine.events import Tail
-from gpu_engine.follow import RankView
-from gpu_engine.state import State
+from gpu_engine.common import files
+from gpu_engine.events import hang
+from gpu_engine.events.schema import Tail
+from gpu_engine.events.view import RankView
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.state import State
 from gpu_engine.supervisor import oom
 from gpu_engine.supervisor.seen import Seen
 

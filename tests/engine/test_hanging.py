@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from gpu_engine import procs, runs
-from gpu_engine.events import Tail
+from gpu_engine.common import procs
+from gpu_engine.events.schema import Tail
+from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hanging
 from gpu_engine.supervisor.seen import Seen
 

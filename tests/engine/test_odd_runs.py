@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from gpu_engine import procs, runs
+from gpu_engine.common import procs
+from gpu_engine.runs import folder as runs
 
 from .. import odd_runs, powers
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpu_engine import presets
-from gpu_engine.errors import SpecError, UserError
-from gpu_engine.plan import check
-from gpu_engine.preflight import probe
-from gpu_engine.spec import from_dict
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.plan.build import check
+from gpu_engine.plan.preflight import probe
+from gpu_engine.spec import presets
+from gpu_engine.spec.schema import from_dict
 
 from ..conftest import gpus, slots
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine import procs, runs
-from gpu_engine.errors import UserError
-from gpu_engine.events import KINDS, EventWriter, Tail, encode, number
-from gpu_engine.follow import Follower, RankView, progress
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.schema import KINDS, EventWriter, Tail, encode, number
+from gpu_engine.events.view import Follower, RankView, progress
+from gpu_engine.runs import folder as runs
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine import spec as sp
-from gpu_engine.errors import SpecError
+from gpu_engine.common.errors import SpecError
+from gpu_engine.spec import schema as sp
 
 
 def refused(data: dict) -> dict[str, str]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs, runs
-from gpu_engine.launch import launch
-from gpu_engine.spec import from_dict
+from gpu_engine.common import procs
+from gpu_engine.launch.launcher import launch
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.schema import from_dict
 from gpu_engine.supervisor.cause import Failure, first_cause, in_words, traceback_in
 from gpu_engine.supervisor.children import descendants
 

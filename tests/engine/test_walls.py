@@ -22,15 +22,17 @@ def modules_after(code: str) -> set[str]:
 def imports(file: Path) -> set[str]:
     tree = ast.parse(file.read_text())
     found = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    return found | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    return found | {"gpu_engine" if n.level else n.module for n in ast.walk(tree)
+                    if isinstance(n, ast.ImportFrom) and (n.level or n.module)}
 
 
 @pytest.mark.parametrize("code", [
     "import gpu_engine", "import gpu_engine.cli", "import gpu_panel.app",
-    "import gpu_engine.launch, gpu_engine.plan, gpu_engine.runs, gpu_engine.follow",
+    "import gpu_engine.launch.launcher, gpu_engine.plan.build, gpu_engine.runs.folder",
+    "import gpu_engine.events.view",
     "import gpu_engine.supervisor.supervise",
     "import gpu_engine.cli as c\n[c.cli.get_command(None, v) for v in c.cli.list_commands(None)]",
-    "from gpu_engine.catalog import builtin\nbuiltin()",
+    "from gpu_engine.spec.catalog import builtin\nbuiltin()",
     "from gpu_engine import RunSpec, launch"])
 def test_neither_panel_nor_command_line_imports_torch(code):
     assert not modules_after(code) & {"torch", "numpy", "scipy", "sklearn"}
@@ -42,9 +44,10 @@ def test_the_engine_imports_no_screen(code):
     assert not modules_after(code) & {"textual", "rich", "gpu_panel"}
 
 
-@pytest.mark.parametrize("before", ["", "gpu_engine.launch", "import gpu_engine.cli.run",
-                                    "from gpu_engine.launch import prepare",
-                                    "from gpu_engine import launch"])
+@pytest.mark.parametrize("before", [
+    "", "gpu_engine.launch", "import gpu_engine.cli.run", "import gpu_engine.launch.launcher",
+    "from gpu_engine.launch import prepare", "from gpu_engine.launch.launcher import prepare",
+    "from gpu_engine import launch"])
 def test_launch_can_be_called_from_the_package_whatever_was_imported(before):
     """The second use, too: a module of that name takes the place of the function."""
     out = subprocess.run([sys.executable, "-c", f"""
@@ -54,7 +57,7 @@ from gpu_engine.spec import from_dict
 for _ in range(2):
     try:
         gpu_engine.launch(from_dict({{"task": {{"use": "nowhere:Nothing"}}}}))
-    except gpu_engine.errors.SpecError as err:
+    except gpu_engine.common.errors.SpecError as err:
         print(err)
 """], capture_output=True, text=True, timeout=150)
     assert out.stdout.count("nowhere") >= 2, out.stderr
@@ -66,9 +69,13 @@ def test_importing_the_package_costs_nothing():
         "gpu_engine", "__future__"}
 
 
-def test_only_worker_and_tasks_name_torch():
+TORCH = ("worker", "rank", "training", "observe", "tasks")
+"""The rooms that may import torch, and never at the import of somebody else."""
+
+
+def test_only_what_a_rank_executes_names_torch():
     outside = [f for root in (ENGINE, PANEL) for f in root.rglob("*.py")
-               if f.relative_to(root).parts[0] not in ("worker", "tasks")]
+               if f.relative_to(root).parts[0] not in TORCH]
     assert outside
     assert not [f for f in outside if any(m.partition(".")[0] == "torch" for m in imports(f))]
 
@@ -79,13 +86,13 @@ def test_the_engine_never_names_the_panel():
 
 
 def test_a_rank_needs_torch_and_the_standard_library_only():
-    """What worker/ and tasks/ import, at any depth, is torch, the standard library, or those of
-    our modules that hold to the same. The plain command line form may need the whole package."""
-    allowed = {"torch", "gpu_engine", *sys.stdlib_module_names}
-    for folder in ("worker", "tasks"):
+    """What those rooms import, at any depth, is torch, the standard library, or those of our
+    modules that hold to the same. The plain command line form may need the whole package."""
+    allowed = {"torch", "gpu_engine", "sitecustomize", *sys.stdlib_module_names}
+    for folder in TORCH:
         for file in (ENGINE / folder).rglob("*.py"):
             foreign = {m.partition(".")[0] for m in imports(file)} - allowed
             assert not foreign, (file, foreign)
-    for name in ("events.py", "procs.py", "files.py", "__init__.py"):
+    for name in ("events/schema.py", "common/procs.py", "common/files.py", "__init__.py"):
         foreign = {m.partition(".")[0] for m in imports(ENGINE / name)} - allowed - {"torch"}
         assert not foreign, (name, foreign)

@@ -7,15 +7,15 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpu_engine import runs
-from gpu_engine.launch import start
+from gpu_engine.launch.launcher import start
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .disks import du, fill, mounted
 from .kit import Box, case, checkpoints, events, logs, steps, verified
 
 SMALL = "72m"
-"""A disk on which a run may just begin: see `gpu_engine.room.LEAST`."""
+"""A disk on which a run may just begin: see `gpu_engine.runs.disk_room.LEAST`."""
 
 
 def chatty(box: Box) -> str:

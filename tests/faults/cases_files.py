@@ -10,8 +10,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from gpu_engine import runs
-from gpu_engine.follow import Follower
+from gpu_engine.events.view import Follower
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .kit import Box, case, checkpoints, events, logs, members, steps, verified

@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from gpu_engine import runs
-from gpu_engine.devices import lease
-from gpu_engine.launch import start
+from gpu_engine.devices import leases as lease
+from gpu_engine.launch.launcher import start
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from ..devices.conftest import _builder

@@ -7,8 +7,9 @@ import random
 import signal
 import time
 
-from gpu_engine import procs, runs
-from gpu_engine.errors import UserError
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .kit import SOON, Box, case, events, guard_of, logs, members, steps
@@ -248,7 +249,7 @@ def a_task_calls_os_exit(box: Box) -> None:
         "    def model(self):\n        os._exit(self.code)\n")
     for code, says in ((0, "exited with 0 before training ended"), (7, "exited with 7")):
         prepared = box.prepared_toy(use=f"{task}:Leaver", params={"code": code})
-        from gpu_engine.launch import start
+        from gpu_engine.launch.launcher import start
 
         run = start(prepared)
         state = box.ended(run)

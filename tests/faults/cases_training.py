@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.launch import start
+from gpu_engine.launch.launcher import start
 
 from ..conftest import wait_for
 from .kit import Box, case, checkpoints, events, logs, steps, verified

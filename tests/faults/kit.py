@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from gpu_engine import procs, runs
-from gpu_engine.devices import Inventory, lease
-from gpu_engine.events import Tail
-from gpu_engine.launch import prepare, start
-from gpu_engine.spec import from_dict
+from gpu_engine.common import procs
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices.records import Inventory
+from gpu_engine.events.schema import Tail
+from gpu_engine.launch.launcher import prepare, start
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.schema import from_dict
 
 from ..conftest import PATIENCE, slots, wait_for
 
@@ -287,7 +289,7 @@ def steps(run: runs.Run, rank: int = 0) -> int:
 
 
 def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:
-    from gpu_engine import stacks
+    from gpu_engine.runs import stacks
 
     return stacks.last_event(run.events(rank), "start")
 

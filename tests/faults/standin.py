@@ -14,8 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "engine"))
 
-from gpu_engine import procs  # noqa: E402
-from gpu_engine.events import EventWriter, encode  # noqa: E402
+from gpu_engine.common import procs  # noqa: E402
+from gpu_engine.events.schema import EventWriter, encode  # noqa: E402
 
 run = Path(os.environ["GPU_PANEL_RUN"])
 rank = int(os.environ.get("RANK", 0))

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import runs
-from gpu_engine.devices import discover, sampler
-from gpu_engine.events import Tail
+from gpu_engine.devices import sampler
+from gpu_engine.devices.records import discover
+from gpu_engine.events.schema import Tail
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 
@@ -55,8 +56,8 @@ def losses(run: runs.Run, rank: int = 0) -> list[float]:
 def test_a_checkpoints_copy_takes_no_gpu_memory_and_is_of_its_moment():
     import torch
 
-    from gpu_engine.worker import checkpoint_state
-    from gpu_engine.worker.checkpoint_copy import Copier
+    from gpu_engine.training import checkpoint_state
+    from gpu_engine.training.checkpoint_copy import Copier
 
     gpu = torch.device("cuda:0")
     made = torch.arange(1 << 26, dtype=torch.float32).reshape(1 << 13, -1)

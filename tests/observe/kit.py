@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine import runs
-from gpu_engine.events import Tail
+from gpu_engine.events.schema import Tail
+from gpu_engine.runs import folder as runs
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PYTHON = sys.executable

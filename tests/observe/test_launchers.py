@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs, runs
+from gpu_engine.common import procs
+from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe

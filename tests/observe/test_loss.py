@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_engine.worker import observe_loss
+from gpu_engine.observe import loss as observe_loss
 
 from .kit import observe
 

@@ -10,10 +10,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from gpu_engine import runs
 from gpu_engine.cli import cli
-from gpu_engine.follow import Follower
-from gpu_engine.plan_processes import HOOK
+from gpu_engine.events.view import Follower
+from gpu_engine.plan.processes import HOOK
+from gpu_engine.runs import folder as runs
 
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
 
@@ -170,7 +170,7 @@ def test_faults_in_every_part_of_ours_are_noted_and_then_we_keep_out(tmp_path):
     run, _ = faulty(tmp_path, code="""
 import torch
 if "_gpu_panel" in sys.modules:
-    here = sys.modules["_gpu_panel.worker.observe_loss"]
+    here = sys.modules["_gpu_panel.observe.loss"]
     def bad(*args):
         raise RuntimeError("a fault of ours")
     here.Losses.add = here.Losses.take = bad
@@ -182,7 +182,7 @@ if "_gpu_panel" in sys.modules:
 
 
 def test_a_package_of_ours_that_is_broken_is_noted(tmp_path):
-    _, errors = faulty(tmp_path, code="sys.modules['_gpu_panel.worker'] = None")
+    _, errors = faulty(tmp_path, code="sys.modules['_gpu_panel.observe'] = None")
     assert "after torch: ModuleNotFoundError" in errors
 
 
@@ -193,12 +193,12 @@ sys.path.append({scripts!r})
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 if {observed}:
-    folder = os.path.dirname({hook!r})
+    folder = os.path.dirname(os.path.dirname({hook!r}))
     spec = spec_from_file_location("_gpu_panel", folder + "/__init__.py",
                                    submodule_search_locations=[folder])
     sys.modules["_gpu_panel"] = module_from_spec(spec)
     spec.loader.exec_module(sys.modules["_gpu_panel"])
-    import_module("_gpu_panel.worker.observe").install(direct=True)
+    import_module("_gpu_panel.observe.install").install(direct=True)
 kept = torch.autograd.backward, vars(torch.amp.grad_scaler.GradScaler)["step"]
 print([hasattr(f, "__wrapped__") for f in kept], len(sys.modules["torch.optim.optimizer"]
       ._global_optimizer_pre_hooks), file=sys.stderr)
@@ -258,7 +258,7 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
     """Old syntax, so that a helper script of another Python is not told of an error in ours."""
     import ast
 
-    from gpu_engine.plan_processes import HOOK
+    from gpu_engine.plan.processes import HOOK
 
     with open(f"{HOOK}/sitecustomize.py") as file:  # noqa: PTH123
         text = file.read()
@@ -292,7 +292,7 @@ def until(so, seconds=120):
         time.sleep(0.01)
     assert so()
 step()
-rec = sys.modules["_gpu_panel.worker.observe"].observer.rec
+rec = sys.modules["_gpu_panel.observe.install"].observer.rec
 fd = rec._out._out._fd
 until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
 keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs

@@ -6,8 +6,9 @@ import json
 
 from click.testing import CliRunner
 
-from gpu_engine import follow, units
 from gpu_engine.cli import cli
+from gpu_engine.common import units
+from gpu_engine.events import view as follow
 
 from .kit import observe
 

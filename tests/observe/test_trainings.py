@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.worker.observe_trainings import Taken, Trainings
+from gpu_engine.observe.trainings import Taken, Trainings
 
 
 def told(order, *, fresh=None, seconds=0.0):

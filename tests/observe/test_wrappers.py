@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs, runs
-from gpu_engine.events import Tail
-from gpu_engine.plan_processes import HOOK
+from gpu_engine.common import procs
+from gpu_engine.events.schema import Tail
+from gpu_engine.plan.processes import HOOK
+from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import scripts
 from gpu_engine.supervisor.children import Child, descendants
 from gpu_engine.supervisor.seen import Seen

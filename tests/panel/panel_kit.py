@@ -14,9 +14,9 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
+from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 from gpu_panel.app import PanelApp
-from gpu_panel.screens.launch import LaunchScreen
+from gpu_panel.launch.screen import LaunchScreen
 
 from ..conftest import PATIENCE
 
@@ -88,7 +88,7 @@ def _told(app: Any) -> str:
 
 
 def keys_done(app: PanelApp) -> bool:
-    """Whether every key that was typed has been all the way: see `gpu_panel.key_order`."""
+    """Whether every key that was typed has been all the way: see `gpu_panel.common.key_order`."""
     return app._keys._under_way is None and not app._keys._waiting
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from textual.app import App
 
-from gpu_engine.events import EventWriter, encode
-from gpu_engine.runs import Run, State
-from gpu_panel.screens.run import RunScreen
+from gpu_engine.events.schema import EventWriter, encode
+from gpu_engine.runs.folder import Run, State
+from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
 
 from ..conftest import PATIENCE

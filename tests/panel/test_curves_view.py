@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import ComposeResult
 
+from gpu_panel.charts import axes
+from gpu_panel.charts.braille import DASHES, Canvas, band, stroke
+from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.series import Series
 from gpu_panel.themed import ThemedApp
-from gpu_panel.widgets import axes
-from gpu_panel.widgets.braille import DASHES, Canvas, band, stroke
-from gpu_panel.widgets.curves import CurveView, Line
-from gpu_panel.widgets.series import Series
 
 
 def series(values: list[float], first: int = 0) -> Series:

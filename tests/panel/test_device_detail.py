@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.devices import Device, DeviceProcess, Sample, Snapshot
-from gpu_engine.devices.free import Freedom, judge_all
-from gpu_engine.devices.lease import Holder
-from gpu_panel.history import KEPT, History, curve
-from gpu_panel.widgets.detail_lines import ORDERS, View, build
-from gpu_panel.widgets.device_detail import DeviceDetail
-from gpu_panel.widgets.device_table import DeviceTable
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_engine.devices.availability import Freedom, judge_all
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
+from gpu_panel.launch.detail_lines import ORDERS, View, build
+from gpu_panel.launch.device_detail import DeviceDetail
+from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.history import KEPT, History, curve
+from gpu_panel.launch.runs_table import RunsTable
 
 from ..conftest import gpus, slots
 from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, shown, until
@@ -169,9 +169,9 @@ def test_between_two_looks_only_the_last_cell_moves():
 @pytest.fixture
 def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
-    monkeypatch.setattr("gpu_panel.widgets.host_bar.time.strftime", lambda _: "14:02")
-    monkeypatch.setattr("gpu_panel.screens.launch.LaunchScreen.refresh_runs", lambda self: None)
-    monkeypatch.setattr("gpu_panel.screens.launch_detail.time.time", lambda: NOW)
+    monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
+    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
+    monkeypatch.setattr("gpu_panel.launch.detail.time.time", lambda: NOW)
 
 
 def machine():

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine import procs
-from gpu_engine.devices import DeviceProcess, Sample
-from gpu_engine.runs import Run
-from gpu_panel.ending import NotOurs, Target, examine, gone, send
-from gpu_panel.runs_feed import RunLine
-from gpu_panel.screens import launch_ending
-from gpu_panel.screens.dialogs import Confirm, Message
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_engine.common import procs
+from gpu_engine.devices.records import DeviceProcess, Sample
+from gpu_engine.runs.folder import Run
+from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.launch import ending as launch_ending
+from gpu_panel.launch.end_process import NotOurs, Target, examine, gone, send
+from gpu_panel.launch.runs_feed import RunLine
+from gpu_panel.launch.runs_table import RunsTable
 
 from ..conftest import gpus
 from .panel_kit import StillSampler, panel, screen_text, until
@@ -179,7 +179,7 @@ async def test_a_rank_of_ours_suggests_to_stop_the_run(child, monkeypatch, tmp_p
     stopped = []
     run = Run(tmp_path / "3f2a")
     monkeypatch.setattr(Run, "stop", lambda self: stopped.append(self.id))
-    monkeypatch.setattr("gpu_panel.screens.launch.LaunchScreen.refresh_runs", lambda self: None)
+    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
     line = RunLine(run, "gpt", "ddp", 2, "running", True, time.time(),
                    pids=((process.pid, 1),))
     one, sampler = machine(shown_as(process.pid))

@@ -8,8 +8,8 @@ import pytest
 from textual.color import Color
 from textual.widgets import Button, Static
 
-from gpu_engine import runs
-from gpu_engine.devices import HostSample
+from gpu_engine.devices.records import HostSample
+from gpu_engine.runs import folder as runs
 
 from ..conftest import slots
 from .colours import painted
@@ -35,7 +35,7 @@ async def test_a_disk_that_fills_up_stands_out(free: int, said: str, colour: str
 
 async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
     async with panel(slots(1)) as (pilot, screen):
-        monkeypatch.setattr("gpu_engine.room.LEAST", 1 << 62)
+        monkeypatch.setattr("gpu_engine.runs.disk_room.LEAST", 1 << 62)
         await pilot.press("ctrl+l")
         await until(pilot, lambda: screen.query_one("#verdict").display)
         assert screen.query_one("#launch", Button).disabled

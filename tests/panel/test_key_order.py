@@ -6,10 +6,10 @@ import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-from gpu_engine import runs
-from gpu_panel.screens.dialogs import Confirm
-from gpu_panel.screens.help import HelpScreen
-from gpu_panel.widgets.device_table import DeviceTable
+from gpu_engine.runs import folder as runs
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.help import HelpScreen
+from gpu_panel.launch.device_table import DeviceTable
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, settled, until
@@ -36,8 +36,8 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field():
 
 async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
     launched = []
-    monkeypatch.setattr("gpu_engine.launch.start", lambda prepared: launched.append(prepared)
-                        or runs.create("x", "", {})[0])
+    monkeypatch.setattr("gpu_engine.launch.launcher.start", lambda prepared: launched.append(
+        prepared) or runs.create("x", "", {})[0])
     async with panel(slots(2)) as (pilot, screen):
         screen.query_one("#f-batch-size", Input).focus()
         await pilot.pause()

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from gpu_engine.devices import Device, DeviceProcess, Inventory, Sample, Snapshot
-from gpu_engine.devices.free import judge_all
-from gpu_panel.history import History
-from gpu_panel.widgets.device_lines import Look, bar, build
+from gpu_engine.devices.availability import judge_all
+from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_panel.launch.device_lines import Look, bar, build
+from gpu_panel.launch.history import History
 
 from ..conftest import gpus, slots
 

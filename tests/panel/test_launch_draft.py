@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_engine import presets
-from gpu_engine.catalog import TaskField
-from gpu_engine.devices import Sample, Snapshot
-from gpu_engine.devices.lease import Holder
-from gpu_engine.errors import SpecError
-from gpu_engine.param_types import Kind
-from gpu_panel.draft import Draft, freest
+from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.spec import presets
+from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.param_types import Kind
+from gpu_panel.launch.draft import Draft, freest
 
 from ..conftest import gpus, slots
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input, OptionList
 
-from gpu_engine import presets
-from gpu_panel.screens.dialogs import AskName, Confirm, Message
-from gpu_panel.screens.presets import PresetsScreen
+from gpu_engine.spec import presets
+from gpu_panel.common.dialogs import AskName, Confirm, Message
+from gpu_panel.launch.preset_list import PresetsScreen
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, settled, type_into, until

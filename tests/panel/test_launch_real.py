@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input
 
-from gpu_engine import runs
-from gpu_engine.devices import cpu
-from gpu_panel.screens.dialogs import Confirm
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_engine.devices.backends import cpu
+from gpu_engine.runs import folder as runs
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.launch.runs_table import RunsTable
 
 from ..conftest import slots
 from .panel_kit import panel, shown, type_into, until

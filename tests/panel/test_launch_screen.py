@@ -7,16 +7,16 @@ import socket
 import pytest
 from textual.widgets import Button, Input, Select, Static
 
-from gpu_engine import presets
-from gpu_engine.devices import Sample
-from gpu_panel.draft import Draft
-from gpu_panel.review import review
-from gpu_panel.screens.dialogs import Message
-from gpu_panel.widgets.choice import Choice
-from gpu_panel.widgets.command_preview import CommandPreview
-from gpu_panel.widgets.device_table import DeviceTable
-from gpu_panel.widgets.form_fields import FIELDS, OWN_CLASS, OWN_COMMAND
-from gpu_panel.widgets.launch_form import LaunchForm
+from gpu_engine.devices.records import Sample
+from gpu_engine.spec import presets
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.dialogs import Message
+from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form import LaunchForm
+from gpu_panel.launch.form_fields import FIELDS, OWN_CLASS, OWN_COMMAND
+from gpu_panel.launch.plan_pane import CommandPreview
+from gpu_panel.launch.review import review
 
 from ..conftest import gpus, slots
 from .panel_kit import (

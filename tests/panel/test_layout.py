@@ -6,7 +6,7 @@ import pytest
 from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Select
 
-from gpu_panel.widgets.choice import Choice
+from gpu_panel.common.choice import Choice
 
 from .panel_kit import panel, screen_text, settled, until
 from .test_panel_goldens import shared_machine, with_freedom

@@ -10,10 +10,10 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Input, Select
 
-from gpu_engine.runs import Cause
+from gpu_engine.runs.folder import Cause
 from gpu_panel import theme
-from gpu_panel.screens.dialogs import Confirm
-from gpu_panel.widgets.log_view import LogView
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.run.log_view import LogView
 
 from .colours import contrast, painted, too_faint
 from .panel_kit import panel, screen_text, settled, until

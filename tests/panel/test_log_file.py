@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.clean import clean_bytes
-from gpu_panel.widgets import log_file
-from gpu_panel.widgets.log_file import LogFile, TextLines
+from gpu_engine.common.clean import clean_bytes
+from gpu_panel.run import log_file
+from gpu_panel.run.log_file import LogFile, TextLines
 
 
 def whole(log: LogFile) -> list[str]:

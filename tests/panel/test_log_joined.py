@@ -10,9 +10,9 @@ from pathlib import Path
 from textual.app import ComposeResult
 
 from gpu_engine.supervisor import logs
+from gpu_panel.run.log_joined import JoinedLog
+from gpu_panel.run.log_view import LogView
 from gpu_panel.themed import ThemedApp
-from gpu_panel.widgets.log_joined import JoinedLog
-from gpu_panel.widgets.log_view import LogView
 
 from .run_kit import terminal
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from textual.app import ComposeResult
 
+from gpu_panel.run.log_file import LogFile, TextLines
+from gpu_panel.run.log_view import LogView
 from gpu_panel.themed import ThemedApp
-from gpu_panel.widgets.log_file import LogFile, TextLines
-from gpu_panel.widgets.log_view import LogView
 
 from .run_kit import terminal
 

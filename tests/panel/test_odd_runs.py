@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_panel.screens.run import RunScreen
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers
 from ..conftest import slots

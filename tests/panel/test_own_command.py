@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 from textual.widgets import Button, Input, Static
 
-from gpu_engine import presets, runs
-from gpu_engine.command import PLACEHOLDERS
+from gpu_engine.plan.own_command import PLACEHOLDERS
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec import presets
 from gpu_panel.__main__ import main
-from gpu_panel.draft import Draft
-from gpu_panel.screens.dialogs import Message
+from gpu_panel.common.dialogs import Message
+from gpu_panel.launch.draft import Draft
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, problems_below, screen_text, settled, type_into, until

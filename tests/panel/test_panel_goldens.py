@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from gpu_engine.devices import DeviceProcess, Sample
-from gpu_engine.runs import Run
-from gpu_panel.runs_feed import RunLine
-from gpu_panel.widgets.host_bar import HostBar
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_engine.devices.records import DeviceProcess, Sample
+from gpu_engine.runs.folder import Run
+from gpu_panel.launch.host_bar import HostBar
+from gpu_panel.launch.runs_feed import RunLine
+from gpu_panel.launch.runs_table import RunsTable
 
 from ..conftest import gpus, slots
 from .colours import as_painted
@@ -24,8 +24,8 @@ SIZES = [(80, 24), (160, 48)]
 def steady(monkeypatch):
     """No figure that moves: host name, clock, what ours is on disk."""
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
-    monkeypatch.setattr("gpu_panel.widgets.host_bar.time.strftime", lambda _: "14:02")
-    monkeypatch.setattr("gpu_panel.screens.launch.LaunchScreen.refresh_runs", lambda self: None)
+    monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
+    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
 
 
 def shared_machine():
@@ -51,7 +51,7 @@ async def golden(name, pilot, screen):
 
 async def with_freedom(pilot, screen):
     """What the look at the runs would have told about the devices."""
-    from gpu_engine.devices.free import judge_all
+    from gpu_engine.devices.availability import judge_all
 
     await until(pilot, lambda: not screen._reading)
     screen._reading = True  # what is on disk stays out of it

@@ -18,11 +18,11 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from gpu_engine.errors import Problem, SpecError
+from gpu_engine.common.errors import Problem, SpecError
 from gpu_panel import keys
 from gpu_panel.__main__ import main
-from gpu_panel.screens.dialogs import Message
-from gpu_panel.screens.help import HelpScreen
+from gpu_panel.common.dialogs import Message
+from gpu_panel.common.help import HelpScreen
 
 from ..conftest import PATIENCE, gpus, slots
 from .panel_kit import StillSampler, panel, screen_text, until

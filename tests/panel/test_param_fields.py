@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input
 
-from gpu_panel.widgets.choice import Choice
-from gpu_panel.widgets.task_params import TaskParams
+from gpu_panel.common.choice import Choice
+from gpu_panel.launch.task_params import TaskParams
 
 from ..conftest import slots
 from ..engine.test_param_types import OTHER, SOURCE

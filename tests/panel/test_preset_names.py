@@ -10,10 +10,10 @@ import sys
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from gpu_engine import presets
-from gpu_engine.errors import UserError
-from gpu_panel.screens.dialogs import AskName, Confirm
-from gpu_panel.screens.presets import PresetsScreen
+from gpu_engine.common.errors import UserError
+from gpu_engine.spec import presets
+from gpu_panel.common.dialogs import AskName, Confirm
+from gpu_panel.launch.preset_list import PresetsScreen
 
 from ..conftest import slots
 from .panel_kit import panel, settled, until

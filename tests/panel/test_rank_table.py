@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from gpu_engine.follow import RankView
+from gpu_engine.events.view import RankView
+from gpu_panel.run import rank_words
+from gpu_panel.run.rank_table import COLUMNS, RankTable, layout, where_of
 from gpu_panel.themed import ThemedApp
-from gpu_panel.widgets import rank_words
-from gpu_panel.widgets.rank_table import COLUMNS, RankTable, layout, where_of
 
 from .run_kit import GIB, T0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_engine.runs import AttemptRecord
-from gpu_panel.screens.about_run import AboutRun
+from gpu_engine.runs.folder import AttemptRecord
+from gpu_panel.run.about import AboutRun
 
 from .run_kit import (
     SMALL,

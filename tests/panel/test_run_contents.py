@@ -6,8 +6,8 @@ import math
 import unicodedata
 from pathlib import Path
 
-from gpu_engine.runs import Cause
-from gpu_panel.widgets.curves import CurveView
+from gpu_engine.runs.folder import Cause
+from gpu_panel.charts.curves import CurveView
 
 from .run_kit import (
     SMALL,
@@ -125,7 +125,7 @@ async def test_names_and_errors_can_do_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
-    from gpu_engine.runs import Run
+    from gpu_engine.runs.folder import Run
 
     (tmp_path / "9999").mkdir()
     app = Mini(Run(tmp_path / "9999"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.runs import Cause
-from gpu_panel.screens.dialogs import Confirm
-from gpu_panel.screens.run import RunScreen
+from gpu_engine.runs.folder import Cause
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.run.screen import RunScreen
 
 from .run_kit import (
     SMALL,
@@ -106,7 +106,7 @@ async def test_stop_asks_and_then_offers_to_end_now(
         if now:
             loop.call_soon_threadsafe(called.set)
 
-    monkeypatch.setattr("gpu_engine.runs.Run.stop", stop)
+    monkeypatch.setattr("gpu_engine.runs.folder.Run.stop", stop)
     run = trained(tmp_path)
     app = Mini(run.run)
     async with app.run_test(size=SMALL) as pilot:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.runs import Cause
+from gpu_engine.runs.folder import Cause
 
 from .colours import as_painted
 from .panel_kit import compare

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Static
 
-from gpu_engine import launch
-from gpu_engine.errors import UserError
-from gpu_engine.runs import AttemptRecord
-from gpu_engine.spec import from_dict
-from gpu_panel.screens.about_run import AboutRun
-from gpu_panel.screens.dialogs import Message
-from gpu_panel.screens.resume import Resume
-from gpu_panel.screens.run import RunScreen
+from gpu_engine.common.errors import UserError
+from gpu_engine.launch import launcher as launch
+from gpu_engine.runs.folder import AttemptRecord
+from gpu_engine.spec.schema import from_dict
+from gpu_panel.common.dialogs import Message
+from gpu_panel.run.about import AboutRun
+from gpu_panel.run.resume_dialog import Resume
+from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
 from .run_kit import (

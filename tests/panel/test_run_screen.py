@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_panel.screens.run import RunScreen
-from gpu_panel.widgets.curves import CurveView
-from gpu_panel.widgets.log_view import LogView
-from gpu_panel.widgets.rank_table import RankTable
+from gpu_panel.charts.curves import CurveView
+from gpu_panel.run.log_view import LogView
+from gpu_panel.run.rank_table import RankTable
+from gpu_panel.run.screen import RunScreen
 
 from .run_kit import (
     SMALL,

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.events import encode
-from gpu_engine.runs import Run
-from gpu_panel.store import RunStore
-from gpu_panel.widgets import run_words
+from gpu_engine.events.schema import encode
+from gpu_engine.runs.folder import Run
+from gpu_panel.run import words as run_words
+from gpu_panel.run.store import RunStore
 
 from .run_kit import T0, Written
 
@@ -55,8 +55,9 @@ events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled
 @given(st.lists(events, max_size=12))
 @settings(max_examples=150, deadline=None)
 def test_no_event_breaks_the_screen(told: list[dict[str, object]]) -> None:
-    from gpu_panel.widgets import rank_words, run_curves
-    from gpu_panel.widgets.rank_table import RankTable
+    from gpu_panel.run import curves as run_curves
+    from gpu_panel.run import rank_words
+    from gpu_panel.run.rank_table import RankTable
 
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()

@@ -8,12 +8,13 @@ import time
 import pytest
 from textual.widgets import Footer, Input
 
-from gpu_engine import launch, runs
-from gpu_panel import runs_feed
-from gpu_panel.screens.dialogs import AskCount, Confirm
-from gpu_panel.screens.resume import Resume
-from gpu_panel.screens.run import RunScreen
-from gpu_panel.widgets.runs_table import RunsTable
+from gpu_engine.launch import launcher as launch
+from gpu_engine.runs import folder as runs
+from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.launch import runs_feed
+from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.run.resume_dialog import Resume
+from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
 from .panel_kit import panel, screen_text, shown, until

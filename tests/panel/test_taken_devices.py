@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine import runs
-from gpu_engine.devices import DeviceProcess, HostSample, Sample, Snapshot, lease
-from gpu_engine.runs import Run
-from gpu_panel.draft import Draft
-from gpu_panel.screens.dialogs import AskCount, Confirm
-from gpu_panel.widgets.device_lines import Look, build
-from gpu_panel.widgets.device_table import DeviceTable
-from gpu_panel.widgets.host_bar import HostBar
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.folder import Run
+from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.launch.device_lines import Look, build
+from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.host_bar import HostBar
 
 from ..conftest import gpus
 from .panel_kit import StillSampler, panel, screen_text, settled, shown, until
@@ -31,8 +32,8 @@ def started(monkeypatch, tmp_path):
         plans.append(prepared)
         return Run(tmp_path / "none")
 
-    monkeypatch.setattr("gpu_engine.launch.start", start)
-    monkeypatch.setattr("gpu_panel.screens.launch.LaunchScreen.open_run", lambda self, run: None)
+    monkeypatch.setattr("gpu_engine.launch.launcher.start", start)
+    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.open_run", lambda self, run: None)
     return plans
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Static
 
-from gpu_engine import command as cmd
-from gpu_engine.launch import prepare
-from gpu_engine.spec import from_dict, known_keys
-from gpu_panel.widgets.run_words import shape
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.plan import own_command as cmd
+from gpu_engine.spec.schema import from_dict, known_keys
+from gpu_panel.run.words import shape
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, screen_text, settled, type_into

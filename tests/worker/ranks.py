@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_engine import events
+import gpu_engine
+from gpu_engine.events import schema as events
 
-WORKER = Path(events.__file__).parent / "worker" / "__main__.py"
+WORKER = Path(gpu_engine.__file__).parent / "worker" / "__main__.py"
 
 
 def free_port() -> int:

@@ -291,8 +291,8 @@ def collate(examples):
 
 
 def read(make, rank: int, world: int, workers: int) -> dict:
-    from gpu_engine.worker.division import Watch
-    from gpu_engine.worker.stream import StreamData
+    from gpu_engine.training.division import Watch
+    from gpu_engine.training.stream import StreamData
 
     def start_agree(value: int):
         cell = torch.tensor([value])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import again
-from gpu_engine.worker.identity import Identity, each_of, identify
+from gpu_engine.rank.identity import Identity, each_of, identify
+from gpu_engine.worker import run_again as again
 
 from . import ranks
 from .conftest import TOY, recorded

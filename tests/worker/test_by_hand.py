@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.worker import checkpoint
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .by_hand_task import Twice, TwoHeads, examples, weights

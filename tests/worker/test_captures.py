@@ -23,7 +23,7 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
 RANK = """
 import ctypes, sys, threading, time
 from pathlib import Path
-from gpu_engine.worker import captures, recorder
+from gpu_engine.rank import captures, recorder
 import torch
 begun = []
 torch.cuda.is_initialized = lambda: bool(begun)

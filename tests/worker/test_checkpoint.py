@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine import checkpoints
-from gpu_engine.errors import UserError
-from gpu_engine.worker import checkpoint
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs import checkpoints
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .conftest import recorded

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker import checkpoint, checkpoint_state, resuming
+from gpu_engine.common.errors import UserError
+from gpu_engine.training import checkpoint, checkpoint_state, resuming
 
 
 class Sub(torch.Tensor):

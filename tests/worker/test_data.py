@@ -19,8 +19,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker.data import Deal, MapData, Reader, StepSampler, mix, permutation
+from gpu_engine.common.errors import UserError
+from gpu_engine.training.data import Deal, MapData, Reader, StepSampler, mix, permutation
 
 from . import ranks
 from .conftest import recorded

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.worker import checkpoint
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .conftest import recorded
@@ -65,8 +65,8 @@ def test_gradients_are_the_average_of_the_ranks_own(make, tmp_path: Path) -> Non
     run = ranks.write_plan(tmp_path / "sgd", f"{task}:Sgd", world=3, size=24,
                            params={"record": str(tmp_path)}, train={"steps": 1, "lr": 1.0})
     ranks.train(run)
-    from gpu_engine.worker.params import build, load
-    from gpu_engine.worker.rng import seed_model
+    from gpu_engine.training.params import build, load
+    from gpu_engine.training.rng import seed_model
 
     toy = build(load(f"{task}:Sgd"), {})
     seed_model(0)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
-from gpu_engine.worker.parallel import spread
-from gpu_engine.worker.precision import Precision
+from gpu_engine.training.parallel import spread
+from gpu_engine.training.precision import Precision
 
 
 class Spreads(Task):

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from gpu_engine.worker.params import TaskError, build, describe, load
-from gpu_engine.worker.task import Task
+from gpu_engine.training.params import TaskError, build, describe, load
+from gpu_engine.training.task import Task
 
 
 @dataclass

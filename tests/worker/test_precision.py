@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.worker.precision import Autocast, Precision
+from gpu_engine.training.precision import Autocast, Precision
 
 from . import ranks
 

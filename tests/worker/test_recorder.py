@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine import events
-from gpu_engine.worker import recorder as recording
-from gpu_engine.worker.recorder import Recorder
+from gpu_engine.events import schema as events
+from gpu_engine.rank import recorder as recording
+from gpu_engine.rank.recorder import Recorder
 
 from ..conftest import wait_for
 

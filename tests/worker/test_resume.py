@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.worker import checkpoint
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .conftest import recorded

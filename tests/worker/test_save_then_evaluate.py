@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_engine import checkpoints
-from gpu_engine.worker import checkpoint
+from gpu_engine.runs import checkpoints
+from gpu_engine.training import checkpoint
 
 from . import judged, ranks
 

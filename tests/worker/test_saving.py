@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.follow import RankView
-from gpu_engine.worker import checkpoint, checkpoint_copy
-from gpu_engine.worker.checkpoint_copy import CannotCopy, Copier
-from gpu_engine.worker.checkpoint_writer import Writer, gate
+from gpu_engine.events.view import RankView
+from gpu_engine.training import checkpoint, checkpoint_copy
+from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
+from gpu_engine.training.checkpoint_writer import Writer, gate
 
 from . import ranks
 from .conftest import recorded
@@ -234,7 +234,7 @@ def test_free_memory_is_this_machines() -> None:
 
 
 def test_what_a_step_takes_is_the_peak_above_now() -> None:
-    code = ("from gpu_engine.worker.checkpoint_copy import above_now\n"
+    code = ("from gpu_engine.training.checkpoint_copy import above_now\n"
             "before = above_now()\nbytearray(100_000_000)\nprint(above_now() - before)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 60_000_000 < int(done.stdout) < 101_000_000

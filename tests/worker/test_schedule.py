@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
-from gpu_engine.worker import checkpoint
-from gpu_engine.worker.schedule import Schedule
+from gpu_engine.training import checkpoint
+from gpu_engine.training.schedule import Schedule
 
 from . import ranks, schedules
 from .schedules import SCHEDULES, optimizer_of, settings

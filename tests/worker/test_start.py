@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker.failures import Failures, blame
-from gpu_engine.worker.identity import Identity, first_host, identify
-from gpu_engine.worker.interfaces import interface_to
-from gpu_engine.worker.joining import missing
-from gpu_engine.worker.meeting import PeerLost
-from gpu_engine.worker.process_group import pack_first, unpack_first
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.failures import Failures, blame
+from gpu_engine.rank.identity import Identity, first_host, identify
+from gpu_engine.rank.interfaces import interface_to
+from gpu_engine.rank.joining import missing
+from gpu_engine.rank.meeting import PeerLost
+from gpu_engine.rank.process_group import pack_first, unpack_first
 
 from . import ranks
 from .conftest import TOY

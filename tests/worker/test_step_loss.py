@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
-from gpu_engine.errors import UserError
-from gpu_engine.worker.identity import Identity
-from gpu_engine.worker.precision import Precision
-from gpu_engine.worker.process_group import Group
-from gpu_engine.worker.step_loss import StepLoss
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.identity import Identity
+from gpu_engine.rank.process_group import Group
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.step_loss import StepLoss
 
 ALONE = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine import procs
-from gpu_engine.worker import checkpoint
+from gpu_engine.common import procs
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .conftest import recorded

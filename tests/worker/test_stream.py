@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker.division import Heard, Watch, doubts, fingerprint, known, miscounted, shard
-from gpu_engine.worker.stream import StreamData
+from gpu_engine.common.errors import UserError
+from gpu_engine.training.division import Heard, Watch, doubts, fingerprint, known, miscounted, shard
+from gpu_engine.training.stream import StreamData
 
 from . import ranks, streams
 from .conftest import recorded

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
 from gpu_engine.tasks.bytes_gpt import BytesGPT, read_text
 from gpu_engine.tasks.digits import read_digits
 from gpu_engine.tasks.mnist import read_idx, read_mnist

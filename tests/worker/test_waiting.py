@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from gpu_engine.worker import checkpoint, meeting
-from gpu_engine.worker.meeting import Meetings, PeerLost, Pulse
+from gpu_engine.rank import meeting
+from gpu_engine.rank.meeting import Meetings, PeerLost, Pulse
+from gpu_engine.training import checkpoint
 
 from . import ranks
 from .test_saving import names, phase, step

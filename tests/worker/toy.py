@@ -152,7 +152,7 @@ class Toy(Task):
         if self.hold_saves:
             hold_saves(Path(self.hold_saves))
         if self.little_memory:
-            from gpu_engine.worker import checkpoint_copy
+            from gpu_engine.training import checkpoint_copy
 
             checkpoint_copy.free_memory = lambda: 1000
         self.dtype = torch.float64 if self.double else torch.float32

@@ -16,7 +16,8 @@ import traceback
 def serve() -> None:
     import torch._dynamo
 
-    from gpu_engine.worker import running, session  # noqa: F401
+    from gpu_engine.training import session  # noqa: F401
+    from gpu_engine.worker import running  # noqa: F401
     from gpu_engine.worker.start import main
 
     torch.set_num_threads(1)

@@ -14,13 +14,13 @@ from textual.binding import BindingType
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
-from gpu_engine.devices import Inventory
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices.records import Inventory
 from gpu_panel import keys
-from gpu_panel.background import in_thread
-from gpu_panel.device_source import DeviceSource, Sampling
-from gpu_panel.errors import record, sentence, show
-from gpu_panel.key_order import Handled, KeyOrder
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import record, sentence, show
+from gpu_panel.common.key_order import Handled, KeyOrder
+from gpu_panel.launch.device_source import DeviceSource, Sampling
 from gpu_panel.themed import ThemedApp
 
 
@@ -29,7 +29,7 @@ class PanelApp(ThemedApp):
 
     TITLE = "gpu-panel"
     # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
-    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "screens/launch.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "launch/launch.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
                                                                       (110, "-wide")]
@@ -50,7 +50,7 @@ class PanelApp(ThemedApp):
         self._keys = KeyOrder(self, super().on_event)
 
     def get_default_screen(self) -> Screen:
-        from gpu_panel.screens.launch import LaunchScreen
+        from gpu_panel.launch.screen import LaunchScreen
 
         return LaunchScreen(self.devices, self.preset, self.sets, self.command)
 
@@ -101,7 +101,7 @@ class PanelApp(ThemedApp):
         return True
 
     def action_help(self) -> None:
-        from gpu_panel.screens.help import HelpScreen
+        from gpu_panel.common.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen, self.focused))
@@ -114,7 +114,7 @@ class PanelApp(ThemedApp):
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         """The command palette: what this screen's keys do, by name."""
-        from gpu_panel.screens.launch import LaunchScreen
+        from gpu_panel.launch.screen import LaunchScreen
 
         if isinstance(screen, LaunchScreen):
             for key in keys.of("launch"):

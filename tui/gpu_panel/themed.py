@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from textual.app import App
 
-from gpu_engine.files import write_json
+from gpu_engine.common.files import write_json
 from gpu_panel.theme import legible
 
 
@@ -38,7 +38,7 @@ class ThemedApp(App[None]):
 
 def path() -> Path:
     """Where the panel keeps what a person has chosen in it."""
-    from gpu_engine import runs
+    from gpu_engine.runs import folder as runs
 
     return runs.home() / "panel.json"
 

@@ -12,7 +12,7 @@ from importlib import import_module
 import click
 
 from gpu_engine import __version__
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume",
           "export", "presets", "describe")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from gpu_engine import presets
-from gpu_engine.spec import RunSpec, apply_sets, from_dict
+from gpu_engine.spec import presets
+from gpu_engine.spec.schema import RunSpec, apply_sets, from_dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ def command(asked: Asked, as_json: bool) -> None:
     """Start the ranks of PRESET with a tiny job: each reduces a tensor over all, the sum is
     verified, and every rank's device and the bandwidth for a few sizes are printed. Several
     machines: start it on each, as with run."""
-    from gpu_engine import runs, units
-    from gpu_engine.clean import clean
     from gpu_engine.cli import watch
-    from gpu_engine.follow import Follower
-    from gpu_engine.launch import prepare_check, start
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+    from gpu_engine.events.view import Follower
+    from gpu_engine.launch.launcher import prepare_check, start
+    from gpu_engine.runs import folder as runs
 
     prepared = prepare_check(asked.spec)
     run = start(prepared)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gpu_engine.catalog import TaskInfo
+    from gpu_engine.spec.catalog import TaskInfo
 
 
 @click.command()
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
     tasks. TASK is imported, in a process of its own, unless --source is given."""
-    from gpu_engine import catalog
-    from gpu_engine.runs import dumps
+    from gpu_engine.runs.folder import dumps
+    from gpu_engine.spec import catalog
 
     if task is None or source:
         infos = [catalog.describe(task)] if task else catalog.builtin()
         found = [_plain(info) for info in infos]
     else:
-        from gpu_engine import torchside
+        from gpu_engine.launch import torchside
 
         found = [torchside.ask("describe", task, python=python)]
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpu_engine.devices import Device
+    from gpu_engine.devices.records import Device
 
 
 @click.command()
@@ -17,8 +17,12 @@ def command(as_json: bool) -> None:
     """List the devices: GPUs where a driver answers, else CPU slots."""
     from dataclasses import asdict
 
-    from gpu_engine import runs, units
-    from gpu_engine.devices import discover, free, lease, sampler
+    from gpu_engine.common import units
+    from gpu_engine.devices import availability as free
+    from gpu_engine.devices import leases as lease
+    from gpu_engine.devices import sampler
+    from gpu_engine.devices.records import discover
+    from gpu_engine.runs import folder as runs
 
     inventory = discover()
     looks = sampler.take_several(inventory)

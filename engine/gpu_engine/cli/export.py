@@ -16,7 +16,10 @@ import click
 def command(run: str, out: Path, which: str, as_json: bool) -> None:
     """Write the weights of RUN to OUT (a .safetensors file): those of its newest checkpoint that
     loads, or of the one that --from names."""
-    from gpu_engine import checkpoints, runs, torchside, units
+    from gpu_engine.common import units
+    from gpu_engine.launch import torchside
+    from gpu_engine.runs import checkpoints
+    from gpu_engine.runs import folder as runs
 
     found = runs.find(run)
     spec = found.plan().get("spec", {})

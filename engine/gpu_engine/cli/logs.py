@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.files import open_file
+from gpu_engine.common.files import open_file
 
 if TYPE_CHECKING:
-    from gpu_engine.runs import Run
+    from gpu_engine.runs.folder import Run
 
 
 @click.command()
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
             supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
-    from gpu_engine import runs
-    from gpu_engine.clean import clean_bytes
+    from gpu_engine.common.clean import clean_bytes
+    from gpu_engine.runs import folder as runs
 
     found = runs.find(run)
     files = _files(found, rank) if not supervisor else \
@@ -54,7 +54,7 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
     """The logs to print, by what stands before their lines. Raises UserError."""
-    from gpu_engine.errors import UserError
+    from gpu_engine.common.errors import UserError
 
     known = run.ranks()
     if rank is not None:

@@ -14,8 +14,8 @@ from gpu_engine.cli.asked import Asked, WithCommand, spec_options
 @spec_options
 def command(asked: Asked, as_json: bool) -> None:
     """Show what would run: batch arithmetic, devices, processes and the line to type."""
-    from gpu_engine.launch import prepare
-    from gpu_engine.runs import dumps
+    from gpu_engine.launch.launcher import prepare
+    from gpu_engine.runs.folder import dumps
 
     plan = prepare(asked.spec, base=asked.base).plan
     if as_json:

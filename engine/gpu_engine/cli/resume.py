@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from gpu_engine.clean import clean
+from gpu_engine.common.clean import clean
 
 
 @click.command()
@@ -28,9 +28,10 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     Under the same mode and number of ranks the losses go on to the bit as if nothing had
     happened; under another mode or number it loads and goes on.
     """
-    from gpu_engine import attempts, runs
     from gpu_engine.cli import watch
-    from gpu_engine.launch import resume
+    from gpu_engine.launch.launcher import resume
+    from gpu_engine.runs import attempts
+    from gpu_engine.runs import folder as runs
 
     found = runs.find(run)
     doubtful = attempts.doubtful(found, found.state()) if like is None else None

@@ -19,8 +19,8 @@ def command(asked: Asked, detach: bool, as_json: bool) -> None:
 
     The run lives on its own: closing this terminal leaves it going, Ctrl-C stops it.
     """
-    from gpu_engine import runs
-    from gpu_engine.launch import prepare, start
+    from gpu_engine.launch.launcher import prepare, start
+    from gpu_engine.runs import folder as runs
 
     prepared = prepare(asked.spec, base=asked.base)
     run = start(prepared)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
-    from gpu_engine.runs import Run, State
+    from gpu_engine.runs.folder import Run, State
 
 
 @click.group(invoke_without_command=True)
@@ -22,8 +22,9 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine import runs, units
-    from gpu_engine.clean import clean
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+    from gpu_engine.runs import folder as runs
 
     found = runs.all_runs()
     rows = [(run, run.state()) for run in found[:count]]
@@ -54,7 +55,8 @@ def _why(run: Run, state: State) -> list[str]:
 @click.argument("run", nargs=-1, required=True)
 def rm(run: tuple[str, ...]) -> None:
     """Delete RUNs that have ended, checkpoints included."""
-    from gpu_engine import runs, units
+    from gpu_engine.common import units
+    from gpu_engine.runs import folder as runs
 
     for one in [runs.find(name) for name in run]:
         size = one.size()
@@ -67,7 +69,8 @@ def rm(run: tuple[str, ...]) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest runs; those that still run stay."""
-    from gpu_engine import runs, units
+    from gpu_engine.common import units
+    from gpu_engine.runs import folder as runs
 
     ended = [r for r in runs.all_runs() if r.state().state in runs.FINAL]
     total = 0

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine import units
-from gpu_engine.clean import clean
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
-    from gpu_engine.follow import RankView
-    from gpu_engine.runs import State
+    from gpu_engine.events.view import RankView
+    from gpu_engine.runs.folder import State
 
 _METRICS = 30
 """The most of a script's own values that are shown of a rank."""
@@ -26,8 +26,11 @@ _METRICS = 30
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
-    from gpu_engine import follow, hang, remains, runs
     from gpu_engine.cli import watch
+    from gpu_engine.events import hang
+    from gpu_engine.events import view as follow
+    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import leftovers as remains
 
     found = runs.find(run)
     follower = follow.Follower(found)
@@ -119,7 +122,7 @@ def exit_in_words(status: int) -> str:
 
 
 def _dumps(value: object) -> str:
-    from gpu_engine.events import strict
-    from gpu_engine.runs import dumps
+    from gpu_engine.events.schema import strict
+    from gpu_engine.runs.folder import dumps
 
     return dumps(strict(value))

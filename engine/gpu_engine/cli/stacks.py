@@ -19,9 +19,10 @@ def command(run: str, rank: int | None, wait: float) -> None:
     The ranks write them into their logs. Exit code 1 where a rank gave none: it has ended, is
     still starting, or was stopped (SIGSTOP).
     """
-    from gpu_engine import runs, stacks
-    from gpu_engine.clean import clean
-    from gpu_engine.errors import UserError
+    from gpu_engine.common.clean import clean
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import stacks
 
     found = runs.find(run)
     if not found.state().live:

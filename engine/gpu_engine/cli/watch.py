@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine import units
-from gpu_engine.clean import clean
-from gpu_engine.errors import UserError
-from gpu_engine.follow import Follower, RankView
-from gpu_engine.runs import EXIT_CODES, Run, State, dumps
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.view import Follower, RankView
+from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gpu_engine.plan import LaunchPlan
+    from gpu_engine.plan.build import LaunchPlan
 
 _PLAIN_EVERY = 2.0
 """Seconds between plain lines."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.devices import HostSample
+from gpu_engine.devices.records import HostSample
 
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.devices import HostSample, Inventory, Sample, Snapshot
-from gpu_engine.devices.cpu import CpuReader
+from gpu_engine.devices.backends.cpu import CpuReader
 from gpu_engine.devices.host import HostReader
-from gpu_engine.devices.probe import Gone, Probe, take, watch, watch_bus
+from gpu_engine.devices.probe.client import Gone, Probe, take, watch, watch_bus
+from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 
 KEPT = 120
 """Snapshots in `Sampler.recent`: two minutes at one a second."""

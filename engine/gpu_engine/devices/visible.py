@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_engine.devices import Device
+from gpu_engine.devices.records import Device
 
 
 def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]:

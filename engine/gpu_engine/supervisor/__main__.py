@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launch`."""
+"""`python -m gpu_engine.supervisor RUN_DIR LOCK_FD`: started by `gpu_engine.launch.launcher`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     os.set_inheritable(lock, False)  # ours alone: a rank that kept it would look like us
     if not guarded(lock):
         return 0
-    from gpu_engine.runs import EXIT_CODES, Run
+    from gpu_engine.runs.folder import EXIT_CODES, Run
     from gpu_engine.supervisor.supervise import Supervisor
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,

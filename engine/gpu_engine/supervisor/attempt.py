@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_engine import room
-from gpu_engine.runs import Cause, RankProcess, Run
+from gpu_engine.runs import disk_room as room
+from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child

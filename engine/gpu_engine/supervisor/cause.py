@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_engine import room
-from gpu_engine.room import Room
-from gpu_engine.runs import Cause
+from gpu_engine.runs import disk_room as room
+from gpu_engine.runs.disk_room import Room
+from gpu_engine.runs.folder import Cause
 from gpu_engine.supervisor import oom
 
 _WAKE = re.compile(

@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from gpu_engine.devices import Device, Sample, again, free, lease
-from gpu_engine.runs import leases_folder
+from gpu_engine.devices import availability as free
+from gpu_engine.devices import leases as lease
+from gpu_engine.devices import recheck as again
+from gpu_engine.devices.records import Device, Sample
+from gpu_engine.runs.folder import leases_folder
 
 TIMEOUT = 30.0
 """Seconds that the driver has for an answer: waking eight GPUs without persistence mode takes

@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_engine import hang, procs, stacks
-from gpu_engine.runs import Cause, Run
+from gpu_engine.common import procs
+from gpu_engine.events import hang
+from gpu_engine.runs import stacks
+from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor.seen import Seen
 
 _PATIENCE = 3.0

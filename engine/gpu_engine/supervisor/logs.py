@@ -15,7 +15,7 @@ import logging
 import os
 from pathlib import Path
 
-from gpu_engine import units
+from gpu_engine.common import units
 
 _CHASE = 3
 """How often to copy what came meanwhile before cutting."""

@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_engine import procs
-from gpu_engine.events import EventWriter, encode
-from gpu_engine.plan_processes import HOOK
-from gpu_engine.runs import Run
+from gpu_engine.common import procs
+from gpu_engine.events.schema import EventWriter, encode
+from gpu_engine.plan.processes import HOOK
+from gpu_engine.plan.wrappers import is_python
+from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.children import Child, descendants
 from gpu_engine.supervisor.seen import Seen
-from gpu_engine.wrappers import is_python
 
 UNSEEN = 30.0
 """Seconds that a Python may take to start before we say that nothing of it is seen."""

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_engine.events import Tail
-from gpu_engine.hang import Sign
+from gpu_engine.events.hang import Sign
+from gpu_engine.events.schema import Tail
 
 _AT_ONCE = 1 << 23
 """Bytes to read while the ranks run: whoever supervises must also hear signals."""

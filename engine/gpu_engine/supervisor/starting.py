@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_engine import procs
-from gpu_engine.events import Tail
-from gpu_engine.plan import RUN_DIR
-from gpu_engine.preflight import free_port
-from gpu_engine.runs import Cause, Run
+from gpu_engine.common import procs
+from gpu_engine.events.schema import Tail
+from gpu_engine.plan.build import RUN_DIR
+from gpu_engine.plan.preflight import free_port
+from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_engine import procs
+from gpu_engine.common import procs
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.seen import Seen

@@ -9,11 +9,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine import command as cmd
-from gpu_engine import files, procs
-from gpu_engine.errors import UserError
-from gpu_engine.events import Tail
-from gpu_engine.runs import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.common import files, procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.schema import Tail
+from gpu_engine.plan import own_command as cmd
+from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts, stopping
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker.task import Task
+from gpu_engine.common.errors import UserError
+from gpu_engine.training.task import Task
 
 _VOCABULARY = 256
 _HELD_OUT = 0.05

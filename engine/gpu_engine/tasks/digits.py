@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from gpu_engine.errors import UserError
-from gpu_engine.worker.task import Task
+from gpu_engine.common.errors import UserError
+from gpu_engine.training.task import Task
 
 _FILE = Path("datasets", "data", "digits.csv.gz")
 

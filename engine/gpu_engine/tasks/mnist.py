@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
 from gpu_engine.tasks.digits import Classifier
 
 _FILES = {True: ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -24,14 +24,14 @@ if __name__ == "__main__":
     sys.modules["gpu_engine"] = _package
     _spec.loader.exec_module(_package)
 
-from gpu_engine.errors import UserError
+from gpu_engine.common.errors import UserError
 
 
 def describe(use: str) -> dict[str, Any]:
     """A task's parameters, from the imported class. Raises UserError."""
     import inspect
 
-    from gpu_engine.worker import params
+    from gpu_engine.training import params
 
     cls = params.load(use)
     return {"use": use, "name": cls.__name__, "doc": inspect.getdoc(cls) or "",
@@ -40,7 +40,7 @@ def describe(use: str) -> dict[str, Any]:
 
 def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
     """Write a checkpoint's weights: the newest's, or of that name. Raises UserError, OSError."""
-    from gpu_engine.worker.export import export as write
+    from gpu_engine.training.export import export as write
 
     return write(Path(folder), Path(out), name)
 

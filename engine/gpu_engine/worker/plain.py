@@ -26,16 +26,18 @@ from typing import Any
 
 import torch
 
-from gpu_engine import presets, procs, runs
-from gpu_engine.arithmetic import batch_of, learning_rate, nearest_batches
-from gpu_engine.errors import UserError
-from gpu_engine.files import write_json
-from gpu_engine.spec import RunSpec, apply_sets, from_dict, to_dict, to_toml
-from gpu_engine.worker import again
-from gpu_engine.worker.identity import Identity, identify
-from gpu_engine.worker.job import Job, from_plan
-from gpu_engine.worker.joining import join
-from gpu_engine.worker.process_group import Group
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import write_json
+from gpu_engine.plan.batch import batch_of, learning_rate, nearest_batches
+from gpu_engine.rank.identity import Identity, identify
+from gpu_engine.rank.job import Job, from_plan
+from gpu_engine.rank.joining import join
+from gpu_engine.rank.process_group import Group
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec import presets
+from gpu_engine.spec.schema import RunSpec, apply_sets, from_dict, to_dict, to_toml
+from gpu_engine.worker import run_again as again
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""

@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import torch
 
+from gpu_engine.rank.job import Job
+from gpu_engine.rank.joining import join
+from gpu_engine.rank.meeting import BEAT, doing
+from gpu_engine.rank.process_group import Group
+from gpu_engine.rank.recorder import Recorder
+from gpu_engine.rank.signals import Signals
+from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
-from gpu_engine.worker.job import Job
-from gpu_engine.worker.joining import join
-from gpu_engine.worker.meeting import BEAT, doing
-from gpu_engine.worker.process_group import Group
-from gpu_engine.worker.recorder import Recorder
-from gpu_engine.worker.session import Session
-from gpu_engine.worker.signals import Signals
 from gpu_engine.worker.start import Place, warm_up
 
 _PEER_GRACE = 10.0

@@ -1,0 +1,1 @@
+"""One file or group of files a vendor: find its devices, read them, put its errors into words."""

@@ -1,0 +1,95 @@
+"""CPU slots: the cores this process may use, in at most eight equal groups."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpu_engine.devices import host
+from gpu_engine.devices.records import Device, Inventory, Sample
+
+MOST_SLOTS = 8
+
+
+def discover(problem: str | None = None) -> Inventory:
+    """The machine's cores as devices. Never raises."""
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+    except OSError:
+        cores = list(range(os.cpu_count() or 1))
+    _, memory = host.memory()
+    return Inventory(slots(cores, memory, host.cgroup_cpus()), "cpu", problem=problem)
+
+
+def slots(
+    cores: list[int], memory_total: int | None = None, quota: float | None = None
+) -> tuple[Device, ...]:
+    """`cores` cut into groups that differ by one core at most, the larger ones first.
+
+    No more slots than `quota` CPUs' worth of time, where a container sets one: ranks that wait
+    for each other gain nothing from a slot that is never scheduled.
+    """
+    count = min(MOST_SLOTS, len(cores))
+    if quota is not None:
+        count = max(1, min(count, int(quota)))
+    size, larger = divmod(len(cores), count)
+    found, start = [], 0
+    for number in range(count):
+        stop = start + size + (number < larger)
+        group = tuple(cores[start:stop])
+        found.append(
+            Device(
+                f"cpu:{number}",
+                "cpu",
+                _name(group),
+                index=number,
+                memory_total=memory_total,
+                cores=group,
+            )
+        )
+        start = stop
+    return tuple(found)
+
+
+def _name(cores: tuple[int, ...]) -> str:
+    if len(cores) == 1:
+        return f"CPU core {cores[0]}"
+    parts, first = [], cores[0]
+    for core, after in zip(cores, (*cores[1:], -1), strict=True):
+        if after != core + 1:
+            parts.append(f"{first}-{core}" if core > first else str(core))
+            first = after
+    return f"CPU cores {','.join(parts)}"
+
+
+class CpuReader:
+    """Reads CPU slots; the first look has no utilisation, as it has nothing to compare with."""
+
+    def __init__(self, devices: tuple[Device, ...]) -> None:
+        self._devices = devices
+        self._before = self._times()
+
+    def read(self) -> tuple[Sample, ...]:
+        taken, after = time.time(), self._times()
+        used, total = host.memory()
+        samples = []
+        for device in self._devices:
+            shares = [host.busy_share(self._before.get(c), after.get(c)) for c in device.cores]
+            known = [s for s in shares if s is not None]
+            samples.append(
+                Sample(
+                    device,
+                    utilization=sum(known) / len(known) if known else None,
+                    memory_used=used,
+                    memory_total=total,
+                    taken=taken,
+                )
+            )
+        self._before = after
+        return tuple(samples)
+
+    def _times(self) -> dict[int, host.CoreTimes]:
+        try:
+            return host.core_times()
+        except (OSError, ValueError):
+            return {}

@@ -1,0 +1,309 @@
+"""Read one GPU (and its MIG slices) again and again, asking the driver no more than is needed.
+
+Fast each second: utilisation, memory, power, clocks, throttle reasons: six calls.
+Each two seconds: processes, temperature. Each ten: limits, modes, health.
+Runs in the probe's process, one thread a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpu_engine.devices.backends import nvidia_find as nvml
+from gpu_engine.devices.backends import nvidia_words as words
+from gpu_engine.devices.probe.calls import Calls, Trouble
+from gpu_engine.devices.probe.owners import Owners
+from gpu_engine.devices.records import Device, DeviceProcess, Sample
+
+PROCESSES_EVERY = 2.0
+SLOW_EVERY = 10.0
+_MHZ = 1_000_000
+_PID_KINDS = (("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
+
+
+class GpuReader:
+    """One physical GPU. `devices` is the GPU itself, or the slices that are cut from it."""
+
+    def __init__(
+        self,
+        driver: Any,
+        devices: Sequence[Device],
+        owners: Owners,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.devices = tuple(devices)
+        self._driver = driver
+        self._owners = owners
+        self.bus = False
+        """Whether the rates over the bus are read too: that holds the GPU for 40 ms."""
+        self._clock = clock
+        self._start()
+
+    def _start(self) -> None:
+        """Forget everything that was learnt from the driver."""
+        self._handle: Any = None
+        self._calls = Calls(self._driver, self._clock)
+        self._slices: dict[str, tuple[Any, Calls]] = {}
+        self._next_processes = self._next_slow = float("-inf")
+        self._last: dict[str, Sample] = {d.id: Sample(d) for d in self.devices}
+        self._seen_until = 0
+
+    def read(self) -> tuple[Sample, ...]:
+        """One look. A device in trouble gives a sample with `problem`; `Trouble` is raised only
+        where the driver as a whole must be started again."""
+        taken = time.time()
+        try:
+            if self._handle is None:
+                self._open()
+            return self._read(taken)
+        except Trouble as trouble:
+            self._start()  # a handle does not survive; the next look tries from the beginning
+            if trouble.code in words.START_AGAIN:
+                raise
+            return tuple(Sample(d, problem=str(trouble), lost=trouble.code in words.LOST,
+                                taken=taken) for d in self.devices)
+
+    def _open(self) -> None:
+        self._handle = nvml.handle_of(self._driver, self.devices[0])
+        if self.devices[0].kind != "mig":
+            return
+        for _, handle in nvml.slices_of(self._calls, self._handle):
+            calls = Calls(self._driver, self._clock)
+            uuid = nvml.text(calls.ask("nvmlDeviceGetUUID", handle))
+            if uuid:
+                self._slices[uuid] = (handle, calls)
+
+    def _read(self, taken: float) -> tuple[Sample, ...]:
+        now = self._clock()
+        ask, handle = self._calls.ask, self._handle
+        processes_due = now >= self._next_processes
+        slow_due = now >= self._next_slow
+        self._calls.answered, self._calls.last_error = 0, None
+        whole: dict[str, Any] = {"taken": taken, **self._fast(ask, handle)}
+        if processes_due:
+            whole["temperature"] = self._temperature(ask, handle)
+        if slow_due:
+            whole.update(self._slow(ask, handle))
+        if not self._calls.answered and self._calls.last_error not in (None, *words.REFUSALS):
+            raise Trouble(self._calls.last_error or 999)
+        samples = []
+        for device in self.devices:
+            if device.kind == "mig":
+                values = self._slice(device, whole, processes_due)
+            else:
+                values = whole | nvml_memory(self._calls, handle)
+                if processes_due:
+                    values["processes"] = self._processes(self._calls, handle)
+                    values |= _pcie(ask, handle) if self.bus else _NO_RATES
+            sample = replace(self._last[device.id], **values)
+            self._last[device.id] = sample
+            samples.append(sample)
+        # Only now: a look that broke off is repeated in full.
+        if processes_due:
+            self._next_processes = now + PROCESSES_EVERY - 0.5
+        if slow_due:
+            self._next_slow = now + SLOW_EVERY - 0.5
+        return tuple(samples)
+
+    def _fast(self, ask: Callable[..., Any], handle: Any) -> dict[str, Any]:
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        power = ask("nvmlDeviceGetPowerUsage", handle)
+        reasons = ask(
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            handle,
+            names=("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        )
+        return {
+            "utilization": words.share(rates.gpu) if rates is not None else None,
+            "memory_utilization": words.share(rates.memory) if rates is not None else None,
+            "power": words.within(power / 1000, 0, 10_000) if power is not None else None,
+            "clock_sm": _clock(ask("nvmlDeviceGetClockInfo", handle, 1, key="clock sm")),
+            "clock_memory": _clock(ask("nvmlDeviceGetClockInfo", handle, 2, key="clock memory")),
+            "throttle": words.throttle(reasons) if reasons is not None else None,
+        }
+
+    def _temperature(self, ask: Callable[..., Any], handle: Any) -> float | None:
+        value = ask("nvmlDeviceGetTemperatureV", handle, 0, names=("nvmlDeviceGetTemperature",))
+        return words.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
+
+    def _slow(self, ask: Callable[..., Any], handle: Any) -> dict[str, Any]:
+        limit = ask(
+            "nvmlDeviceGetEnforcedPowerLimit", handle, names=("nvmlDeviceGetPowerManagementLimit",)
+        )
+        fan = words.within(ask("nvmlDeviceGetFanSpeed", handle), 0, 200)
+        persistence = ask("nvmlDeviceGetPersistenceMode", handle)
+        mode = ask("nvmlDeviceGetComputeMode", handle)
+        corrected = ask("nvmlDeviceGetTotalEccErrors", handle, 0, 0, key="ecc corrected")
+        uncorrected = ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0, key="ecc uncorrected")
+        remapped = ask("nvmlDeviceGetRemappedRows", handle)
+        notes = []
+        if persistence == 0:
+            notes.append("persistence mode is off: the first start on it takes seconds longer")
+        if mode in (1, 2, 3):
+            notes.append(f"compute mode is {words.COMPUTE_MODES[mode]}")
+        return {
+            "power_limit": words.within(limit / 1000, 0, 10_000) if limit is not None else None,
+            "fan": fan / 100 if fan is not None else None,
+            "persistence": bool(persistence) if persistence is not None else None,
+            "compute_mode": words.COMPUTE_MODES.get(mode),
+            "performance_state": words.within(ask("nvmlDeviceGetPerformanceState", handle), 0, 15),
+            "ecc_corrected": corrected,
+            "ecc_uncorrected": uncorrected,
+            "health": _health(uncorrected, remapped, mode),
+            "notes": tuple(notes),
+            "clock_sm_max": _clock(ask("nvmlDeviceGetMaxClockInfo", handle, 1, key="max sm")),
+            "clock_memory_max": _clock(ask("nvmlDeviceGetMaxClockInfo", handle, 2, key="max mem")),
+            "pcie_generation": words.within(
+                ask("nvmlDeviceGetCurrPcieLinkGeneration", handle), 1, 15
+            ),
+            "pcie_width": words.within(ask("nvmlDeviceGetCurrPcieLinkWidth", handle), 1, 64),
+        }
+
+    def _slice(self, device: Device, whole: dict[str, Any], processes_due: bool) -> dict[str, Any]:
+        """A slice's own memory and processes; heat, clocks and health are the whole GPU's.
+
+        Utilisation is not given for slices (nvml.h, nvmlDeviceGetUtilizationRates), and power is
+        drawn by all of them together: both stay unknown.
+        """
+        own = self._slices.get(device.uuid or "")
+        if own is None:
+            return {
+                "problem": "this MIG slice is gone: the GPU was cut anew",
+                "lost": True,
+                "taken": whole["taken"],
+            }
+        handle, calls = own
+        values = whole | {
+            "utilization": None,
+            "memory_utilization": None,
+            "power": None,
+            "power_limit": None,
+        }
+        values |= nvml_memory(calls, handle)
+        if processes_due:
+            values["processes"] = self._processes(calls, handle, shares=False)
+        return values
+
+    def _processes(
+        self, calls: Calls, handle: Any, shares: bool = True
+    ) -> tuple[DeviceProcess, ...] | None:
+        """Who holds the device; None where the driver would not say.
+
+        Asked for compute, MPS and graphics: a list that this device does not have at all is
+        empty, but without the compute list nobody knows.
+        """
+        merged: dict[int, tuple[str, int | None]] = {}
+        for kind, name in _PID_KINDS:
+            question = f"nvmlDeviceGet{name}RunningProcesses"
+            listed = calls.ask(
+                f"{question}_v3", handle, names=(f"{question}_v2", question), key=question
+            )
+            if listed is None:
+                if kind == "compute" or not calls.refuses(question):
+                    return None
+                continue
+            for entry in listed:
+                memory = words.within(entry.usedGpuMemory, 0, 1 << 48)
+                before = merged.get(entry.pid)
+                if before is None:  # one process can be in two lists; the first one says more
+                    merged[entry.pid] = (kind, memory)
+                elif before[1] is None:
+                    merged[entry.pid] = (before[0], memory)
+        used = self._shares(calls, handle) if shares and merged else {}
+        return tuple(self._process(pid, *merged[pid], used.get(pid)) for pid in merged)
+
+    def _process(
+        self, pid: int, kind: Any, memory: int | None, utilization: float | None
+    ) -> DeviceProcess:
+        owner = self._owners.look(pid)
+        if owner is None:
+            return DeviceProcess(pid, memory, kind, visible=False, utilization=utilization)
+        return DeviceProcess(
+            pid,
+            memory,
+            kind,
+            user=owner.user,
+            command=owner.command,
+            started=owner.started,
+            host_memory=owner.memory,
+            cpu=owner.cpu,
+            utilization=utilization,
+        )
+
+    def _shares(self, calls: Calls, handle: Any) -> dict[int, float | None]:
+        """Each process' newest share of the GPU, from samples since the last look."""
+        samples = calls.ask("nvmlDeviceGetProcessUtilization", handle, self._seen_until) or []
+        newest: dict[int, Any] = {}
+        for sample in samples:
+            # Seen from real drivers: entries of pid 0, and samples older than was asked for.
+            stale = sample.timeStamp <= self._seen_until
+            if (
+                sample.pid
+                and not stale
+                and (sample.pid not in newest or sample.timeStamp > newest[sample.pid].timeStamp)
+            ):
+                newest[sample.pid] = sample
+        if newest:
+            self._seen_until = max(s.timeStamp for s in newest.values())
+        return {pid: words.share(s.smUtil) for pid, s in newest.items()}
+
+
+def nvml_memory(calls: Calls, handle: Any) -> dict[str, Any]:
+    """Used, total and reserved; all unknown where they contradict each other.
+
+    GPUs that share the machine's memory (GB10, Jetson) have none of their own: the driver says
+    that the question is not supported, or a total of 0.
+    """
+    info = nvml.memory(calls, handle)
+    shared = calls.unsupported("memory") if info is None else not info.total
+    total = words.within(info.total, 1, 1 << 48) if info is not None else None
+    if total is None or not 0 <= info.used <= total:
+        return {
+            "memory_used": None,
+            "memory_total": total,
+            "memory_reserved": None,
+            "memory_is_hosts": shared,
+        }
+    return {
+        "memory_is_hosts": False,
+        "memory_used": info.used,
+        "memory_total": total,
+        "memory_reserved": words.within(getattr(info, "reserved", None), 0, total),
+    }
+
+
+_NO_RATES: dict[str, float | None] = {"pcie_sent": None, "pcie_received": None}
+
+
+def _pcie(ask: Callable[..., Any], handle: Any) -> dict[str, float | None]:
+    """Each call measures for 20 ms (nvml.h, nvmlDeviceGetPcieThroughput); KB/s there is 1000."""
+    sent = ask("nvmlDeviceGetPcieThroughput", handle, 0, key="pcie sent")
+    received = ask("nvmlDeviceGetPcieThroughput", handle, 1, key="pcie received")
+    return {
+        "pcie_sent": sent * 1000.0 if sent is not None else None,
+        "pcie_received": received * 1000.0 if received is not None else None,
+    }
+
+
+def _clock(megahertz: int | None) -> int | None:
+    """Hz; None where it can't be true."""
+    return megahertz * _MHZ if megahertz is not None and 0 <= megahertz <= 20_000 else None
+
+
+def _health(
+    uncorrected: int | None, remapped: tuple[int, int, int, int] | None, mode: int | None
+) -> tuple[str, ...]:
+    """What speaks against this GPU. `remapped` as nvmlDeviceGetRemappedRows gives it."""
+    found = []
+    if uncorrected:
+        found.append(f"{uncorrected} uncorrected memory errors since the driver was loaded")
+    if remapped is not None and remapped[3]:
+        found.append("a broken memory row could not be replaced: the card should be exchanged")
+    if remapped is not None and remapped[2]:
+        found.append("a broken memory row waits to be replaced: the GPU must be reset")
+    if mode == 2:
+        found.append("compute mode is prohibited: no process may use it")
+    return tuple(found)

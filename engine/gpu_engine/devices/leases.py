@@ -1,0 +1,226 @@
+"""One lock a device, so that two launches can't take the same one.
+
+A lease is a `flock` on a file of the device, held by the process that owns the run and gone with
+it, however it ends. The file stays and says who holds it; what counts is the lock alone.
+
+It binds programs that ask (ours, of one person, under one folder). Who else uses a GPU is seen
+by the driver's process list (`free.in_the_way`), and both are asked before ranks start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.devices.records import Device
+
+_PATIENCE = 0.3
+"""Seconds to retry a lock: whoever looks at `holders` has it for some microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a device. All but `device` may be unknown, as a file can be read half-written."""
+
+    device: str
+    """Key of the device, see `key`."""
+    run: str | None = None
+    user: str | None = None
+    pid: int | None = None
+    host: str | None = None
+    since: float | None = None
+    """Unix seconds."""
+    label: str | None = None
+    """How the device was called when it was taken ("GPU 1")."""
+    shared: bool = False
+    others: tuple[Holder, ...] = ()
+    """More runs on the same device, where it is shared."""
+
+    def __str__(self) -> str:
+        who = f"run {self.run}" if self.run else "another run"
+        if self.user:
+            who += f" of {self.user}"
+        details = [f"pid {self.pid}"] if self.pid else []
+        if self.host and self.host != socket.gethostname():
+            details.append(f"on {self.host}")
+        if self.since:
+            details.append(time.strftime("since %Y-%m-%d %H:%M", time.localtime(self.since)))
+        text = f"{who} ({', '.join(details)})" if details else who
+        return " and ".join([text, *map(str, self.others)])
+
+
+def key(device: Device) -> str:
+    """What names a device for a lease: its UUID, as an index can change; where there is none
+    (CPU slots, a GPU that is lost) its id and this machine, as the folder may be shared."""
+    return device.uuid or f"{device.id}@{socket.gethostname()}"
+
+
+class Leases:
+    """The leases of one run; held until `close`, or until this process ends."""
+
+    def __init__(self, held: Iterable[tuple[int, Path, bool]]) -> None:
+        self._held = list(held)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return tuple(fd for fd, _, _ in self._held)
+
+    def close(self) -> None:
+        for fd, path, shared in self._held:
+            if shared:  # of this run alone, so nobody else can be opening it
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            os.close(fd)
+        self._held = []
+
+    def __enter__(self) -> Leases:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = False) -> Leases:
+    """Take all of `devices` for a run, or none. Raises `UserError` with who holds what.
+
+    With `share` a device that another run holds is taken beside it: it is recorded, so that the
+    device is not offered as free while either runs, and refuses later ones that don't share.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    held: list[tuple[int, Path, bool]] = []
+    # Sorted: two launches that want the same devices meet at the same one first.
+    wanted = sorted(devices, key=key)
+    for device in wanted:
+        about = Holder(
+            key(device),
+            run=run_id,
+            user=_user(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            since=time.time(),
+            label=device.label,
+            shared=share,
+        )
+        try:
+            held.append(_take(folder, about))
+        except BlockingIOError:
+            Leases(held).close()
+            raise UserError(_refusal(folder, wanted, device))
+        except OSError as error:
+            Leases(held).close()
+            raise UserError(f"the lease of {device.label} can't be taken: {error}")
+    return Leases(held)
+
+
+def holders(folder: Path) -> dict[str, Holder]:
+    """Which devices are leased, by `key`. Holds each lock for a moment at most."""
+    found: dict[str, Holder] = {}
+    for path in sorted(folder.glob("*.lock")) if folder.is_dir() else ():
+        holder = _probe(path)
+        if holder is None:
+            continue
+        first = found.get(holder.device)
+        if first is None:
+            found[holder.device] = holder
+        elif first.shared and not holder.shared:
+            found[holder.device] = replace(holder, others=(first, *first.others))
+        else:
+            found[holder.device] = replace(first, others=(*first.others, holder))
+    return found
+
+
+def _refusal(folder: Path, wanted: Iterable[Device], refused: Device) -> str:
+    """Who holds which of the devices, all of them and not the first alone."""
+    known = holders(folder)
+    known.setdefault(key(refused), Holder(key(refused)))  # it has just been given back
+    taken = [f"{d.label} is held by {known[key(d)]}" for d in wanted if key(d) in known]
+    return "; ".join(taken) + ". Take other devices, wait for it to end, or share on purpose"
+
+
+def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:
+    """Lock the device's file and write into it. Raises `BlockingIOError` when it is held."""
+    name = _file_name(about.device)
+    if about.shared:
+        name += f"+{_file_name(about.run or '')}-{os.getpid()}"
+    path = folder / f"{name}.lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _lock(fd)
+        if not about.shared and any(_probe(p) for p in folder.glob(f"{_escaped(name)}+*.lock")):
+            raise BlockingIOError("shared by another run")
+        text = asdict(about)
+        del text["others"]
+        body = json.dumps(text).encode()
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, body, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, path, about.shared
+
+
+def _lock(fd: int) -> None:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def _probe(path: Path) -> Holder | None:
+    """Who holds this file's lock, or None. A shared lock is asked for, so that two who look
+    don't see each other."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _parse(path, os.pread(fd, 65536, 0))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _parse(path: Path, body: bytes) -> Holder:
+    device = re.sub(r"%([0-9a-f]{2})", lambda m: chr(int(m[1], 16)), path.stem.split("+")[0])
+    holder = Holder(device, shared="+" in path.stem)
+    try:
+        given = json.loads(body)
+        kinds = {"run": str, "user": str, "pid": int, "host": str, "since": float, "label": str}
+        facts = {k: v for k, v in given.items() if isinstance(v, kinds.get(k, ()))}
+    except (ValueError, AttributeError):
+        return holder
+    return replace(holder, **facts)
+
+
+def _file_name(name: str) -> str:
+    """A name that any file system takes, and that can be read back."""
+    return re.sub(r"[^A-Za-z0-9._@-]", lambda m: f"%{ord(m[0]):02x}", name)
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, in a container
+        return None

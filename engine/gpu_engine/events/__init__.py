@@ -1,0 +1,1 @@
+"""What a rank says of itself, and what a reader makes of it."""

@@ -1,0 +1,205 @@
+"""From a spec to a run that goes on without us: the one way in for panel, command line, scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices.records import Inventory, Snapshot, discover
+from gpu_engine.devices.visible import hides_all
+from gpu_engine.launch import logind
+from gpu_engine.plan import torch_build
+from gpu_engine.plan.build import LaunchPlan, plan
+from gpu_engine.plan.preflight import check_all, meeting_at, occupied
+from gpu_engine.runs import (
+    attempts,
+    checkpoints,
+)
+from gpu_engine.runs import (
+    disk_room as room,
+)
+from gpu_engine.runs import (
+    folder as runs,
+)
+from gpu_engine.runs import (
+    leftovers as remains,
+)
+from gpu_engine.spec.catalog import BUILTIN
+from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, to_toml
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec that fits, resolved on this machine, not yet started."""
+
+    spec: RunSpec
+    inventory: Inventory
+    plan: LaunchPlan
+
+
+def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
+            base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = (),
+            cwd: Path | None = None) -> Prepared:
+    """Resolve everything a launch would: pick devices, check, plan. No side effects.
+
+    Who is on the devices is judged by `looks` (newest last). Without any it is looked for only
+    where the devices had to be found here; who brings an inventory looks for themselves, and the
+    supervisor looks before the ranks start anyway.
+
+    Raises SpecError with all that does not fit, UserError where too few devices are free.
+    """
+    alone = inventory is None
+    inventory = inventory or discover_for(spec)
+    named = spec.devices.ids
+    spec = pick(spec, inventory, looks)
+    problems = check_all(spec, inventory, cwd)
+    if problems:
+        raise SpecError(problems)
+    doubts: tuple[str, ...] = ()
+    if named and (looks or alone):
+        problems, doubts = occupied(spec, inventory, looks)
+        if problems:
+            raise SpecError(problems)
+    resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
+    said = (*doubts, torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec))
+    more = tuple(w for w in said if w)
+    if more:
+        resolved = replace(resolved, warnings=(*resolved.warnings, *more))
+    return Prepared(spec, inventory, resolved)
+
+
+def prepare_check(spec: RunSpec) -> Prepared:
+    """`prepare` for the tiny job that only tries the connection between the ranks. Whatever the
+    spec would train does not matter. Raises as `prepare`."""
+    task = TaskSpec(use=BUILTIN[0])
+    size = BatchSpec(size=1, meaning="per_gpu")
+    place = msgspec.structs.replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
+    prepared = prepare(msgspec.structs.replace(spec, name=f"check {spec.name}"[:80], task=task,
+                                               batch=size, parallel=place))
+    processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
+    return replace(prepared, plan=replace(prepared.plan, processes=processes))
+
+
+def launch(spec: RunSpec, *, inventory: Inventory | None = None,
+           base: tuple[str, RunSpec] | None = None) -> runs.Run:
+    """Start a run, detached from this process, and return it at once.
+
+    The run goes on when this process ends. Raises as `prepare`, and UserError where the runs
+    folder can't be written.
+    """
+    return start(prepare(spec, inventory=inventory, base=base))
+
+
+def start(prepared: Prepared) -> runs.Run:
+    """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
+    a disk that is full."""
+    room.require(runs.runs_folder())
+    run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan.to_dict())
+    _supervise(run, lock)
+    return run
+
+
+def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
+           start: str = "newest") -> Prepared:
+    """Start another attempt of an ended run, from its newest checkpoint that loads, with the
+    settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
+    at once.
+
+    start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
+    set aside in a folder of their own, once it has been verified.
+
+    Raises UserError while it runs, where what is left of it can't be ended or there is no such
+    checkpoint, SpecError where the changed spec does not fit, or asks for fewer steps than are
+    done.
+    """
+    if run.state().live:
+        raise UserError(f"run {run.id} is running; stop it first")
+    room.require(run.path)
+    remains.end(run)  # what a killed supervisor left would write where we write
+    data = attempts.asked(run, like)
+    apply_sets(data, sets)
+    spec = from_dict(data)
+    chosen = _chosen(run, spec, start)
+    attempts.check_length(run, spec, chosen)
+    prepared = prepare(spec, cwd=Path(run.cwd()))
+    resolved = prepared.plan.to_dict()
+    if chosen is not None:  # for the next attempt alone: a restart goes on from what that saved
+        resolved["resume_from"] = {"checkpoint": chosen, "attempt": run.state().attempt + 1}
+    _supervise(run, runs.reopen(run, to_toml(prepared.spec), resolved))
+    return prepared
+
+
+def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
+    """The name of the checkpoint that `start` means; None for the newest. Raises UserError."""
+    if start != "newest" and spec.task.command is not None:
+        raise UserError(f"run {run.id} runs a command of your own, whose checkpoints are its own: "
+                        "it can't be told which to go on from")
+    return checkpoints.choose(run.checkpoints, start, spec.train.best)
+
+
+def _supervise(run: runs.Run, lock: int) -> None:
+    """Start the supervisor, which inherits the lock: there's no moment in which nobody has it.
+
+    Raises UserError where it can't be started.
+    """
+    argv = [sys.executable, "-m", "gpu_engine.supervisor", str(run.path), str(lock)]
+    if logind.here().scope:
+        argv = logind.wrapped(argv, run.id)
+    try:
+        fd = os.open(run.path / "supervisor.log",
+                     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open(fd, "ab") as log:  # noqa: PTH123 - a descriptor
+            subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True,  # no terminal, no hang-up: it outlives us
+                pass_fds=(lock,),
+            )
+    except OSError as err:
+        raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
+    finally:
+        os.close(lock)
+
+
+def discover_for(spec: RunSpec) -> Inventory:
+    """The devices that `spec` chooses from: CPU slots where it names them, although the
+    machine has GPUs."""
+    ids = spec.devices.ids
+    if ids and all(i.startswith("cpu:") for i in ids):
+        from gpu_engine.devices.backends import cpu
+
+        return cpu.discover()
+    return discover()
+
+
+def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) -> RunSpec:
+    """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`, judged
+    by `looks` (newest last), or by some taken now.
+
+    Raises UserError saying what holds the others where there are too few, and where the GPUs
+    can't be used: a run that was meant for them does not begin on the processor unasked.
+    """
+    count = spec.devices.pick
+    if not count or spec.devices.ids:
+        return spec
+    from gpu_engine.devices import availability as free
+    from gpu_engine.devices import leases as lease
+    from gpu_engine.devices import sampler
+
+    if inventory.problem and inventory.source == "cpu" and not hides_all(
+            inventory.inherited_visible):
+        slots = ",".join(d.id for d in inventory.devices[:count])
+        raise UserError(f"devices.pick = {count}: no GPU can be used: {inventory.problem}. To "
+                        f"train on the processor all the same, name its slots: devices.ids={slots}")
+    if count > len(inventory.devices):
+        return spec  # plan.check says so, with what there is
+    looks = looks or sampler.take_several(inventory)
+    chosen = free.freest(count, looks, lease.holders(runs.leases_folder()))
+    devices = msgspec.structs.replace(spec.devices, ids=[d.id for d in chosen], pick=None)
+    return msgspec.structs.replace(spec, devices=devices)

@@ -1,0 +1,1 @@
+"""Seeing the ranks of a person's own script, from inside and unchanged."""

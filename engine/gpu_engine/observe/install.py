@@ -1,0 +1,306 @@
+"""Seeing a person's own training script step by step, from inside, unnoticed.
+
+torch's global optimizer hooks tell of each step. For what is differentiated and for the scale
+of a GradScaler there are no hooks, so `torch.autograd.backward` (which `Tensor.backward` calls)
+and `GradScaler.scale` and `step` are wrapped. Nothing here changes a number, waits for a GPU, or
+lets a fault of its own reach the script.
+
+The loss of a step is the sum of what `backward()` was called on since the last step of any
+optimizer, so each optimizer of a GAN gets its own. What that means at the edges:
+
+- Calls from inside a backward pass (reentrant checkpointing) are not counted.
+- A step that is given a closure has the loss of the closure's first evaluation; L-BFGS's further
+  ones are no losses of steps.
+- A GradScaler's scale is taken out; a step that it leaves out is counted in `skipped`.
+- A vector with its weights counts as their product; a matrix (a stage of a pipeline) is unknown.
+- The first optimizer that steps is the one whose steps are counted and whose loss is the curve;
+  others that step on losses of their own stand beside it, or are the next training
+  (`observe_trainings`).
+- An optimizer that is stepped once for each group of its parameters has stepped once.
+- Calls of `backward()` that no optimizer's step follows, while the parameters change, are steps:
+  updated by hand, or by an optimizer's step inside torch.compile (`observe_by_hand`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import (
+    calls as observe_calls,
+)
+from . import (
+    loss as observe_loss,
+)
+from . import (
+    rank as observe_rank,
+)
+from . import (
+    script as observe_script,
+)
+
+RUNNING, BACKWARD, OPTIMIZER = observe_rank.DOING
+
+observer: observe_script.Observer
+_is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
+
+
+def _seen(what: Callable[..., None], *args: Any) -> None:
+    """Tell the observer, whatever comes of it."""
+    try:
+        what(*args)
+    except Exception as err:  # noqa: BLE001 - never the script's problem
+        observer.fault(err)
+
+
+def _wrap_backward(undo: _Undo) -> Any:
+    original = torch.autograd.backward
+    inside = torch._C._current_graph_task_id
+    tensor, most = torch.Tensor, observe_loss.MOST
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        o = observer
+        if o.off or inside() != -1:
+            return original(*args, **kwargs)
+        rec = o.rec
+        # Nearly every call of a loop on the CPU; what `o.backward` does, in few steps.
+        if o.ready and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
+                and type(args[0]) is tensor and args[0].is_cpu and len(o.losses.parts) < most:
+            try:
+                loss = args[0].item()
+            except Exception:  # noqa: BLE001 - no scalar: torch says so itself
+                loss = None
+            if type(loss) is float:
+                o.losses.parts.append(loss)
+                rec.phase = BACKWARD
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    rec.phase = RUNNING
+        rec = o.backward(args[0] if args else kwargs.get("tensors"),
+                                args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+        if rec is None:
+            return original(*args, **kwargs)
+        before, rec.phase = rec.phase, BACKWARD
+        try:
+            return original(*args, **kwargs)
+        finally:
+            rec.phase = before
+
+    undo.set(torch.autograd, "backward", backward)
+    with contextlib.suppress(Exception):  # TorchScript knows builtins by identity
+        torch.jit._builtins._builtin_ops.append((backward, "aten::backward"))
+    return backward
+
+
+def _scaler() -> Any:
+    """torch's GradScaler: under its name of before torch 2.3 where it has no other."""
+    found = getattr(torch.amp, "GradScaler", None)
+    return found if found is not None else torch.cuda.amp.GradScaler
+
+
+def _wrap_scaler(undo: _Undo) -> list[Any]:
+    scaler = _scaler()
+    init = scaler.__init__
+    ours: list[Any] = []
+
+    def wrap(cls: Any) -> None:
+        """`cls`'s own `scale` and `step`, where it has any."""
+        for name, around in (("scale", _around_scale), ("step", _around_step)):
+            own = vars(cls).get(name)
+            if own is not None and own not in ours:
+                observed = around(own)
+                ours.append(observed)
+                undo.set(cls, name, observed)
+
+    @functools.wraps(init)
+    def observed_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        # A kind of its own, as FSDP's, may scale in its own way.
+        for cls in type(self).__mro__:
+            if cls is scaler:
+                break
+            _seen(wrap, cls)
+
+    wrap(scaler)
+    undo.set(scaler, "__init__", observed_init)
+    return ours
+
+
+def _around_scale(scale: Any) -> Any:
+    @functools.wraps(scale)
+    def observed_scale(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        if result is not outputs and not observer.off:
+            observer.ready = False
+            _seen(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
+        return result
+
+    return observed_scale
+
+
+def _around_step(step: Any) -> Any:
+    @functools.wraps(step)
+    def observed_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = observer.stepped
+        result = step(self, optimizer, *args, **kwargs)
+        if observer.stepped == before and not (observer.off or observer.losses.plain):
+            _seen(observer.skipped)
+            observer.stepped += 1  # one scaler may call another's step
+        return result
+
+    return observed_step
+
+
+class _Undo:
+    """What was set in torch, so that it can be taken back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+        self.hooks: list[Any] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def __call__(self) -> None:
+        for handle in self.hooks:
+            handle.remove()
+        for owner, name, value in reversed(self._before):
+            setattr(owner, name, value)
+
+
+def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
+    """A step's closure, whose first evaluation is the step's."""
+    @functools.wraps(closure)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        o = observer
+        if o.off or o.here.closed:
+            return closure(*args, **kwargs)
+        parts = len(o.losses)
+        result = closure(*args, **kwargs)
+        _seen(o.evaluated, parts, result)
+        return result
+
+    return observed
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+    # While torch.compile traces a step, there is nothing here to trace. It gets no further than
+    # this: what comes next in every step breaks its graph.
+    if _is_compiling():
+        return None
+    o = observer
+    if o.ready and not o.here.steps:
+        o.here.steps = 1
+        o.rec.phase = OPTIMIZER
+    elif not o.off:
+        o.step_begins(optimizer)
+    if len(args) > 1 or kwargs:
+        return _with_closure(args, kwargs)
+    return None
+
+
+def _with_closure(args: Any, kwargs: Any) -> Any:
+    """A step's arguments with its closure, if there is one, wrapped; None: as they are."""
+    if observer.off or observer.here.steps != 1:
+        return None
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], _once(args[1]), *args[2:]), kwargs
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _once(kwargs["closure"])}
+    return None
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    o = observer
+    here = o.here
+    if o.off or not here.steps:
+        return
+    if o.ready and here.steps == 1 and not here.closed:
+        # Nearly every step of a loop on the CPU; what `o.step_ends` does, in few steps.
+        parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
+        if mine is not None and mine.ref() is optimizer:
+            try:
+                groups = optimizer.param_groups
+                loss, rate = sum(parts), groups[0]["lr"]
+            except Exception:  # noqa: BLE001 - unknown or not there yet
+                loss = rate = None
+            if type(loss) is float and type(rate) is float:
+                rec = o.rec
+                mine.stepped = id(groups[0])
+                here.steps = 0
+                rec.phase = RUNNING
+                parts.clear()
+                if rate is mine.lr and mine.index == 0:
+                    rec.queue.append(loss)
+                else:
+                    mine.lr = rate
+                    rec.queue.append((mine.index, loss, rate))
+                return
+    o.step_ends(optimizer)
+
+
+def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
+    """Keep torch.compile from compiling our own functions: what `through` calls is still the
+    script's, `whole` is ours to the last."""
+    frames = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        for function in (*through, *whole):
+            frames.skip_code(function.__code__)
+        return
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    for function in through:
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
+    for function in whole:
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+def install(*, direct: bool) -> None:
+    """Observe this process from now on, or keep out of it whole. `direct`: the supervisor started
+    it as a rank."""
+    global observer
+    observer = observe_script.Observer(Path(os.environ["GPU_PANEL_RUN"]))
+    undo = _Undo()
+    try:
+        _into_torch(undo)
+    except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
+        undo()
+        observer.off = True
+        observe_rank.cannot(observer.run, direct, (
+            f"torch {torch.__version__} lacks what is needed to see this script's steps "
+            f"({type(err).__name__}: {err}): it runs unseen"))
+        return
+    os.register_at_fork(before=lambda: _seen(observer.before_fork),
+                        after_in_parent=lambda: _seen(observer.after_fork),
+                        after_in_child=lambda: _seen(observer.in_child))
+    atexit.register(lambda: _seen(observer.finish))
+    _seen(observe_calls.watch, observer)
+    if direct:
+        _seen(observer.early)
+
+
+def _into_torch(undo: _Undo) -> None:
+    """Wrap and hook what there is. Raises where torch has it not; `undo` holds what was done."""
+    from torch.optim import optimizer as optim
+
+    before, after = (optim.register_optimizer_step_pre_hook,
+                     optim.register_optimizer_step_post_hook)
+    scaled = _wrap_scaler(undo)
+    through = [_wrap_backward(undo), *scaled]
+    undo.hooks.append(before(_before_step))
+    undo.hooks.append(after(_after_step))
+    with contextlib.suppress(Exception):
+        # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
+        caller = torch.optim.Optimizer.profile_hook_step(install)
+        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen,
+                                               observe_script.Observer.backward])

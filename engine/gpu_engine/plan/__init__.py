@@ -1,0 +1,1 @@
+"""What follows from a spec: arithmetic, checks, processes, the line to type."""

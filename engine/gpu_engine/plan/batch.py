@@ -1,0 +1,105 @@
+"""What follows from a spec by arithmetic: batch, learning rate, backend, port. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_engine.spec.schema import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch arithmetic: global_size = per_gpu × replicas × accumulate."""
+
+    size: int
+    meaning: Literal["global", "per_gpu"]
+    accumulate: int
+    replicas: int
+    global_size: int
+    per_gpu: int
+    """Examples in one replica's forward pass."""
+
+    def sentence(self, unit: str = "GPU") -> str:
+        """For people: "256 global = 128 per GPU × 2 GPUs × 1"."""
+        many = unit if self.replicas == 1 else unit + "s"
+        return (f"{self.global_size:,} global = {self.per_gpu:,} per {unit} "
+                f"× {self.replicas} {many} × {self.accumulate}")
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRate:
+    """The learning rate and how it came about.
+
+    linear: lr × B/Bref (Goyal et al. 2017, arXiv:1706.02677); sqrt: lr × √(B/Bref)
+    (Krizhevsky 2014, arXiv:1404.5997). B is the global batch.
+    """
+
+    base: float
+    rule: Literal["none", "linear", "sqrt"]
+    reference_batch: int | None
+    factor: float
+    scaled: float
+
+    def sentence(self) -> str:
+        if self.rule == "none":
+            return f"lr {self.base:g}, not scaled"
+        return (f"lr {self.scaled:g} = {self.base:g} × {self.factor:g} "
+                f"({self.rule}, reference batch {self.reference_batch:,})")
+
+
+def replicas_of(spec: RunSpec, devices: int) -> int:
+    """Copies of the model over all nodes, taking every node to have as many devices."""
+    if spec.parallel.mode == "multinode":
+        return devices * spec.parallel.nodes
+    return devices if spec.parallel.mode in ("dp", "ddp") else 1
+
+
+def batch_of(spec: RunSpec, replicas: int) -> Batch | None:
+    """The batch arithmetic, or None where a global size does not divide."""
+    b = spec.batch
+    if b.meaning == "per_gpu":
+        total = b.size * replicas * b.accumulate
+        return Batch(b.size, b.meaning, b.accumulate, replicas, total, b.size)
+    per_gpu, rest = divmod(b.size, replicas * b.accumulate)
+    if rest or not per_gpu:
+        return None
+    return Batch(b.size, b.meaning, b.accumulate, replicas, b.size, per_gpu)
+
+
+def batch_untold(spec: RunSpec, replicas: int) -> Batch:
+    """The arithmetic of a person's own command that is told nothing of it, so that it need not
+    come out: as much of the size as each replica could have."""
+    b = spec.batch
+    return Batch(b.size, b.meaning, b.accumulate, replicas, b.size,
+                 max(b.size // (replicas * b.accumulate), 1))
+
+
+def nearest_batches(size: int, divisor: int) -> tuple[int, int]:
+    """The two multiples of `divisor` on either side of `size` (both positive)."""
+    below = max(size // divisor, 1) * divisor
+    return (below, below + divisor)
+
+
+def backend_of(spec: RunSpec, *, cpu: bool) -> Literal["nccl", "gloo", "none"]:
+    if spec.parallel.mode in ("single", "dp"):
+        return "none"
+    if spec.parallel.backend != "auto":
+        return spec.parallel.backend
+    return "gloo" if cpu else "nccl"
+
+
+def port_of(spec: RunSpec) -> int:
+    """The rendezvous port: torchrun's 29500 where nodes must agree on one without asking each
+    other, 0 (any free one) where they need not."""
+    if spec.parallel.master_port is not None:
+        return spec.parallel.master_port
+    return 29500 if spec.parallel.mode == "multinode" else 0
+
+
+def learning_rate(spec: RunSpec, global_size: int) -> LearningRate:
+    t = spec.train
+    ratio = 1.0 if t.lr_scale == "none" else global_size / (t.lr_reference_batch or global_size)
+    factor = math.sqrt(ratio) if t.lr_scale == "sqrt" else ratio
+    return LearningRate(t.lr, t.lr_scale, t.lr_reference_batch, factor, t.lr * factor)

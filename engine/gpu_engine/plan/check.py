@@ -1,0 +1,173 @@
+"""What of a spec does not fit together, or does not fit the machine's devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan.batch import backend_of, batch_of, nearest_batches, replicas_of
+from gpu_engine.runs import checkpoints
+from gpu_engine.spec.schema import MODE_NAMES, RunSpec
+
+
+def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    """Everything that does not fit together or does not fit this machine; empty: it fits."""
+    devices, problems = chosen_devices(spec, inventory)
+    problems += _check_task(spec)
+    if devices:
+        problems += _check_mode(spec, devices)
+        problems += _check_precision(spec, devices)
+    problems += _check_nodes(spec)
+    if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
+        problems += _check_batch(spec, replicas_of(spec, len(devices)))
+    if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None \
+            and _told(spec, "train.lr"):
+        problems.append(Problem("train.lr_reference_batch", None,
+                                f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
+                                "that lr was chosen for"))
+    if spec.task.command is None:
+        try:
+            checkpoints.parse_best(spec.train.best)
+        except SpecError as err:
+            problems += err.problems
+    return problems
+
+
+def _told(spec: RunSpec, key: str) -> bool:
+    """Whether what trains hears of this key: a task always, a person's own command by its
+    placeholders."""
+    return spec.task.command is None or cmd.is_told(spec.task.command, key)
+
+
+def batch_told(spec: RunSpec) -> bool:
+    """Whether the batch arithmetic has a say in what runs, be it in a scaled learning rate."""
+    scaled = spec.train.lr_scale != "none" and _told(spec, "train.lr")
+    return scaled or _told(spec, "batch.meaning")
+
+
+def _check_batch(spec: RunSpec, replicas: int) -> list[Problem]:
+    if batch_of(spec, replicas) is not None or not batch_told(spec):
+        return []
+    below, above = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
+    parts = f"{replicas} replicas" if replicas > 1 else "1 replica"
+    if spec.batch.accumulate > 1:
+        parts += f" × {spec.batch.accumulate} accumulation steps"
+    return [Problem("batch.size", spec.batch.size,
+                    f"a global batch must divide by {parts}; {below} or {above} would")]
+
+
+def _check_task(spec: RunSpec) -> list[Problem]:
+    task = spec.task
+    if task.use is None and task.command is None:
+        return [Problem("task.use", None, "name a task (module:Class or path/to/file.py:Class), "
+                                          "or give your own command in task.command")]
+    if task.command is not None and not task.command:
+        return [Problem("task.command", [], "the command is empty")]
+    if task.command is not None:
+        return cmd.check(task.command)
+    return []
+
+
+def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], list[Problem]]:
+    """The devices that `spec` names, in its order, and what is wrong with them (then none)."""
+    ids = spec.devices.ids
+    offered = ", ".join(d.id for d in inventory.devices) or "none"
+    if not ids:
+        if spec.devices.pick:
+            have = len(inventory.devices)
+            if spec.devices.pick > have:
+                return [], [Problem("devices.pick", spec.devices.pick,
+                                    f"this machine offers {have}: {offered}")]
+            return list(inventory.devices[:spec.devices.pick]), []
+        return [], [Problem("devices.ids", ids,
+                            f"choose at least one device; this machine has {offered}")]
+    found, problems = [], []
+    for name in ids:
+        device = inventory.find(name)
+        if device is None and name.startswith("cpu:") and inventory.source == "nvml":
+            problems.append(Problem("devices.ids", name,
+                                    "CPU slots and GPUs can't train together"))
+        elif device is None:
+            problems.append(Problem("devices.ids", name,
+                                    f"there is no such device here; this machine has {offered}"))
+        else:
+            found.append(device)
+    kinds = {"cpu" if d.kind == "cpu" else "gpu" for d in found}
+    if len(kinds) > 1:
+        problems.append(Problem("devices.ids", ids, "CPU slots and GPUs can't train together"))
+    return ([] if problems else found), problems
+
+
+def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
+    p, n = spec.parallel, len(devices)
+    cpu = devices[0].kind == "cpu"
+    out = []
+    repeated = n != len({d.id for d in devices})
+    backend = backend_of(spec, cpu=cpu)
+    if p.mode == "single" and n > 1:
+        out.append(Problem("parallel.mode", "single",
+                           f"single trains on one device and {n} are chosen; "
+                           "untick all but one, or take ddp"))
+    if p.mode == "dp":
+        if cpu:
+            out.append(Problem("parallel.mode", "dp",
+                               "DataParallel needs GPUs; on CPU slots take ddp"))
+        elif repeated:
+            out.append(Problem("devices.ids", spec.devices.ids,
+                               "DataParallel takes each GPU once"))
+        elif n > 1 and any(d.kind == "mig" for d in devices):
+            # NVIDIA MIG user guide: one process sees one compute instance.
+            out.append(Problem("parallel.mode", "dp",
+                               "one process can use one MIG slice only; take ddp"))
+    if p.backend == "nccl" and cpu:
+        out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
+    if p.mode in ("ddp", "multinode") and repeated:
+        if cpu:
+            out.append(Problem("devices.ids", spec.devices.ids,
+                               "each CPU slot carries one rank; name each once"))
+        elif backend == "nccl":
+            out.append(Problem("devices.ids", spec.devices.ids,
+                               "nccl refuses two ranks on one GPU; to debug DDP code on one GPU "
+                               "set parallel.backend = \"gloo\""))
+    if p.launcher == "torchrun" and p.mode in ("single", "dp"):
+        out.append(Problem("parallel.launcher", "torchrun",
+                           f"{MODE_NAMES[p.mode]} is one process and needs no launcher"))
+    return out
+
+
+def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
+    if devices[0].kind == "cpu" and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
+        return [Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off")]
+    return []
+
+
+def _check_nodes(spec: RunSpec) -> list[Problem]:
+    p = spec.parallel
+    if p.mode != "multinode":
+        if p.nodes > 1:
+            return [Problem("parallel.nodes", p.nodes,
+                            f"{MODE_NAMES[p.mode]} stays on one machine; "
+                            "take multinode, or 1 node")]
+        return []
+    out = []
+    if p.nodes < 2:
+        out.append(Problem("parallel.nodes", p.nodes,
+                           "multi-node needs 2 or more; on one machine take ddp"))
+    elif p.node_rank >= p.nodes:
+        out.append(Problem("parallel.node_rank", p.node_rank,
+                           f"with {p.nodes} nodes the ranks are 0 to {p.nodes - 1}"))
+    if p.master_port == 0:
+        out.append(Problem("parallel.master_port", 0,
+                           "all nodes must know the port; name one, for example 29500"))
+    if not _is_host(p.master_addr):
+        out.append(Problem("parallel.master_addr", p.master_addr,
+                           "expected node 0's numeric address or host name, for example "
+                           "10.0.0.1"))
+    return out
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and text[0].isalnum() | (text[0] in ":[") \
+        and all(c.isalnum() or c in ".-:[]%_" for c in text)

@@ -1,0 +1,71 @@
+"""The line that a person or a script would type for the same run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.records import Device
+from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan.processes import placeholders, torchrun_options, visible
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.spec.schema import RunSpec, apply_sets, differences, from_dict, to_dict
+
+
+def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
+          python: str) -> tuple[str, ...]:
+    """One line for one machine; for several, node 0's first."""
+    command = plan.spec.task.command
+    many = plan.nodes > 1
+    if command is None and not many:
+        return (shlex.join(["gpu-engine", "run", *_arguments(plan.spec, base)]),)
+    env = visible(devices)
+    if command is None:
+        spec = _without_place(plan.spec)
+        trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]
+        return tuple(_typed(env, cmd.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
+                     for n in range(plan.nodes))
+    argv = cmd.fill(command, placeholders(plan))
+    if plan.mode in ("single", "dp") or cmd.launches_itself(command):
+        return (_typed(env, argv),)
+    return tuple(_typed(env, cmd.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
+                 for node in range(plan.nodes))
+
+
+def _typed(env: Mapping[str, str], argv: Sequence[str]) -> str:
+    shown = [f"{key}={shlex.quote(value)}" for key, value in env.items()]
+    return " ".join([*shown, shlex.join(argv)])
+
+
+def _arguments(spec: RunSpec, base: tuple[str, RunSpec] | None) -> list[str]:
+    """The preset and the `--set`s that give exactly this spec."""
+    if base is not None:
+        sets = differences(base[1], spec)
+        if _gives(base[1], sets, spec):
+            return [base[0], *_sets(sets)]
+    # No preset, or one that holds something this spec has not: from the defaults.
+    return _sets(differences(RunSpec(), spec))
+
+
+def _sets(assignments: Sequence[str]) -> list[str]:
+    return [word for a in assignments for word in ("--set", a)]
+
+
+def _gives(base: RunSpec, sets: Sequence[str], wanted: RunSpec) -> bool:
+    data = to_dict(base, defaults=False)
+    try:
+        apply_sets(data, sets)
+        return from_dict(data) == wanted
+    except SpecError:
+        return False
+
+
+def _without_place(spec: RunSpec) -> RunSpec:
+    """torchrun's options say where and how many; saying it twice would let them disagree."""
+    import msgspec
+
+    fresh = RunSpec().parallel
+    return msgspec.structs.replace(spec, parallel=msgspec.structs.replace(
+        spec.parallel, node_rank=fresh.node_rank, master_addr=fresh.master_addr,
+        master_port=fresh.master_port))

@@ -1,0 +1,134 @@
+"""A person's own command as the plan sees it: placeholders filled, nothing put through a shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpu_engine.common.errors import Problem
+from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program
+
+PLACEHOLDERS = {
+    "batch.per_gpu": "examples in one replica's forward pass",
+    "batch.global": "examples in one step over all replicas",
+    "batch.size": "the batch size as typed",
+    "batch.accumulate": "backward passes a step",
+    "lr": "the learning rate, scaled",
+    "world_size": "processes over all nodes",
+    "replicas": "copies of the model over all nodes",
+    "nodes": "machines",
+    "node_rank": "which machine this is",
+    "amp": "off, bf16 or fp16",
+    "epochs": "train.epochs",
+    "steps": "train.steps",
+    "seed": "train.seed",
+    "workers": "DataLoader workers a rank",
+    "run.dir": "this run's folder",
+    "run.name": "this run's name",
+}
+
+_BATCH = ("batch.per_gpu", "batch.global")
+TOLD_BY = {
+    "batch.size": (*_BATCH, "batch.size"), "batch.meaning": _BATCH,
+    "batch.accumulate": (*_BATCH, "batch.accumulate"), "amp.dtype": ("amp",),
+    "train.lr": ("lr",), "train.lr_scale": ("lr",), "train.lr_reference_batch": ("lr",),
+    "train.epochs": ("epochs",), "train.steps": ("steps",), "train.seed": ("seed",),
+    "train.workers": ("workers",),
+}
+"""Key of the spec → the placeholders by which alone it reaches a person's own command."""
+NEVER_TOLD = frozenset({
+    "amp.tf32", "train.clip", "train.checkpoint_every", "train.keep", "train.eval_every",
+    "train.best", "train.on_nonfinite", "parallel.find_unused", "parallel.static_graph",
+    "parallel.bucket_cap_mb", "parallel.backend", "run.python"})
+"""Keys that mean nothing to a person's own command: what they name is the engine's own doing."""
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+def used(command: Sequence[str] | None) -> frozenset[str]:
+    """The placeholders that stand in a command."""
+    if not isinstance(command, list | tuple):
+        return frozenset()
+    return frozenset(m.group(1) for arg in command if isinstance(arg, str)
+                     for m in _TOKEN.finditer(arg) if m.group(1) in PLACEHOLDERS)
+
+
+def is_told(command: Sequence[str] | None, key: str) -> bool:
+    """Whether a key of the spec has a say in what a person's own command does."""
+    return key not in NEVER_TOLD and (key not in TOLD_BY
+                                      or not used(command).isdisjoint(TOLD_BY[key]))
+
+
+def check(command: Sequence[str]) -> list[Problem]:
+    """Unknown placeholders and arguments that no process can take."""
+    out = []
+    for arg in command:
+        if "\0" in arg:
+            out.append(Problem("task.command", arg, "an argument can't hold a NUL character"))
+        for match in _TOKEN.finditer(arg):
+            name = match.group(1)
+            if name is not None and name not in PLACEHOLDERS:
+                out.append(Problem("task.command", "{" + name + "}",
+                                   "there is no such placeholder ({{ writes a brace); there are "
+                                   + ", ".join(PLACEHOLDERS)))
+    return out
+
+
+def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """The argument list with placeholders replaced; `{{` and `}}` are braces.
+
+    A name that `values` lacks is left as it stands (the run folder, before launch).
+    """
+
+    def one(match: re.Match[str]) -> str:
+        if match.group() in ("{{", "}}"):
+            return match.group()[0]
+        name = match.group(1)
+        return str(values[name]) if name in values else match.group()
+
+    return tuple(_TOKEN.sub(one, arg) for arg in command)
+
+
+SELF_LAUNCHERS = frozenset({
+    "torchrun", "accelerate", "deepspeed", "fabric", "lightning", "composer", "horovodrun",
+    "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
+    "bash", "sh", "zsh", "dash", "ksh", "fish"})
+_MODULES = frozenset({
+    "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "composer",
+    "composer.cli.launcher", "lightning", "lightning.fabric.cli", "horovod.runner.launch"})
+"""The same as modules."""
+
+
+def launches_itself(command: Sequence[str]) -> bool:
+    """Whether the command starts its own ranks, so that it runs once, as it is: whatever stands
+    before the launcher (`env X=1`, `uv run`) and whatever options its Python has."""
+    behind = program(command)
+    if not behind:
+        return False
+    if is_python(behind[0]):
+        module, script = module_or_script(behind)
+        return module in _MODULES or (bool(script) and module is None
+                                      and name_of(script[0]) in SELF_LAUNCHERS)
+    name = name_of(behind[0])
+    return name in SELF_LAUNCHERS or name.endswith(".sh")
+
+
+def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+    """The same command started by torchrun with `options`, by the command's own interpreter."""
+    head, rest = command[0], list(command[1:])
+    if not is_python(head):
+        return ("torchrun", *options, "--no-python", *_guarded([head, *rest]))
+    run = (head, "-m", "torch.distributed.run", *options)
+    if rest[:1] == ["-m"]:
+        return (*run, "-m", *_guarded(rest[1:]))
+    if rest and not rest[0].startswith("-"):
+        return (*run, *_guarded(rest))
+    # Interpreter switches have no place in torchrun's line.
+    return (*run, "--no-python", *_guarded([head, *rest]))
+
+
+def _guarded(script: Sequence[str]) -> list[str]:
+    """A script and its arguments behind `--` where it has options: torchrun's parser takes
+    `--log` for an abbreviation of its own `--log-dir` even behind the script's name."""
+    return ["--", *script] if any(a.startswith("--") for a in script[1:]) else list(script)

@@ -1,0 +1,246 @@
+"""What only this machine can answer about a spec: is there such a task, is the port free.
+
+Read-only probes; the pure half of the question is `plan.check`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.plan import torch_build
+from gpu_engine.plan.batch import port_of
+from gpu_engine.plan.check import check
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec import catalog
+from gpu_engine.spec.param_types import Kind, convert
+from gpu_engine.spec.schema import RunSpec
+
+_PATIENCE = 1.0
+"""Seconds in which a process may leave a GPU by itself: a run before this one that ends now."""
+
+
+def check_all(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
+    """Everything that keeps this spec from running here; empty: nothing does."""
+    return check(spec, inventory) + probe(spec, inventory, cwd)
+
+
+def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
+    """The half that only the machine can answer. `cwd`: where a task's relative path starts."""
+    python = _python(spec)
+    return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
+            + _port(spec) + _meeting(spec) + _leases(spec, inventory))
+
+
+def _torch(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    found = torch_build.problem(spec, inventory)
+    return [found] if found else []
+
+
+def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
+    """GPUs that another run holds. CPU slots are shared by everything anyway."""
+    gpus = _gpus(spec, inventory)
+    if not gpus or spec.devices.share:
+        return []
+    from gpu_engine.devices import leases as lease
+
+    held = lease.holders(runs.leases_folder())
+    return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; take "
+                                         "another, or set devices.share = true")
+            for d in gpus if lease.key(d) in held]
+
+
+def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
+             ) -> tuple[list[Problem], tuple[str, ...]]:
+    """Named GPUs that can't be used or that others compute on, and what is in doubt about the
+    rest. Sharing on purpose allows all but what is lost. `looks`: newest last; without any, some
+    are taken until nothing is in the way, for `_PATIENCE` at most.
+    """
+    gpus, share = _gpus(spec, inventory), spec.devices.share
+    if not gpus:
+        return [], ()
+    if looks:
+        return _judged(gpus, looks[-1], share)
+    from gpu_engine.devices import sampler
+
+    end = time.monotonic() + _PATIENCE
+    while True:
+        found = _judged(gpus, sampler.take_several(replace(inventory, devices=tuple(gpus)),
+                                                   looks=0)[-1], share)
+        if not found[0] or time.monotonic() >= end:
+            return found
+        time.sleep(0.2)
+
+
+def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
+            ) -> tuple[list[Problem], tuple[str, ...]]:
+    from gpu_engine.devices import availability as free
+
+    problems, doubts = [], []
+    for device in gpus:
+        sample = shot.of(device.id)
+        if sample is None or (share and not sample.lost):
+            continue
+        why = free.in_the_way(sample, now=shot.taken)
+        if sample.problem:
+            problems.append(_unusable(device, sample))
+        elif why:
+            problems.append(Problem("devices.ids", device.id,
+                                    f"{device.label} is not free: {why}; take another, or set "
+                                    "devices.share = true"))
+        doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
+    return problems, tuple(doubts)
+
+
+def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
+    """Named GPUs that nobody can use now, whoever holds them."""
+    samples = [(d, shot.of(d.id)) for d in _gpus(spec, inventory)]
+    return [_unusable(d, s) for d, s in samples if s is not None and s.problem]
+
+
+def _unusable(device: Device, sample: Sample) -> Problem:
+    return Problem("devices.ids", device.id, f"{device.label} can't be used: {sample.problem}")
+
+
+def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
+    """The GPUs and slices that are named, each once. CPU slots are shared by everything."""
+    found = [inventory.find(name) for name in spec.devices.ids or ()]
+    return [d for d in dict.fromkeys(found) if d is not None and d.kind != "cpu"]
+
+
+def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
+    use = spec.task.use
+    if use is None:
+        return []
+    try:
+        info = catalog.describe(use, cwd=cwd)
+    except UserError as err:
+        if spec.run.python and not use.partition(":")[0].endswith(".py"):
+            return []  # another environment may well have that module
+        return [Problem("task.use", use, str(err))]
+    out = []
+    names = [f.name for f in info.fields]
+    for name, value in spec.task.params.items():
+        if name not in names and info.whole:
+            near = difflib.get_close_matches(name, names, n=1)
+            there = f"did you mean {near[0]}?" if near else \
+                "it has " + (", ".join(names) or "none")
+            out.append(Problem(f"task.params.{name}", value,
+                               f"{info.name} has no such parameter; {there}"))
+        field = info.field(name)
+        if field is not None and (wanted := _unlike(value, field.kind)):
+            out.append(Problem(f"task.params.{name}", value, wanted))
+    out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
+                    + (f": {f.help}" if f.help else ""))
+            for f in info.fields if f.required and f.name not in spec.task.params]
+    return out
+
+
+def _unlike(value: object, kind: Kind) -> str | None:
+    """What a parameter of this kind takes, where `value` is not like it; None: it fits, or only
+    the task itself can say."""
+    try:
+        convert(value, kind)
+    except ValueError as err:
+        return str(err)
+    return None
+
+
+def _command(spec: RunSpec) -> list[Problem]:
+    command = spec.task.command
+    if not command:
+        return []
+    if shutil.which(command[0]) is None:
+        return [Problem("task.command", command[0], "there is no such program on the PATH")]
+    return []
+
+
+def _python(spec: RunSpec) -> list[Problem]:
+    python = spec.run.python
+    if python is None or shutil.which(python):
+        return []
+    there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
+    what = "can't be executed" if there else "there is no such interpreter"
+    return [Problem("run.python", python, what)]
+
+
+def _port(spec: RunSpec) -> list[Problem]:
+    mode, port = spec.parallel.mode, port_of(spec)
+    ours = mode == "ddp" or (mode == "multinode" and spec.parallel.node_rank == 0)
+    if not ours or port == 0:
+        return []
+    if 0 < port < 1024 and os.geteuid() != 0:
+        return [Problem("parallel.master_port", port, "ports below 1024 need root; take 29500")]
+    why = port_taken(port)
+    return [Problem("parallel.master_port", port, why)] if why else []
+
+
+def _meeting(spec: RunSpec) -> list[Problem]:
+    """A host name that this machine can't meet the others at."""
+    from gpu_engine.plan import addresses
+
+    key, host = "parallel.master_addr", spec.parallel.master_addr
+    if spec.parallel.mode != "multinode" or not host or not addresses.is_name(host) \
+            or host == "localhost":
+        return []
+    found = addresses.resolve(host)
+    if found == ():
+        return [Problem(key, host, "this machine knows no such host; give node 0's numeric "
+                                   "address, for example 10.0.0.1")]
+    if not found or not all(map(addresses.is_loopback, found)):
+        return []
+    cure = "give node 0's numeric address"
+    if spec.parallel.node_rank == 0 and (own := addresses.own()):
+        cure = f"give the address that the others know, of {', '.join(own)}"
+    return [Problem(key, host, f"is {found[0]} to this machine, which means the machine itself "
+                               f"(see /etc/hosts): the others can't meet there; {cure}")]
+
+
+def meeting_at(spec: RunSpec) -> str | None:
+    """What the host name that machines meet at means here, in words; None where it is no name."""
+    from gpu_engine.plan import addresses
+
+    host = spec.parallel.master_addr
+    if spec.parallel.mode != "multinode" or not addresses.is_name(host) or host == "localhost":
+        return None
+    found = addresses.resolve(host)
+    if not found:
+        return f"machines meet at {host}; what that means was not answered yet"
+    at = next((a for a in found if not addresses.is_loopback(a)), found[0])
+    return f"machines meet at {host}, which is {at} to this one"
+
+
+def port_taken(port: int) -> str | None:
+    """Why a rendezvous could not listen on `port` of this machine; None: it could.
+
+    The store binds all addresses, so that is what is tried, without SO_REUSEADDR's blindness to
+    a listener; connections of an earlier run in TIME_WAIT do not count as taken.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, port))
+                sock.listen(1)
+        except OSError as err:
+            if err.errno == errno.EADDRINUSE:
+                return f"the port is taken on this machine; {free_port()} is free"
+            if family == socket.AF_INET:
+                return f"can't listen on it: {err.strerror}"
+    return None
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]

@@ -1,0 +1,1 @@
+"""The run folder: where runs live, what state one is in, what is left of one."""

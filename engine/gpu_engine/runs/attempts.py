@@ -1,0 +1,119 @@
+"""What each attempt of a run was asked for, and what the next one may be asked for.
+
+`spec.toml` is what the last attempt was asked for. Where a resume changes it, what it held before
+is kept as `specs/00001.toml`, after the last attempt that it was for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.files import write_atomic
+from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs import stacks
+from gpu_engine.spec.schema import RunSpec, differences, from_dict, read_toml
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.state import AttemptRecord, State
+
+_SPECS = "specs"
+
+
+def asked(run: Run, number: int | None = None) -> dict[str, Any]:
+    """The spec of attempt `number` (of the last, where it is None) as a nested dict. Raises
+    UserError where there is no such attempt, or its spec can't be read."""
+    last = run.state().attempt
+    if number is None or number == last:
+        return read_toml(run.path / "spec.toml")
+    if not 1 <= number < last:
+        raise UserError(f"run {run.id} has no attempt {number}; its attempts are 1 to {last}")
+    kept = [n for n in _kept(run.path) if n >= number]
+    return read_toml(_file(run.path, min(kept)) if kept else run.path / "spec.toml")
+
+
+def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
+    """Before `spec.toml` becomes `spec_toml`: keep what it holds, which attempt `number` was the
+    last to have, and return what changes, as `key=value`s. Raises OSError."""
+    path = run.path / "spec.toml"
+    try:
+        before = path.read_text(encoding="utf-8")
+        changed = tuple(differences(from_dict(read_toml(path)), _parsed(spec_toml)))
+    except (OSError, UnicodeDecodeError, UserError):
+        return ()
+    if changed:
+        (run.path / _SPECS).mkdir(mode=0o700, exist_ok=True)
+        write_atomic(_file(run.path, number), before)
+    return changed
+
+
+def last_good(state: State) -> AttemptRecord | None:
+    """The last attempt that ended as it should: completed, or stopped because somebody asked."""
+    good = [a for a in state.attempts if a.outcome in ("completed", "stopped")]
+    return good[-1] if good else None
+
+
+def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
+    """Where the last attempt failed with other settings than the last good one (than the first,
+    where none was good): that one's number, and what the last has otherwise, as `key=value`s.
+
+    None where nothing differs. Raises UserError where a spec can't be read.
+    """
+    if state.state in ("completed", "stopped") or len(state.attempts) < 2:
+        return None
+    good = last_good(state)
+    number = good.number if good is not None else state.attempts[0].number
+    if number == state.attempt:
+        return None
+    other = differences(from_dict(asked(run, number)), from_dict(asked(run)))
+    return (number, tuple(other)) if other else None
+
+
+def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:
+    """Raises SpecError where `spec` asks for fewer steps than `checkpoint` (None: the newest) has
+    done: the attempt would end at once, and look as if it had trained so far and no further."""
+    checkpoint = checkpoint or remains.last_checkpoint(run)
+    digits = (checkpoint or "").removeprefix("step-")
+    if spec.task.use is None or not digits.isdecimal():
+        return
+    done = int(digits)
+    if spec.train.steps is not None:
+        key, length, total = "train.steps", spec.train.steps, spec.train.steps
+        words, enough = "", f"{done:,}"
+    else:
+        each = _steps_an_epoch(run)
+        if each is None:
+            return
+        key, length = "train.epochs", spec.train.epochs or 1
+        total = length * each
+        words, enough = f"that is {total:,} steps, and ", str(-(-done // each))
+    if total < done:
+        raise SpecError([Problem(key, length, f"{words}{done:,} steps are done ({checkpoint}); "
+                                              f"take {enough} or more, or begin a new run")])
+
+
+def _steps_an_epoch(run: Run) -> int | None:
+    event = stacks.last_event(run.events(0), "schedule")
+    each = event.get("steps_per_epoch") if event is not None else None
+    return each if isinstance(each, int) and each > 0 else None
+
+
+def _kept(path: Path) -> list[int]:
+    try:
+        names = os.listdir(path / _SPECS)  # noqa: PTH208
+    except OSError:
+        return []
+    return sorted(int(n[:-5]) for n in names if n.endswith(".toml") and n[:-5].isdecimal())
+
+
+def _file(path: Path, number: int) -> Path:
+    return path / _SPECS / f"{number:05d}.toml"
+
+
+def _parsed(spec_toml: str) -> RunSpec:
+    import tomllib
+
+    return from_dict(tomllib.loads(spec_toml))

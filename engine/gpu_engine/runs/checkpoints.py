@@ -1,0 +1,135 @@
+"""The checkpoints of a run as files: which there are, which is the best, which one is meant.
+
+Standard library only, for the panel and the command line; `training/checkpoint.py` writes and loads
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common.errors import Problem, SpecError, UserError
+
+STATE, MANIFEST = "state.pt", "manifest.json"
+_MOST_NAMED = 12
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what its manifest says."""
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a checkpoint's name; None for another name."""
+    digits = name.removeprefix("step-")
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+def listed(folder: Path) -> list[Path]:
+    """The checkpoint folders, by step; damaged ones too."""
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Raises Damaged."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if not isinstance(manifest["files"][STATE]["sha256"], str):
+            raise TypeError
+        int(manifest["step"])
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise Damaged(f"{path.name}: its manifest can't be read ({type(err).__name__})") from err
+    return manifest
+
+
+def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | None:
+    """The checkpoint with the best value of `metric` in its manifest."""
+    found = None
+    for path in listed(folder):
+        try:
+            value = read_manifest(path).get("metrics", {}).get(metric)
+        except Damaged:
+            continue
+        if isinstance(value, int | float) and value == value and (
+                found is None or (value > found[1] if largest else value < found[1])):
+            found = (path, float(value))
+    return found
+
+
+def parse_best(text: str | None) -> tuple[str, bool] | None:
+    """"loss" or "min:loss" → ("loss", False); "max:accuracy" → ("accuracy", True). Raises
+    SpecError."""
+    if not text:
+        return None
+    how, colon, name = text.partition(":")
+    if not colon:
+        return text, False
+    if how not in ("min", "max") or not name:
+        raise SpecError([Problem("train.best", text, "expected the name of an evaluation's value, "
+                                 "min:name or max:name")])
+    return name, how == "max"
+
+
+def choose(folder: Path, which: str, best: str | None) -> str | None:
+    """The name of the checkpoint in `folder` that a person means by `which`: "best" (by `best`,
+    as train.best has it; without one, the least loss), a step, or a checkpoint's name. None for
+    "newest", as whether that one is sound is seen by loading it.
+
+    Raises UserError with what there is.
+    """
+    text = which.strip()
+    if text == "newest":
+        return None
+    there = [p.name for p in listed(folder)]
+    if not there:
+        raise UserError(f"{folder}: there is no checkpoint")
+    if text == "best":
+        return _best(folder, best)
+    step = step_of(text) if text.startswith("step-") else _number(text)
+    if step is None:
+        raise UserError(f"{which!r} is no checkpoint: say newest, best or a step; there are "
+                        f"{_words(there)}")
+    if name_of(step) not in there:
+        raise UserError(f"there is no checkpoint of step {step}; there are {_words(there)}")
+    return name_of(step)
+
+
+def set_aside(folder: Path, after: str, into: str) -> list[str]:
+    """Move the checkpoints behind `after` into the folder `into` beside them, and return their
+    names: training goes on from `after` another way, and what lies behind it is no part of that.
+    Raises OSError."""
+    later = [p for p in listed(folder) if p.name > after]
+    for path in later:
+        (folder / into).mkdir(mode=0o700, exist_ok=True)
+        path.rename(folder / into / path.name)
+    return [p.name for p in later]
+
+
+def _best(folder: Path, best: str | None) -> str:
+    metric, largest = parse_best(best) or ("loss", False)
+    found = best_of(folder, metric, largest)
+    if found is None:
+        given = "" if best else " (train.best does not name another)"
+        raise UserError(f"no checkpoint has an evaluation's {metric!r}{given}, so none is the "
+                        f"best; there are {_words([p.name for p in listed(folder)])}")
+    return found[0].name
+
+
+def _number(text: str) -> int | None:
+    """"1,500" and "1500" → 1500."""
+    digits = text.replace(",", "").replace("_", "")
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def _words(names: list[str]) -> str:
+    """Steps, the newest last: "step 300, 600"."""
+    steps = [f"{step:,}" if (step := step_of(n)) is not None else n for n in names]
+    more = f"… {len(steps) - _MOST_NAMED} more, " if len(steps) > _MOST_NAMED else ""
+    return f"step {more}{', '.join(steps[-_MOST_NAMED:])}"

@@ -1,0 +1,131 @@
+"""What is left of a run that nobody can ask any more: its last step, its last checkpoint, and
+processes, should supervisor and guard both have been killed above a person's own launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_file
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+
+GRACE = 5.0
+"""Seconds that processes get to end by themselves."""
+_PIECE = 64 * 1024
+_MOST_RANKS = 16
+
+
+def words(run: Run) -> list[str]:
+    """["last step 120", "last checkpoint step-00000100"], as far as there are such."""
+    step, saved = last_step(run), last_checkpoint(run)
+    return ([f"last step {step:,}"] if step is not None else []) \
+        + ([f"last checkpoint {saved}"] if saved is not None else [])
+
+
+def last_step(run: Run) -> int | None:
+    """The last step that any rank told of; None where none did."""
+    found = [_step_in(run.events(rank)) for rank in run.ranks()[:_MOST_RANKS]]
+    return max((s for s in found if s is not None), default=None)
+
+
+def last_checkpoint(run: Run) -> str | None:
+    """The name of the newest checkpoint that was finished; whether it is sound is told by
+    loading it."""
+    try:
+        names = sorted(e.name for e in os.scandir(run.checkpoints) if e.name.startswith("step-"))
+    except OSError:
+        return None
+    return next((n for n in reversed(names)
+                 if os.path.exists(run.checkpoints / n / "manifest.json")), None)  # noqa: PTH110
+
+
+def processes(run: Run) -> list[int]:
+    """Pids, in order, of what was started for the run and still runs: this user's processes that
+    have the run in their environment. Not this process, and not those that it was started by."""
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    above = _above(os.getpid())
+    return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
+
+
+def end(run: Run, *, now: bool = False) -> None:
+    """SIGTERM, `GRACE` seconds, SIGKILL (`now`: this at once) to what `processes` finds, and to
+    what comes meanwhile. Each is held by a pidfd before it is looked at, so no other process can
+    have the pid when the signal goes out. Raises UserError with what could not be ended."""
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    began = time.monotonic()
+    asked: set[int] = set()
+    while left := processes(run):
+        waited = time.monotonic() - began
+        if waited > 2 * GRACE:
+            raise UserError(f"run {run.id}: these processes of it can't be ended: "
+                            f"{', '.join(map(str, left))}")
+        kill = now or waited > GRACE
+        for pid in left:
+            if kill or pid not in asked:
+                asked.add(pid)
+                _signal(pid, wanted, signal.SIGKILL if kill else signal.SIGTERM)
+        time.sleep(0.05)
+
+
+def _signal(pid: int, wanted: bytes, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if _belongs(pid, wanted):
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _belongs(pid: int, wanted: bytes) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return wanted in environment.split(b"\0") and procs.start_ticks(pid) is not None
+
+
+def _above(pid: int) -> set[int]:
+    """`pid` and all that it descends from."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def _step_in(path: Path) -> int | None:
+    """The step of the last event that has one, from the end of the file."""
+    try:
+        with open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _PIECE))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and event.get("kind") in ("step", "phase", "end"):
+            step = event.get("steps" if event["kind"] == "end" else "step")
+            if isinstance(step, int) and not isinstance(step, bool) and step > 0:
+                return step
+    return None

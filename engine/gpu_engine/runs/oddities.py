@@ -1,0 +1,120 @@
+"""What of a run folder is not as a run leaves it: somebody else's folder, a FIFO where a file
+should be, a plan.json of another shape. One odd run must not keep the others from being shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common.files import open_file, reason, why_not_readable
+
+_MOST = 4
+"""Sentences about one run."""
+
+
+def find(path: Path) -> list[str]:
+    """What in the run folder at `path` can't be read, a sentence each, a few at most."""
+    out = []
+    for name in ("state.json", "plan.json", "spec.toml", "supervisor.log"):
+        if os.path.lexists(path / name) and (why := why_not_readable(path / name)):
+            out.append(f"{name} can't be read: {why}")
+    try:
+        names = sorted(os.listdir(path / "ranks"))  # noqa: PTH208
+    except FileNotFoundError:
+        names = []
+    except OSError as err:
+        names = []
+        out.append(f"ranks can't be read: {reason(err)}")
+    for name in names:
+        if len(out) >= _MOST:
+            break
+        if name.endswith((".jsonl", ".log")) and (why := why_not_readable(path / "ranks" / name)):
+            out.append(f"ranks/{name} can't be read: {why}")
+    return out[:_MOST]
+
+
+def why_no_state(path: Path) -> str:
+    """Why nobody can say by its state.json how the run in `path` is."""
+    try:
+        with open_file(path / "state.json") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return "state.json is missing"
+    except PermissionError as err:
+        return f"can't be read: {reason(err)}{_owner(path)}"
+    except OSError as err:
+        return f"state.json can't be read: {reason(err)}"
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return "state.json is damaged: it is not JSON"
+    return "state.json is damaged: it holds no state"
+
+
+def _owner(path: Path) -> str:
+    """"; it belongs to alice", where it is not ours."""
+    try:
+        uid = path.stat().st_uid
+    except OSError:
+        return ""
+    if uid == os.geteuid():
+        return ""
+    try:
+        return f"; it belongs to {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"; it belongs to user {uid}"
+
+
+def sound_plan(found: Any) -> dict[str, Any]:
+    """A plan.json as read, without what readers could not use."""
+    if not isinstance(found, dict):
+        return {}
+    plan = {k: v for k, v in found.items() if k not in _SHAPES or _SHAPES[k](v)}
+    if "spec" in plan:
+        plan["spec"] = {k: v for k, v in plan["spec"].items()
+                        if k not in _SECTIONS or isinstance(v, dict)}
+    return plan
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _rank(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("devices", []), list)
+
+
+def _process(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("ranks", []), list)
+
+
+def _ranks(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_rank, value))
+
+
+def _processes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_process, value))
+
+
+def _dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_SECTIONS = ("task", "devices", "parallel", "batch", "amp", "train", "run")
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "ranks": _ranks, "processes": _processes, "lines": _texts, "warnings": _texts,
+    "spec": _dict, "batch": _dict, "mode": _text, "name": _text, "cwd": _text,
+    "world_size": _whole, "replicas": _whole, "nodes": _whole, "node_rank": _whole,
+}

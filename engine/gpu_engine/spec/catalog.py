@@ -1,0 +1,232 @@
+"""Which tasks there are and what their parameters are, read from source, nothing imported.
+
+The panel draws its form and refuses a task that is not there without paying for torch, and
+without running a stranger's file. What only running it can tell (a default that is computed, a
+base class from elsewhere) is left to `describe`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.spec import param_source
+from gpu_engine.spec.param_types import ANY, Kind, plain_default
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskField:
+    """One parameter of a task."""
+
+    name: str
+    type: str
+    """The annotation as written: "int", "str | None"."""
+    default: Any
+    """None where it is computed or there is none."""
+    required: bool
+    help: str
+    """The docstring under the field; "" where there is none."""
+    kind: Kind = ANY
+    """What it takes, as far as the source tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task class as its source shows it."""
+
+    use: str
+    name: str
+    doc: str
+    file: Path
+    fields: tuple[TaskField, ...]
+    whole: bool
+    """False: a base class from another file may have more parameters."""
+
+    def field(self, name: str) -> TaskField | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+BUILTIN = (
+    "gpu_engine.tasks.bytes_gpt:BytesGPT",
+    "gpu_engine.tasks.digits:Digits",
+    "gpu_engine.tasks.mnist:Mnist",
+    "gpu_engine.tasks.vgg:Vgg",
+)
+"""The tasks that ship with the engine, in a newcomer's order."""
+
+
+def builtin() -> list[TaskInfo]:
+    """What ships, described."""
+    return [describe(use) for use in BUILTIN]
+
+
+def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None = None) -> TaskInfo:
+    """The task that `use` ("module:Class" or "path/to/file.py:Class") means.
+
+    Raises UserError saying what can't be found and what there is instead.
+    """
+    where, sep, name = use.rpartition(":")
+    if not sep or not where or not name.isidentifier():
+        raise UserError(f"{use!r} names no task: write module:Class or path/to/file.py:Class")
+    cwd = cwd or Path.cwd()
+    path = [str(cwd), *(sys.path if search is None else search)]
+    file = _source(where, cwd, path)
+    if where.endswith(".py"):
+        path = [str(file.parent), *path]  # its neighbours are importable, as when Python runs it
+    source = _Source.read(file, path)
+    if name not in source.classes:
+        near = difflib.get_close_matches(name, source.classes, n=1)
+        there = f"did you mean {near[0]}?" if near else \
+            "it has " + (", ".join(source.classes) or "no class at all")
+        raise UserError(f"there is no class {name} in {where}; {there}")
+    fields: dict[str, TaskField] = {}
+    whole = _gather(source, name, fields, frozenset())
+    doc = (ast.get_docstring(source.classes[name]) or "").strip()
+    return TaskInfo(use, name, doc, file, tuple(fields.values()), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One file: the classes it defines, and where it imports names from."""
+
+    file: Path
+    path: list[str]
+    classes: dict[str, ast.ClassDef]
+    imported: dict[str, str]
+    """Name → module, for `from module import name`."""
+    names: dict[str, ast.expr]
+    """Name → what it stands for, for `name = …` of the module: types have such names."""
+
+    @classmethod
+    def read(cls, file: Path, path: list[str]) -> _Source:
+        tree = _parse(file)
+        named = {t.id: n.value for n in tree.body if isinstance(n, ast.Assign)
+                 for t in n.targets if isinstance(t, ast.Name)}
+        return cls(file, path, {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)},
+                   {a.asname or a.name: n.module for n in tree.body
+                    if isinstance(n, ast.ImportFrom) and n.module and not n.level
+                    for a in n.names if a.asname in (None, a.name)}, named)
+
+    def origin(self, name: str) -> _Source | None:
+        """The file that an imported class comes from; None where it can't be followed."""
+        if name not in self.imported:
+            return None
+        try:
+            found = _Source.read(_source(self.imported[name], self.file.parent, self.path),
+                                 self.path)
+        except UserError:
+            return None
+        return found if name in found.classes else None
+
+
+def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
+    if where.endswith(".py") or "/" in where:
+        file = (cwd / Path(where).expanduser())
+        if not file.is_file():
+            raise UserError(f"there is no file {where}" + ("" if Path(where).is_absolute()
+                                                           else f" in {cwd}"))
+        return file
+    path: Sequence[str] | None = search
+    done: list[str] = []
+    spec = None
+    for part in where.split("."):
+        done.append(part)
+        # Step by step: importlib.util.find_spec would import the parents.
+        spec = PathFinder.find_spec(".".join(done), path) if path is not None else None
+        if spec is None:
+            raise UserError(f"there is no module {'.'.join(done)}")
+        path = spec.submodule_search_locations
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise UserError(f"module {where} has no Python source")
+    return Path(spec.origin)
+
+
+def _parse(file: Path) -> ast.Module:
+    try:
+        return _tree(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as err:
+        line = getattr(err, "lineno", None)
+        raise UserError(f"{file}{f', line {line}' if line else ''}: "
+                        f"not valid Python: {getattr(err, 'msg', err)}") from None
+    except (OSError, RecursionError) as err:
+        raise UserError(f"{file}: cannot be read: {err}") from None
+
+
+def _tree(text: bytes, name: str) -> ast.Module:
+    """ast.parse, for several threads: Pythons 3.11 and 3.12 count its depth once for all of them
+    and may raise SystemError when they meet in it (github.com/python/cpython/issues/106905). The
+    lock keeps ours apart; whoever else parses just then is met by trying again."""
+    with _ONE_AT_A_TIME:
+        for _ in range(9):
+            try:
+                return ast.parse(text, filename=name)
+            except SystemError:
+                continue
+        return ast.parse(text, filename=name)
+
+
+def _gather(source: _Source, name: str, into: dict[str, TaskField],
+            seen: frozenset[tuple[Path, str]]) -> bool:
+    """Fields of the bases first, as dataclasses order them. False: a base is out of reach."""
+    here = (source.file, name)
+    if name not in source.classes or here in seen:
+        return False
+    node = source.classes[name]
+    whole = True
+    for base in (ast.unparse(b).rpartition(".")[2] for b in node.bases):
+        if base in ("Task", "object"):
+            continue
+        where = source if base in source.classes else source.origin(base)
+        whole &= where is not None and _gather(where, base, into, seen | {here})
+    for i, line in enumerate(node.body):
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+            continue
+        kind = ast.unparse(line.annotation).strip("'\"")
+        if "ClassVar" in kind or line.target.id.startswith("_"):
+            continue
+        default, required = _default(line.value)
+        below = node.body[i + 1] if i + 1 < len(node.body) else None
+        into[line.target.id] = TaskField(line.target.id, kind, default, required, _text(below),
+                                         param_source.kind_of(line.annotation, source))
+    return whole
+
+
+def _default(value: ast.expr | None) -> tuple[Any, bool]:
+    if value is None:
+        return None, True
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
+        named = {k.arg: k.value for k in value.keywords}
+        if "default" in named:
+            return _default(named["default"])
+        factory = named.get("default_factory")
+        if isinstance(factory, ast.Lambda):
+            return _default(factory.body)
+        made = {"list": [], "tuple": [], "dict": {}}
+        return made.get(ast.unparse(factory)) if factory is not None else None, factory is None
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "Path" \
+            and len(value.args) == 1 and not value.keywords:
+        return _default(value.args[0])
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) \
+            and value.value.id[:1].isupper():
+        return value.attr, False  # a member of an Enum, most likely
+    try:
+        return plain_default(ast.literal_eval(value)), False
+    except (ValueError, TypeError, SyntaxError):
+        return None, False
+
+
+def _text(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) \
+            and isinstance(node.value.value, str):
+        return " ".join(node.value.value.split())
+    return ""

@@ -1,0 +1,300 @@
+"""The types of a task's parameters: what a value must be like, how it is typed and how it is shown.
+
+One reading for the form, for `--set`, for presets and for the rank: the form knows a type from the
+task's source (`catalog`), the rank from the class itself (`training/params.py`), and both come
+here.
+Standard library only, and no newer than Python 3.9: a rank imports this.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import enum
+import json
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of parameter: int, float, bool, str, path, none, choice (of Literal or Enum), list,
+    tuple, dict, union, or any: what is not known here takes anything."""
+
+    name: str = "any"
+    args: tuple[Kind, ...] = ()
+    """Of list, tuple, dict and union. A dict has that of its keys and that of its values."""
+    choices: tuple[tuple[str, Any], ...] = ()
+    """Of choice: how each is written, and what it is. An Enum's member is written by its name, and
+    its value does too."""
+    same: bool = False
+    """Of tuple: any number of values of one type (`tuple[int, ...]`)."""
+
+    def has(self, name: str) -> bool:
+        """Whether it is this, or a union with it."""
+        return self.name == name or any(a.name == name for a in self.args if self.name == "union")
+
+    @property
+    def plain(self) -> Kind:
+        """Without `| None`."""
+        rest = tuple(a for a in self.args if a.name != "none")
+        return rest[0] if self.name == "union" and len(rest) == 1 else self
+
+
+ANY = Kind()
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
+          "path": "a path", "list": "a list", "tuple": "a list", "dict": "a table",
+          "none": "nothing", "any": "anything"}
+_HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
+
+
+def convert(value: Any, kind: Kind) -> Any:
+    """`value`, as TOML, JSON or a person's typing gives it, as a parameter of this kind wants it.
+
+    Raises ValueError saying what was expected.
+    """
+    if kind.name == "any":
+        return value
+    if kind.name == "union":
+        return _of_union(value, kind)
+    if kind.name == "choice":
+        return _of_choices(value, kind)
+    if kind.name in ("list", "tuple"):
+        return _sequence(value, kind)
+    if kind.name == "dict":
+        return _table(value, kind)
+    if kind.name == "path" and isinstance(value, (str, Path)):
+        return Path(value).expanduser()
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind.name == "float" and number:
+        return float(value)
+    fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
+            "str": isinstance(value, str), "none": value is None}
+    if not fits.get(kind.name, False):
+        raise ValueError("expected " + words(kind))
+    return value
+
+
+def words(kind: Kind) -> str:
+    """What a parameter of this kind takes: "a whole number", "one of a, b"."""
+    if kind.name == "choice":
+        return "one of " + ", ".join(text for text, _ in kind.choices)
+    if kind.name == "union":
+        return " or ".join(words(a) for a in kind.args if a.name != "none")
+    if kind.name == "tuple" and kind.args and not kind.same:
+        inner = [words(a) for a in kind.args]
+        if len(set(inner)) == 1:
+            return f"a list of {len(inner)} " + _many(inner[0], len(inner))
+        return "a list of " + ", ".join(inner[:-1]) + " and " + inner[-1]
+    if kind.name in ("list", "tuple") and kind.args:
+        return "a list of " + _many(words(kind.args[0]), 2)
+    if kind.name == "dict" and kind.args:
+        return "a table of " + _many(words(kind.args[1]), 2)
+    return _WORDS[kind.name]
+
+
+def parse(text: str, kind: Kind) -> Any:
+    """What was typed into a field, as a preset holds it. What does not parse stays the text that
+    it is, for `convert` to say what is wrong with it."""
+    plain = kind.plain
+    if plain.has("str") or plain.has("path"):
+        return text
+    if plain.name == "choice":
+        # A member of an Enum is kept by its name, a value of Literal as it is.
+        return next((value for said, value in plain.choices
+                     if said == text.strip() == show(value)
+                     and isinstance(value, (bool, int, str))), text.strip())
+    if plain.name in ("list", "tuple", "dict"):
+        try:
+            return plain_default(_written(text.strip(), table=plain.name == "dict",
+                                          texts=_of_texts(plain)))
+        except ValueError:
+            return text
+    return plain_default(_literal(text.strip()))
+
+
+def show(value: Any) -> str:
+    """A value as a field, or `--set`, takes it: "[3, 4]", "{a = 1}", "true", "ADAM"."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_inside, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(k)} = {_inside(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, float):
+        return f"{value:g}" if value == float(f"{value:g}") else repr(value)
+    return "" if value is None else str(value)
+
+
+def plain_default(value: Any) -> Any:
+    """A default as JSON and a form have it: a tuple as a list, a path and a member of an Enum as
+    they are written."""
+    if isinstance(value, (list, tuple)):
+        return [plain_default(v) for v in value]
+    if isinstance(value, dict):
+        return {str(show(k)): plain_default(v) for k, v in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.name
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def kind_of(hint: Any) -> Kind:
+    """The kind of a type as the running class has it."""
+    simple = {int: "int", float: "float", bool: "bool", str: "str", list: "list", tuple: "tuple",
+              dict: "dict", type(None): "none", None: "none"}
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return Kind("choice", choices=tuple((m.name, m) for m in hint))
+    if isinstance(hint, type) and issubclass(hint, Path):
+        return Kind("path")
+    try:
+        if hint in simple:
+            return Kind(simple[hint])
+    except TypeError:  # of Annotated, say, with something that can't be hashed
+        pass
+    origin, args = get_origin(hint), get_args(hint)
+    if hasattr(hint, "__metadata__"):  # Annotated
+        return kind_of(hint.__origin__)
+    if origin is Literal:
+        return Kind("choice", choices=tuple((show(a), a) for a in args))
+    if origin is Union or origin is getattr(types, "UnionType", Union):
+        return Kind("union", tuple(map(kind_of, args)))
+    if origin in (list, collections.abc.Sequence, collections.abc.Iterable):
+        return Kind("list", (kind_of(args[0]),))
+    if origin is tuple:
+        same = len(args) == 2 and args[1] is Ellipsis
+        return Kind("tuple", (kind_of(args[0]),) if same else tuple(map(kind_of, args)), same=same)
+    if origin in (dict, collections.abc.Mapping):
+        return Kind("dict", tuple(map(kind_of, args)))
+    return ANY
+
+
+# --- values ------------------------------------------------------------------------------------
+
+def _of_union(value: Any, kind: Kind) -> Any:
+    # A text that may be a text is one: only then is it looked what else it might say.
+    first = ("str", "path") if isinstance(value, str) else ()
+    for arg in sorted(kind.args, key=lambda a: a.name not in first):
+        try:
+            return convert(value, arg)
+        except ValueError:
+            continue
+    raise ValueError("expected " + words(kind))
+
+
+def _of_choices(value: Any, kind: Kind) -> Any:
+    said = show(value)
+    for text, choice in kind.choices:
+        if choice is value or text == said:
+            return choice
+    for _, choice in kind.choices:
+        inner = getattr(choice, "value", choice)
+        if type(inner) is type(value) and inner == value:
+            return choice
+    raise ValueError("expected " + words(kind))
+
+
+def _sequence(value: Any, kind: Kind) -> Any:
+    if isinstance(value, str):
+        value = _written(value, texts=_of_texts(kind), expected=words(kind))
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("expected " + words(kind))
+    made = tuple if kind.name == "tuple" else list
+    if not kind.args:
+        return made(value)
+    if kind.name == "tuple" and not kind.same:
+        if len(kind.args) != len(value):
+            raise ValueError(f"expected {words(kind)}, not {len(value)}")
+        return tuple(convert(v, a) for v, a in zip(value, kind.args))  # noqa: B905 - Python 3.9
+    return made(_element(v, kind.args[0], kind) for v in value)
+
+
+def _of_texts(kind: Kind) -> bool:
+    return bool(kind.args) and all(a.has("str") or a.has("path") for a in kind.args)
+
+
+def _element(value: Any, kind: Kind, whole: Kind) -> Any:
+    try:
+        return convert(value, kind)
+    except ValueError:
+        raise ValueError(f"expected {words(whole)}; {show(value) or repr(value)} is none") from None
+
+
+def _table(value: Any, kind: Kind) -> Any:
+    if isinstance(value, str):
+        value = _written(value, table=True, expected=words(kind))
+    if not isinstance(value, dict):
+        raise ValueError(f"expected {words(kind)}")
+    if not kind.args:
+        return value
+    keys, values = kind.args
+    # TOML's and JSON's keys are texts, whatever the task has for keys.
+    return {convert(k if keys.has("str") or not isinstance(k, str) else _literal(k), keys):
+            _element(v, values, kind) for k, v in value.items()}
+
+
+# --- text --------------------------------------------------------------------------------------
+
+def _written(text: str, *, table: bool = False, texts: bool = False, expected: str = "") -> Any:
+    """A list or table as TOML, JSON or Python write it; a list without its brackets too, whose
+    values are then texts as they stand where they are to be (`texts`)."""
+    value = _literal(text)
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, dict if table else list):
+        return value
+    bracketed = text.lstrip()[:1] in ("[", "(", "{")
+    if table or bracketed or not text.strip():
+        how = _HELP["dict" if table else "list"]
+        raise ValueError(f"expected {expected or 'it'}, {how}")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return parts if texts else list(map(_literal, parts))
+
+
+def _literal(text: str) -> Any:
+    """`text` as the value that it writes, or as itself."""
+    for read in (_toml, json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+        if isinstance(value, (bool, int, float, str, list, tuple, dict)):
+            return value
+    return text
+
+
+def _toml(text: str) -> Any:
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10 and older, where a rank may run: JSON and Python do
+        raise ValueError from None
+    parsed = tomllib.loads(f"v = {text}")
+    if set(parsed) != {"v"}:
+        raise ValueError
+    return parsed["v"]
+
+
+def _inside(value: Any) -> str:
+    """A value within a list or table, as TOML writes it."""
+    if isinstance(value, enum.Enum):
+        value = value.name
+    if isinstance(value, Path):
+        value = str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value) if isinstance(value, float) else show(value)
+
+
+def _key(value: Any) -> str:
+    text = show(value)
+    bare = text and all(c.isascii() and (c.isalnum() or c in "-_") for c in text)
+    return text if bare else json.dumps(text, ensure_ascii=False)
+
+
+def _many(word: str, count: int) -> str:
+    """"a whole number" → "whole numbers"."""
+    return word if count == 1 or not word.startswith(("a ", "an ")) \
+        else word.partition(" ")[2] + "s"

@@ -1,0 +1,1 @@
+"""What the engine trains with: data, steps, precision, evaluation, checkpoints."""

@@ -1,0 +1,213 @@
+"""Checkpoints: whole or not there at all, verified before they are trusted.
+
+A checkpoint is a folder RUN/checkpoints/step-00000500 with
+
+    state.pt         model, optimizer, schedule, scaler and position: the same on every rank
+    rank-00003.pt    what is rank 3's own: its random generators
+    manifest.json    the files' sizes and SHA-256, step, attempt, mode, world size, metrics
+
+It is written under a temporary name, synced, and renamed as the last act; `torch.load` does not
+notice a flipped byte, hence the hashes. Rank 0 writes all of it. Only plain values and tensors
+are stored, so that loading never runs code (`weights_only=True`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import DELETING, WRITING, write_atomic
+from gpu_engine.rank.recorder import Progress
+from gpu_engine.runs.checkpoints import MANIFEST, STATE, Damaged, listed, name_of, read_manifest
+from gpu_engine.training import checkpoint_files, checkpoint_state
+from gpu_engine.training.checkpoint_writer import Gate
+
+
+class NotWritten(Exception):
+    """A checkpoint could not be written; those before it are as they were."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as written."""
+
+    path: Path
+    step: int
+    size: int
+    """Bytes of all its files."""
+
+
+def rank_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pt"
+
+
+def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
+         progress: Progress | None = None, gate: Gate | None = None) -> Saved:
+    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`.
+
+    `progress` counts the bytes as they are written; `gate`: in the thread that writes beside
+    training. Raises NotWritten where it can't be written (full disk, quota, read-only, no
+    memory), with nothing of it left behind; UserError where the state holds what could not be
+    loaded again.
+    """
+    state = checkpoint_state.plain(state)
+    step = state["step"]
+    progress = progress or Progress()
+    progress.total = checkpoint_state.size_of(state) + sum(map(len, ranks))
+    final = folder / name_of(step)
+    temp = folder / f"{WRITING}{name_of(step)}-{os.getpid()}"
+    write = partial(checkpoint_files.write, progress=progress, gate=gate)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temp.mkdir(mode=0o700)
+        files = {STATE: write(temp / STATE, lambda out: torch.save(state, out))}
+        _try_loading(temp / STATE)
+        for rank, data in enumerate(ranks):
+            name = rank_file(rank)
+            files[name] = write(temp / name, lambda out, data=data: out.write(data))
+        manifest = {"version": 1, **about, "step": step, "torch": torch.__version__,
+                    "files": files}
+        text = json.dumps(manifest, indent=1, allow_nan=True).encode()
+        write(temp / MANIFEST, lambda out: out.write(text))
+        checkpoint_files.sync(temp)
+        if final.exists():  # an earlier attempt's, which was damaged or went another way
+            _remove(final)
+        temp.rename(final)
+        checkpoint_files.sync(folder)
+    except BaseException as err:
+        shutil.rmtree(temp, ignore_errors=True)
+        if isinstance(err, OSError):
+            raise NotWritten(f"{final}: {err.strerror or err}") from err
+        if is_memory(err):
+            raise NotWritten(f"{final}: not enough memory ({err})") from err
+        raise
+    return Saved(final, step, sum(f["size"] for f in files.values()))
+
+
+def is_memory(err: BaseException) -> bool:
+    """Whether there was not enough memory, on the host or on a GPU."""
+    return isinstance(err, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(err, RuntimeError) and "can't allocate memory" in str(err))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, verified. Raises Damaged. See `open_state`."""
+    _verify_file(path, STATE, _entry(path, STATE), None)
+    return open_state(path / STATE)
+
+
+def open_state(file: Path) -> dict[str, Any]:
+    """The state in a file that was verified, on the CPU: its tensors are pages of the file, which
+    all ranks of a machine share and which take no memory of their own. Copy what shall outlive
+    the file. Raises Damaged."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as err:
+        raise Damaged(f"{file.parent.name}: can't be loaded: {err}") from err
+
+
+def from_bytes(data: bytes) -> Any:
+    """What `to_bytes` made. Raises Damaged."""
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as err:
+        raise Damaged(f"can't be loaded: {err}") from err
+
+
+def load_ranks(path: Path) -> list[bytes]:
+    """What is each rank's own, in order, verified. Raises Damaged."""
+    files = read_manifest(path)["files"]
+    found = []
+    for rank in range(sum(name.startswith("rank-") for name in files)):
+        name = rank_file(rank)
+        _verify_file(path, name, _entry(path, name), None)
+        found.append((path / name).read_bytes())
+    return found
+
+
+def _entry(path: Path, file: str) -> dict[str, Any]:
+    entry = read_manifest(path)["files"].get(file)
+    if entry is None:
+        raise Damaged(f"{path.name}: has no {file}")
+    return entry
+
+
+def _try_loading(file: Path) -> None:
+    """What was written is loaded once, but for the tensors' values: only torch knows for certain
+    what it takes."""
+    try:
+        torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as err:
+        raise UserError(f"the checkpoint that was written can't be loaded again: {err}") from err
+
+
+def verify(path: Path, progress: Progress | None = None) -> None:
+    """Compare every file with the manifest. Raises Damaged naming the first that differs."""
+    for file, entry in read_manifest(path)["files"].items():
+        _verify_file(path, file, entry, progress)
+
+
+def newest(folder: Path, warn: Callable[[str], None],
+           progress: Progress | None = None) -> Path | None:
+    """The newest checkpoint that verifies; each damaged one passed over is said through `warn`."""
+    for path in reversed(listed(folder)):
+        try:
+            verify(path, progress)
+        except Damaged as err:
+            warn(f"checkpoint {err}; going on with the one before")
+        else:
+            return path
+    return None
+
+
+def prune(folder: Path, keep: int, best: Path | None) -> None:
+    """Keep the newest `keep` checkpoints and `best`. What can't be deleted stays."""
+    for path in listed(folder)[:-keep]:
+        if path != best:
+            with contextlib.suppress(OSError):
+                _remove(path)
+
+
+def note(path: Path, metrics: dict[str, float]) -> None:
+    """Put what an evaluation found into the manifest of a checkpoint that is there already.
+
+    Raises OSError where it can't be written, Damaged where there is no manifest.
+    """
+    manifest = read_manifest(path) | {"metrics": metrics}
+    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True))
+
+
+def to_bytes(value: Any) -> bytes:
+    """`value` as torch.save writes it."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint so that at no moment half of it goes by its name."""
+    gone = path.with_name(f"{DELETING}{path.name}-{os.getpid()}")
+    path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _verify_file(path: Path, file: str, entry: Any, progress: Progress | None) -> None:
+    try:
+        size, sha256 = checkpoint_files.digest(path / file, progress)
+    except OSError as err:
+        raise Damaged(f"{path.name}/{file}: {err.strerror or err}") from err
+    if size != entry["size"]:
+        raise Damaged(f"{path.name}/{file}: has {size} bytes, was written with {entry['size']}")
+    if sha256 != entry["sha256"]:
+        raise Damaged(f"{path.name}/{file}: its content is not what was written")

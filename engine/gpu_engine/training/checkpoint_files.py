@@ -1,0 +1,104 @@
+"""The files of a checkpoint: written, synced and hashed as they go, and read back by pieces, so
+that neither writing nor reading holds a file in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.rank.recorder import Progress
+from gpu_engine.training.checkpoint_writer import Gate
+
+_PIECE = 4 << 20
+_SYNC = 64 << 20
+"""Bytes after which what was written is sent to the disk: so the count says what is really there,
+and the last of it does not take minutes in which nothing seems to happen."""
+
+
+def write(path: Path, fill: Callable[[Any], Any], progress: Progress,
+          gate: Gate | None = None) -> dict[str, Any]:
+    """Fill a new file, sync it, and say what is in it; `gate`: in the thread that writes beside
+    training. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb", buffering=1 << 20) as file:
+        out = _Hashing(file, progress, gate)
+        try:
+            fill(out)
+        except RuntimeError:
+            if out.error is not None:
+                raise out.error from None
+            raise
+        file.flush()
+        with gate.aside() if gate is not None else contextlib.nullcontext():
+            os.fsync(file.fileno())
+    return {"size": out.size, "sha256": out.hash.hexdigest()}
+
+
+def sync(folder: Path) -> None:
+    """Have a folder's entries reach the disk. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def digest(path: Path, progress: Progress | None = None) -> tuple[int, str]:
+    """A file's bytes and their SHA-256. Raises OSError."""
+    hashed, size = hashlib.sha256(), 0
+    piece = memoryview(bytearray(_PIECE))
+    with path.open("rb", buffering=0) as file:
+        if progress is not None:
+            progress.total = (progress.total or 0) + os.fstat(file.fileno()).st_size
+        while count := file.readinto(piece):
+            hashed.update(piece[:count])
+            size += count
+            if progress is not None:
+                progress.done += count
+    return size, hashed.hexdigest()
+
+
+class _Hashing:
+    """A file that knows the hash of what went into it, and the error that stopped it:
+    torch.save turns a full disk into a RuntimeError without a cause."""
+
+    def __init__(self, file: Any, progress: Progress, gate: Gate | None) -> None:
+        self._file, self._progress, self._gate = file, progress, gate
+        self.hash = hashlib.sha256()
+        self.size = self._synced = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _PIECE):  # a tensor comes in one go, however large
+            if self._gate is not None:
+                self._gate.pause()
+            piece = view[start:start + _PIECE]
+            try:
+                self._file.write(piece)
+            except OSError as err:
+                self.error = err
+                raise
+            self.hash.update(piece)
+            self.size += len(piece)
+            if self.size - self._synced >= _SYNC:
+                self._sync()
+            self._progress.done += len(piece)
+        return len(view)
+
+    def _sync(self) -> None:
+        with self._gate.aside() if self._gate is not None else contextlib.nullcontext():
+            try:
+                self._file.flush()
+                os.fdatasync(self._file.fileno())
+            except OSError as err:
+                self.error = err
+                raise
+        self._synced = self.size
+
+    def flush(self) -> None:
+        self._file.flush()

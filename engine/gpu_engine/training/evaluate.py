@@ -1,0 +1,122 @@
+"""Evaluation: each example once at any world size, and the same figure to the last bit.
+
+The data is cut into chunks whose size does not depend on the number of ranks (see `held_out`).
+Every chunk's sums are kept apart until all ranks' are together, then added in order,
+in float64: the same additions whoever computed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.process_group import Group
+from gpu_engine.training import rng
+from gpu_engine.training.data import move
+from gpu_engine.training.held_out import SEED, HeldOut
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.task import Task
+
+
+class Broken(Exception):
+    """An evaluation failed on some rank; raised on all of them, so that they can go on together.
+
+    `problem` is the error where it happened on this rank, None on the others.
+    """
+
+    def __init__(self, problem: Exception | None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class Evaluation:
+    """The held-out examples of a task, ready to be evaluated at any time."""
+
+    def __init__(self, task: Task, data: Any, chunk: int, group: Group,
+                 device: torch.device, *, others: list[torch.device] | None = None,
+                 workers: int = 0, warn: Callable[[str], None] = lambda text: None,
+                 asked: frozenset[str] = frozenset()) -> None:
+        """`chunk`: examples a forward pass; `device`: where batches go, `others`: what else this
+        rank uses; `workers`: loader workers; `asked`: what the dataset asked for while it was
+        made (`division.Watch.divides`)."""
+        self._task, self._group = task, group
+        self._device, self._devices = device, [device, *(others or [])]
+        self._chunks = HeldOut(
+            data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
+            collate=task.collate, default_collate=type(task).collate is Task.collate,
+            gather=group.gather_bytes, warn=warn, asked=asked)
+
+    def run(self, model: nn.Module, precision: Precision,
+            stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Each metric's mean over all examples; None where a rank was asked to stop meanwhile.
+
+        All ranks call it together. Every module of `model` is in the mode afterwards in which
+        it was, and the random generators are as they were: metrics that draw draw the same for
+        a chunk each time, on any rank. Raises Broken where data, model or metrics raise, or
+        metrics lack "count" or have other names from one call to the next (UserError).
+        """
+        problem: Exception | None = None
+        before = [(module, module.training) for module in model.modules()]
+        model.eval()
+        mine: dict[int, dict[str, Tensor]] = {}
+        try:
+            with torch.no_grad(), precision.autocast(), rng.untouched(self._devices):
+                for number, batch in self._chunks:
+                    rng.seed_here(rng.mix(SEED, number, 1), self._devices)
+                    sums = self._task.metrics(model, move(batch, self._device))
+                    mine[number] = {k: torch.as_tensor(v).detach().double()
+                                    for k, v in sums.items()}
+                    if stopped():
+                        break
+        except Exception as err:  # noqa: BLE001 - raised again below, when all ranks know
+            problem = err
+        finally:
+            _restore_modes(before)
+        self._group.meet()  # one may have been slower by more than a collective waits
+        chunks, halted, failed = self._group.agree(
+            [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
+        if failed:
+            raise Broken(problem) from problem
+        if halted:
+            return None
+        self._chunks.check()
+        return self._together(mine, int(chunks))
+
+    def _together(self, mine: dict[int, dict[str, Tensor]], chunks: int) -> dict[str, float]:
+        if chunks == 0:
+            return {}
+        # A rank without a chunk knows no names.
+        known = self._group.gather_bytes(json.dumps(list(next(iter(mine.values()), []))).encode())
+        names = json.loads(self._group.from_first(next(
+            (text.decode() for text in known if len(text) > 2), "[]")))
+        wrong = [set(m) ^ set(names) for m in mine.values() if set(m) != set(names)]
+        odd = bool(wrong) or "count" not in names
+        if self._group.agree([float(odd)])[0]:
+            raise Broken(UserError(
+                f"{type(self._task).__name__}.metrics must give \"count\" and the same names in "
+                f"every call; {sorted(wrong[0]) if wrong else names}") if odd else None)
+        table = torch.zeros(chunks, len(names), dtype=torch.float64)
+        for number, sums in mine.items():
+            table[number] = torch.stack([sums[n].to("cpu") for n in names])
+        totals = dict(zip(names, self._group.sum(table).sum(0).tolist(), strict=True))
+        count = totals.pop("count")
+        return {name: total / count if count else float("nan") for name, total in totals.items()}
+
+
+def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
+    """Put each module back into the mode in which it was; parents come before what they hold.
+
+    By its own `train`, which may do more than set the flag: LoRA layers merge their weights for
+    evaluation and take them apart again for training. Then by the flag, each its own: some modules
+    are frozen in a model that trains.
+    """
+    for module, training in before:
+        if module.training != training:
+            module.train(training)
+    for module, training in before:
+        module.training = training

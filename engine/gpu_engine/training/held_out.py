@@ -1,0 +1,85 @@
+"""Reading held-out examples, in chunks that don't depend on who reads them.
+
+Chunk i is rank i mod W's. A stream that divides itself has chunks of its readers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpu_engine.training import division
+from gpu_engine.training.data import Reader, Request, map_loader, pin, tensor_bytes
+from gpu_engine.training.rng import mix
+from gpu_engine.training.stream import StreamReader, explained, stream_loader
+
+SEED = 0xE7A1
+"""Of all random numbers of an evaluation, whatever the run's: each evaluation draws the same."""
+
+
+class HeldOut:
+    """One rank's chunks of a dataset, any number of times."""
+
+    def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
+                 device: torch.device, collate: Callable, default_collate: bool,
+                 gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None],
+                 asked: frozenset[str] = frozenset()) -> None:
+        """`chunk`: examples a chunk; the last may be smaller. `workers`: loader workers, started
+        when first read and kept. The rest is StreamData's."""
+        self._device = device
+        self._loader: DataLoader | None = None
+        if isinstance(data, IterableDataset):
+            known = division.known(data, rank, ranks, asked)
+            self._hearing = division.Hearing("the evaluation's stream", known, workers, gather,
+                                             warn)
+            self._compare = not known.sure and ranks * max(workers, 1) > 1
+            self._stream: StreamReader | None = StreamReader(
+                known, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
+                partial=True)
+            self._loader = stream_loader(self._stream, workers, mix(SEED, rank), device)
+            return
+        self._stream, self._compare = None, False
+        self._reader = Reader(data, collate, default_collate)
+        self._examples, self._chunk = len(data), chunk
+        self._numbers = range(rank, -(-self._examples // chunk), ranks)
+        workers = min(workers, len(self._numbers))
+        if workers and not self._reader.runs_nobodys_code:
+            self._loader = map_loader(self._reader, self._requests, workers=workers,
+                                      seed=mix(SEED, rank), device=device)
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """(number, batch) of each chunk of this rank, batches on the host, pinned for a GPU."""
+        if self._stream is not None:
+            yield from self._streamed()
+        elif self._loader is not None:
+            yield from zip(self._numbers, self._loader, strict=True)
+        else:
+            for number in self._numbers:
+                yield number, pin(self._reader.read_here(mix(SEED, number), self._range(number)),
+                                  self._device)
+
+    def _streamed(self) -> Iterator[tuple[int, Any]]:
+        here = self._loader is None
+        for dealt in explained(self._stream if here else self._loader):
+            self._hearing.hear(dealt.worker, dealt.heard)
+            if dealt.rest is None:
+                yield dealt.number, pin(dealt.batch, self._device) if here else dealt.batch
+
+    def check(self) -> None:
+        """After a whole reading: say what speaks against how it was divided, once. All ranks
+        call it together."""
+        if self._compare:
+            self._compare = False
+            self._hearing.compare()
+            self._hearing.count()
+
+    def _requests(self) -> Iterator[Request]:
+        return (Request(mix(SEED, number), None, tensor_bytes(self._range(number)))
+                for number in self._numbers)
+
+    def _range(self, number: int) -> torch.Tensor:
+        start = number * self._chunk
+        return torch.arange(start, min(start + self._chunk, self._examples))

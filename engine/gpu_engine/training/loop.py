@@ -1,0 +1,248 @@
+"""The training loop: one optimizer step on a screen, and what is decided between two steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.process_group import Group, pack_first, unpack_first
+from gpu_engine.rank.recorder import Recorder
+from gpu_engine.rank.signals import Signals
+from gpu_engine.training.parallel import Spread
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.schedule import Schedule
+from gpu_engine.training.step_loss import StepLoss
+from gpu_engine.training.task import Task
+
+_ASK_EVERY = 0.2  # seconds between two questions to all ranks: how late a stop may be noticed
+_MOST_STEPS = 50  # and steps, as they may become slower
+_SKIPS_IN_A_ROW = 100
+
+
+class NonFiniteLoss(UserError):
+    """The loss stopped being a number, and the spec says to stop then."""
+
+    title = "The loss is not a finite number"
+
+
+@dataclass
+class Position:
+    """Where training is. Examples of the epoch before `offset` steps have been seen."""
+
+    step: int = 0
+    """Optimizer steps in all, those left out included."""
+    epoch: int = 0
+    offset: int = 0
+    """Steps of this epoch."""
+
+
+@dataclass
+class Loop:
+    """Everything a step needs. Built in `session`; the parts know nothing of each other."""
+
+    task: Task
+    data: Any
+    spread: Spread
+    optimizer: Optimizer
+    schedule: Schedule
+    precision: Precision
+    group: Group
+    recorder: Recorder
+    signals: Signals
+    at: Position
+    total_steps: int | None
+    epochs: int | None
+    accumulate: int
+    examples_a_step: int
+    """Of this rank."""
+    clip: float
+    on_nonfinite: str
+    eval_every: int
+    save_every: int
+    evaluate: Callable[[], bool]
+    """Evaluates, and saves if that is the best yet; False where it was broken off."""
+    save: Callable[[], None]
+    check_state: Callable[[], None]
+    """Called once an optimizer has stepped, when its state is there: whether that can be saved."""
+    steps_per_epoch: int | None = None
+    evaluate_first: bool = False
+    """An evaluation is due at the step it begins with."""
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._loss = StepLoss(self.accumulate, self.group, self._parameters)
+        self._skips_in_a_row = 0
+        self._warned_at = 0.0
+        self._next_question = 0
+        self._asked_at = (0, time.monotonic())
+        self._stop = self._checked = False
+
+    def run(self) -> str:
+        """Train to the end. "completed", or "stopped" where somebody asked for that.
+
+        Raises NonFiniteLoss, and whatever the task or PyTorch raise.
+        """
+        self.recorder.training = True
+        self.recorder.mark()
+        if self.evaluate_first and not self._finished():
+            self._evaluate()
+        while not self._finished() and not self._stop:
+            self._one_epoch()
+            if self._stop or self._finished():
+                break
+            self.at.epoch, self.at.offset = self.at.epoch + 1, 0
+            if not self.eval_every and not self._finished():
+                self._evaluate()
+        self._settle_nonfinite()
+        return "completed" if self._finished() else "stopped"
+
+    def _one_epoch(self) -> None:
+        start, began = self.at.offset, self.at.step
+        batches = self.data.epoch(self.at.epoch, start)
+        while self.steps_per_epoch is None or self.at.offset < self.steps_per_epoch:
+            if not self._step(batches):
+                break
+            self._between_steps()
+            if self._stop or self._finished():
+                return
+        if self.at.step == began and start == 0:
+            raise UserError("the training data gave not one whole global batch")
+
+    def _step(self, batches: Iterator[Any]) -> bool:
+        """One optimizer step on the next `accumulate` batches; False when there are none."""
+        task, model, rec, last = self.task, self.spread.model, self.recorder, self.accumulate - 1
+        wait = 0.0
+        for micro in range(self.accumulate):
+            rec.phase = "data"
+            before = time.perf_counter()
+            batch = next(batches, None)
+            wait += time.perf_counter() - before
+            if batch is None:
+                return False
+            if micro == last:
+                self._forward_backward(task, model, batch, last=True)
+            else:  # gradients add up here; only the last pass averages them over ranks
+                with self.spread.local():
+                    self._forward_backward(task, model, batch, last=False)
+        rec.phase = "optimizer"
+        loss = self._loss.finish()
+        lr = self.optimizer.param_groups[0]["lr"]
+        if self.precision.step(self.optimizer, self._parameters, self.clip):
+            self.schedule.step()
+            self._skips_in_a_row = 0
+        else:
+            self._left_out()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.at.step += 1
+        self.at.offset += 1
+        rec.step_now = self.at.step
+        rec.step(self.at.step, self.at.epoch, loss, lr, self.examples_a_step, wait)
+        return True
+
+    def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
+        rec = self.recorder
+        rec.phase = "forward"
+        with self.precision.autocast():
+            returned = task.loss(model, batch)
+        loss = self._loss.of(returned, last=last)
+        rec.phase = "backward"
+        self.precision.backward(loss)
+
+    # --- between two steps ------------------------------------------------------------------
+
+    def _between_steps(self) -> None:
+        step = self.at.step
+        if not self._checked and not self._skips_in_a_row:
+            self._checked = True
+            self.check_state()
+        if step >= self._next_question:
+            self._question()
+        if self._stop:
+            return
+        if self.save_every and step % self.save_every == 0 and not self._finished():
+            self._settle_nonfinite()
+            if not self._stop:
+                self.save()
+                self.recorder.mark()
+        # After the save: what an evaluation finds is put into the checkpoint, and what breaks in
+        # it costs nothing.
+        if (self.eval_every and step % self.eval_every == 0 and not self._finished()
+                and not self._stop):
+            self._evaluate()
+
+    def _question(self) -> None:
+        """Ask all ranks whether one was asked to stop or lost its loss, and when to ask next.
+
+        One small reduction; how many steps lie between two follows rank 0's clock, so that all
+        ranks ask at the same step.
+        """
+        if self.group.size == 1 and self.signals.asked is None and self.recorder.nonfinite is None:
+            return
+        step, now = self.at.step, time.monotonic()
+        since, then = self._asked_at
+        self._asked_at = (step, now)
+        pause = 1
+        if step > since and self.group.size > 1 and self.group.rank == 0:
+            pause = min(max(int(_ASK_EVERY * (step - since) / max(now - then, 1e-6)), 1),
+                        _MOST_STEPS)
+        bad = self.recorder.nonfinite
+        stop, first, pause = self.group.agree([
+            float(self.signals.asked is not None),
+            pack_first(bad[0] if bad else None, self.group.rank, self.group.size), float(pause)])
+        self._next_question = step + int(pause)
+        self._on_nonfinite(first)
+        if stop:
+            self._stop = True
+
+    def _settle_nonfinite(self) -> None:
+        """Before weights are saved: read the losses of all steps so far, on all ranks."""
+        self.recorder.settle()
+        bad = self.recorder.nonfinite
+        first, stop = self.group.agree([
+            pack_first(bad[0] if bad else None, self.group.rank, self.group.size),
+            float(self.signals.asked is not None)])
+        self._on_nonfinite(first)
+        if stop:
+            self._stop = True
+
+    def _on_nonfinite(self, first: float) -> None:
+        found = unpack_first(first, self.group.size)
+        if found is None:
+            return
+        step, rank = found
+        mine = self.recorder.nonfinite
+        what = f"the loss of rank {rank} at step {step} is " + (
+            f"{mine[1]}" if mine and rank == self.group.rank else "not a finite number")
+        if self.on_nonfinite == "stop":
+            raise NonFiniteLoss(f"{what}; stopped without saving (train.on_nonfinite = \"stop\")")
+        self.recorder.nonfinite = None
+        if rank == self.group.rank and time.monotonic() - self._warned_at > 10:
+            self._warned_at = time.monotonic()
+            left = "left out on all ranks" if self.on_nonfinite == "skip" else "gone on with"
+            self.recorder.write("warning", message=f"{what}; {left}")
+
+    def _left_out(self) -> None:
+        """All ranks come here alike: they look at the same averaged gradients."""
+        self.skipped += 1
+        self.recorder.skipped = self.skipped
+        self._skips_in_a_row += 1
+        if self._skips_in_a_row >= _SKIPS_IN_A_ROW:
+            raise NonFiniteLoss(f"{_SKIPS_IN_A_ROW} steps in a row up to step {self.at.step + 1} "
+                                "were left out, as their gradients are not finite")
+
+    def _evaluate(self) -> None:
+        self._settle_nonfinite()
+        if not self._stop and not self.evaluate():
+            self._stop = True
+        self.recorder.mark()
+
+    def _finished(self) -> bool:
+        if self.total_steps is not None:
+            return self.at.step >= self.total_steps
+        return self.epochs is not None and self.at.epoch >= self.epochs

@@ -1,0 +1,214 @@
+"""From `task.use` and `task.params` to a Task object, with errors that say what would do."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import itertools
+import sys
+import sysconfig
+import textwrap
+import types
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.spec import param_types
+from gpu_engine.training.task import Task
+
+
+class TaskError(UserError):
+    """The task can't be found, read or built as asked."""
+
+    title = "The task does not fit"
+
+
+def load(ref: str) -> type[Task]:
+    """The class behind "module:Class" or "path/to/file.py:Class".
+
+    A relative path starts at the working folder, which is also where modules are looked for
+    first, as `python -m` does. Raises TaskError naming where it looked and why it failed.
+    """
+    where, colon, name = ref.rpartition(":")
+    if not colon or not where or not name:
+        raise TaskError(f"task.use = {ref!r}: expected module:Class or path/to/file.py:Class")
+    module = _from_file(where, ref) if where.endswith(".py") else _from_module(where, ref)
+    found = getattr(module, name, None)
+    if found is None:
+        others = [n for n, v in vars(module).items()
+                  if isinstance(v, type) and issubclass(v, Task) and v is not Task]
+        near = difflib.get_close_matches(name, others, n=1)
+        hint = f"; did you mean {near[0]}?" if near else _listed("; it has ", others)
+        raise TaskError(f"task.use = {ref!r}: {where} has no {name}{hint}")
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise TaskError(f"task.use = {ref!r}: {name} is not a subclass of gpu_engine.Task")
+    return found
+
+
+def build(cls: type[Task], params: dict[str, Any]) -> Task:
+    """An object of `cls` with `params`. Raises TaskError listing every parameter that's wrong."""
+    fields = {f.name: f for f in _fields(cls)}
+    hints = _hints(cls)
+    wrong, values = [], {}
+    for name, value in params.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            has = _listed("; it has ", list(fields)) or "; it has none"
+            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter{guess or has}")
+            continue
+        try:
+            values[name] = convert(value, hints.get(name, Any))
+        except ValueError as err:
+            wrong.append(f"task.params.{name} = {value!r}: {err}")
+    missing = [n for n, f in fields.items() if n not in params and not _has_default(f)]
+    wrong += [f"task.params.{n}: {cls.__name__} needs it, and it has no default" for n in missing]
+    if wrong:
+        raise TaskError("\n".join(wrong))
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as err:
+        raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+
+
+def describe(cls: type[Task]) -> list[dict[str, Any]]:
+    """A task's parameters as a form draws them, in order: name, type (the annotation, as
+    `catalog` reads it from source), default (absent where it has none), choices (where the type
+    lists them) and help."""
+    help_texts = _docs(cls)
+    hints = _hints(cls)
+    out = []
+    for field in _fields(cls):
+        hint = hints.get(field.name, Any)
+        entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
+        if field.default is not dataclasses.MISSING:
+            entry["default"] = param_types.plain_default(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            entry["default"] = param_types.plain_default(field.default_factory())
+        kind = param_types.kind_of(hint).plain
+        if kind.name == "choice":
+            entry["choices"] = [param_types.plain_default(value) for _, value in kind.choices]
+        entry["help"] = help_texts.get(field.name, "")
+        out.append(entry)
+    return out
+
+
+def _annotation(kind: Any) -> str:
+    return kind.strip("'\"") if isinstance(kind, str) else inspect.formatannotation(kind)
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """`value`, as TOML gives it, as a field of type `hint` wants it.
+
+    Raises ValueError saying what was expected. A type not known here takes anything.
+    """
+    return param_types.convert(value, param_types.kind_of(hint))
+
+
+def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
+    if not dataclasses.is_dataclass(cls):
+        return ()
+    return tuple(f for f in dataclasses.fields(cls) if f.init)
+
+
+def _hints(cls: type[Task]) -> dict[str, Any]:
+    """Each field's type. A name that exists only for type checkers takes any value, and costs the
+    other fields nothing."""
+    try:
+        return get_type_hints(cls)
+    except Exception:  # noqa: BLE001 - whatever an annotation raises
+        pass
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        names = vars(sys.modules.get(base.__module__, base))
+        for name, kind in base.__dict__.get("__annotations__", {}).items():  # noqa: RUF063 - 3.9
+            try:
+                while isinstance(kind, str):  # quoted, under `from __future__ import annotations`
+                    kind = eval(kind, dict(names))
+                found[name] = kind
+            except Exception:  # noqa: BLE001 - as above
+                found[name] = Any
+    return found
+
+
+def _has_default(field: dataclasses.Field) -> bool:
+    return not (field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING)
+
+
+def _docs(cls: type[Task]) -> dict[str, str]:
+    """The text under each field, of this class and of those it comes from."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not (isinstance(base, type) and issubclass(base, Task)) or base is Task:
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, text in itertools.pairwise(body):
+            if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)):
+                texts[field.target.id] = inspect.cleandoc(text.value.value)
+    return texts
+
+
+def _from_module(where: str, ref: str) -> types.ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as err:
+        if err.name and (where == err.name or where.startswith(err.name + ".")):
+            raise TaskError(f"task.use = {ref!r}: no module {where!r}, neither installed in "
+                            f"{sys.prefix} nor in {here}") from None
+        raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
+    except Exception as err:
+        raise TaskError(f"task.use = {ref!r}: importing {where} failed: {_where(err)}") from err
+
+
+def _from_file(where: str, ref: str) -> types.ModuleType:
+    path = Path(where).expanduser().absolute()
+    if not path.is_file():
+        raise TaskError(f"task.use = {ref!r}: no file {path}")
+    # Its neighbours are importable, as they are when Python runs the file.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = f"gpu_panel_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look it up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as err:
+        del sys.modules[name]
+        raise TaskError(f"task.use = {ref!r}: {path} failed to import: {_where(err)}") from err
+    return module
+
+
+def _where(err: BaseException) -> str:
+    """What went wrong and in which line: the innermost of the person's own, as a line inside a
+    library says little."""
+    if isinstance(err, SyntaxError):
+        return f"line {err.lineno}: {err.msg}"
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    place = own = ""
+    tb = err.__traceback__
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        if "importlib" not in file and Path(file) != Path(__file__):
+            place = f"{file}, line {tb.tb_lineno}: "
+            own = own if file.startswith(libraries) else place
+        tb = tb.tb_next
+    return f"{own or place}{type(err).__name__}: {err}"
+
+
+def _listed(lead: str, names: list[str]) -> str:
+    return lead + ", ".join(names) if names else ""

@@ -1,0 +1,214 @@
+"""When a checkpoint is written, by whom, and what follows from how that went.
+
+All ranks call the same methods at the same steps; rank 0 writes. A periodic checkpoint holds
+training up for a copy to host memory, and is written beside it (`train.checkpoint_async`); what
+came of it all ranks learn at the next one, or at the end. The final one, and any for which a copy
+has no room, is written at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.job import Job
+from gpu_engine.rank.process_group import Group
+from gpu_engine.rank.recorder import Progress, Recorder
+from gpu_engine.runs import checkpoints
+from gpu_engine.training import checkpoint, checkpoint_state, rng
+from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
+from gpu_engine.training.checkpoint_writer import Writer, gate
+from gpu_engine.training.loop import NonFiniteLoss
+
+_UNDER_WAY, _NOT_FINITE = "~", "!"
+
+
+class Saver:
+    """The checkpoints of one attempt."""
+
+    def __init__(self, job: Job, group: Group, recorder: Recorder,
+                 weights: Iterable[tuple[str, torch.Tensor]], state: Callable[[], dict[str, Any]],
+                 ) -> None:
+        """`weights`: the named parameters, which must be finite to be saved; `state`: what a
+        checkpoint holds, "step" among it, as it is when it is called."""
+        self.folder = job.run / "checkpoints"
+        self.best = checkpoints.parse_best(job.get("train.best"))
+        self.step: int | None = None
+        """The step of the last checkpoint that is on the disk, as all ranks know it."""
+        self._job, self._group, self._recorder = job, group, recorder
+        self._weights, self._state = list(weights), state
+        self._devices = [torch.device(d) for d in job.devices]
+        self._under_way: int | None = None
+        self._writer = Writer()
+        gpu = self._devices[0] if self._devices[0].type == "cuda" else None
+        self._copier = Copier(gpu, max(job.who.local_world_size, 1)) \
+            if job.get("train.checkpoint_async", True) else None
+        self._said_why = self._warned_best = False
+
+    def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
+        """Write a checkpoint of this moment, after `step`; nothing where there is one already.
+
+        One that can't be written is a warning, and an error when it is the final one. Weights
+        that are not finite are never saved: NonFiniteLoss, but for train.on_nonfinite "continue".
+        """
+        self.finish()
+        if self.step == step:
+            return
+        self._recorder.phase = "checkpoint"
+        began = time.monotonic()
+        ranks = self._group.gather_bytes(checkpoint.to_bytes(rng.capture(self._devices)))
+        problem = self._begin(ranks, metrics, began, final=final) if self._group.rank == 0 else ""
+        problem = self._group.hear(problem)
+        if problem == _UNDER_WAY:
+            self._under_way = step
+        elif not problem:
+            self.step = step
+        elif problem.startswith(_NOT_FINITE):
+            if self._job.get("train.on_nonfinite", "stop") != "continue":
+                raise NonFiniteLoss(problem[1:])
+        elif final:
+            raise UserError(f"the final checkpoint could not be written: {problem}")
+
+    def check(self) -> None:
+        """Whether the state as it is now could be loaded again. Raises UserError, on rank 0: at the
+        first checkpoint, which may be the last, what was trained by then would be lost."""
+        if self._group.rank == 0:
+            checkpoint_state.plain(self._state())
+
+    def finish(self) -> None:
+        """Wait for a checkpoint that is under way, on all ranks. Raises what it failed of, but
+        for a disk or memory that is full: that was said then."""
+        if self._under_way is None:
+            return
+        self._recorder.phase = "checkpoint"
+        problem = self._group.hear(self._writer.wait() if self._group.rank == 0 else "")
+        if not problem:
+            self.step = self._under_way
+        self._under_way = None
+
+    def wants(self, step: int, found: dict[str, float]) -> bool:
+        """Take in what an evaluation after `step` found, on all ranks; whether that calls for a
+        checkpoint, as the best yet."""
+        if self._under_way == step:
+            if self._group.rank == 0:
+                self._writer.after(lambda: self._note(step, found))
+            return False
+        if self.best:
+            self.finish()  # the best so far may be under way
+        if self.step == step:
+            if self._group.rank == 0:
+                self._note(step, found)
+            return False
+        if not self.best:
+            return False
+        verdict = self._is_best(found) if self._group.rank == 0 else False
+        return self._group.from_first("best" if verdict else "") == "best"
+
+    def let_finish(self) -> None:
+        """Before this rank ends for another reason: wait for its own part, and ask nobody."""
+        if self._recorder.writing is not None:
+            self._recorder.phase = "checkpoint"
+        with contextlib.suppress(Exception):  # there is a reason already
+            self._writer.wait()
+
+    # --- rank 0 -------------------------------------------------------------------------------
+
+    def _begin(self, ranks: list[bytes], metrics: dict[str, float], began: float, *,
+               final: bool) -> str:
+        """Write, or begin to: "", _UNDER_WAY, or what was wrong."""
+        try:
+            bad = checkpoint_state.nonfinite(self._weights)
+            state = checkpoint_state.plain(self._state())
+        except Exception as err:
+            if not checkpoint.is_memory(err):
+                raise
+            return self._not_written(f"not enough memory: {err}")
+        if bad:
+            text = (f"the weights after step {state['step']} are not finite ({bad}); not saved, "
+                    "the checkpoint before is kept")
+            self._recorder.write("warning", message=text)
+            return _NOT_FINITE + text
+        job = self._job
+        about = {"attempt": job.attempt, "mode": job.mode, "world_size": job.who.world_size,
+                 "global_batch": job.global_size, "metrics": metrics, "time": time.time()}
+        copy = None if final else self._copy(state)
+        if copy is None:
+            return self._write(state, ranks, about, began, None)
+        blocked = time.monotonic() - began
+        self._recorder.writing = Progress()
+        self._writer.start(lambda: self._write(copy, ranks, about, began, blocked))
+        return _UNDER_WAY
+
+    def _copy(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        if self._copier is None:
+            return None
+        try:
+            return self._copier.copy(state)
+        except Exception as err:
+            if not (isinstance(err, CannotCopy) or checkpoint.is_memory(err)):
+                raise
+            if not self._said_why:
+                self._said_why = True
+                self._recorder.write("warning", message="training waits while a checkpoint is "
+                                     f"written, instead of going on beside it: {err}")
+            return None
+
+    def _write(self, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
+               began: float, blocked: float | None) -> str:
+        """Write it: "", or what was wrong. `blocked`: seconds that training was held up, None
+        where it waits for all of it. In whichever thread."""
+        self._recorder.writing = progress = Progress()
+        try:
+            saved = checkpoint.save(self.folder, state, ranks, about, progress,
+                                    None if blocked is None else gate)
+        except checkpoint.NotWritten as err:
+            return self._not_written(str(err))
+        finally:
+            self._recorder.writing = None
+        self._prune()
+        seconds = time.monotonic() - began
+        self._recorder.write("checkpoint", step=saved.step,
+                             path=str(saved.path.relative_to(self._job.run)),
+                             seconds=round(seconds, 3),
+                             blocked=round(seconds if blocked is None else blocked, 3),
+                             bytes=saved.size)
+        return ""
+
+    def _not_written(self, why: str) -> str:
+        text = f"checkpoint not written, those before it are intact: {why}"
+        self._recorder.write("warning", message=text)
+        return text
+
+    def _note(self, step: int, found: dict[str, float]) -> None:
+        """Put what an evaluation found into the checkpoint of this step, written before it."""
+        self._warn_best(found)
+        try:
+            checkpoint.note(self.folder / checkpoint.name_of(step), found)
+        except (OSError, checkpoint.Damaged) as err:
+            self._recorder.write("warning", message=f"the evaluation of step {step} could not be "
+                                 f"put into its checkpoint: {err}")
+        self._prune()
+
+    def _is_best(self, found: dict[str, float]) -> bool:
+        """Whether this is the best yet, going by what is in the folder."""
+        self._warn_best(found)
+        name, largest = self.best
+        value, before = found.get(name), checkpoints.best_of(self.folder, name, largest)
+        return value is not None and value == value and (
+            before is None or (value > before[1] if largest else value < before[1]))
+
+    def _warn_best(self, found: dict[str, float]) -> None:
+        if self.best and self.best[0] not in found and not self._warned_best:
+            self._warned_best = True
+            self._recorder.write("warning", message=f"train.best: the evaluation gives no "
+                                 f"{self.best[0]!r}; it gives {', '.join(found)}")
+
+    def _prune(self) -> None:
+        best = self.best and checkpoints.best_of(self.folder, *self.best)
+        checkpoint.prune(self.folder, int(self._job.get("train.keep", 3)),
+                         best[0] if best else None)

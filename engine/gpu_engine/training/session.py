@@ -1,0 +1,266 @@
+"""One attempt of one rank: put the parts together, train, evaluate, save."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.job import Job
+from gpu_engine.rank.meeting import Patient, PeerLost
+from gpu_engine.rank.process_group import Group
+from gpu_engine.rank.recorder import Recorder
+from gpu_engine.rank.signals import Signals
+from gpu_engine.training import parallel, resuming, rng
+from gpu_engine.training.data import Deal, MapData
+from gpu_engine.training.division import Watch
+from gpu_engine.training.evaluate import Broken, Evaluation
+from gpu_engine.training.loop import Loop, Position
+from gpu_engine.training.params import build, load
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.saving import Saver
+from gpu_engine.training.schedule import Schedule
+from gpu_engine.training.stream import StreamData
+from gpu_engine.training.task import Task
+
+
+class Session:
+    """The parts of one attempt, in the order in which they are made."""
+
+    def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals,
+                 warm: threading.Thread | None = None) -> None:
+        """Build task, model, data and loop, and resume where there is a checkpoint.
+
+        `warm` is joined before anything that forks or steps. Raises UserError for what the
+        person can mend.
+        """
+        self.job, self.group, self.recorder = job, group, recorder
+        self.folder = job.run / "checkpoints"
+        self.devices = [torch.device(d) for d in job.devices]
+        self.seed = int(job.get("train.seed", 0))
+        self._own: dict[str, Any] | None = None  # a checkpoint's random state of this rank
+        self._evaluated_step: int | None = None
+        self._metrics: dict[str, float] = {}
+
+        # Before the task, whose own settings then stand.
+        self.precision = Precision(
+            job.get("amp.dtype", "off"), self.devices[0].type, tf32=bool(job.get("amp.tf32")),
+            leave_out_nonfinite=job.get("train.on_nonfinite", "stop") == "skip")
+        self.task = build(load(job.get("task.use", "")), job.get("task.params", {}))
+        rng.seed_model(self.seed)
+        raw = self.task.model()
+        recorder.phase = "data"
+        with Watch().on() as self._watched:  # a stream may take its rank's part when it's made
+            data = self.task.train_data()
+        self.evaluation = self._evaluation()
+        if warm is not None:
+            warm.join()
+        group.meet()  # what came so far may take one rank for long: files to fetch, to index
+        recorder.phase = "init"
+        self.spread = parallel.spread(self.task, raw, job, self.precision)
+        self.optimizer = self.task.optimizer(raw, job.lr)
+        # Not before the optimizer: Adam makes its state beside the weights when it steps.
+        self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
+        told = resuming.Told(job.resume_from, job.attempt) if job.resume_from else None
+        found = resuming.find(self.folder, group, recorder, told)
+        state = found.state if found else None
+        if found:
+            self._from, self._own, self.saver.step = found.path, found.own, state["step"]
+        self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
+        self.data = Patient(group)
+        self.data.data, self.deal = self._data(data)
+        if state:
+            self._place(state)
+        total, epochs = self._length()
+        self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
+                                 params=job.get("task.params", {}),
+                                 evaluates=self.evaluation is not None)
+        self.loop = Loop(
+            task=self.task, data=self.data, spread=self.spread, optimizer=self.optimizer,
+            schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
+            signals=signals, at=self.at, total_steps=total, epochs=epochs,
+            accumulate=job.accumulate, examples_a_step=job.micro * job.accumulate,
+            clip=float(job.get("train.clip", 0.0)),
+            on_nonfinite=job.get("train.on_nonfinite", "stop"),
+            eval_every=int(job.get("train.eval_every", 0)),
+            save_every=int(job.get("train.checkpoint_every", 500)),
+            evaluate=self.evaluate, save=self.save, check_state=self.saver.check,
+            evaluate_first=state is not None and self._evaluation_due(state),
+            steps_per_epoch=self.deal.steps if self.deal else None)
+        rng.seed_rank(self.seed, job.who.rank, self.at.step)
+        if state:
+            self._restore(state)
+        self._announce(total, epochs)
+
+    def run(self) -> str:
+        """Train, save, evaluate. The outcome: "completed" or "stopped"."""
+        try:
+            outcome = self.loop.run()
+            # Before the evaluation, so that nothing that happens in it costs the weights.
+            self.save(final=True)
+            if outcome == "completed" and not self.evaluate():
+                return "stopped"  # a resume has the evaluation left to do
+        except BaseException:
+            self.saver.let_finish()
+            raise
+        return outcome
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    def evaluate(self) -> bool:
+        """Evaluate unless that is done for this step; False where a stop broke it off."""
+        if self.evaluation is None or self._evaluated_step == self.at.step:
+            return True
+        self.recorder.phase = "eval"
+        if self.job.distributed:
+            parallel.take_buffers_of_first(self.spread.raw)
+        try:
+            result = self.evaluation.run(self.spread.for_eval, self.precision,
+                                         lambda: self.loop.signals.asked is not None)
+            if result is None:
+                return False
+            if self.job.who.rank == 0:
+                self.recorder.evaluated(self.at.step, result)
+            self.schedule.evaluated(result)
+            self._evaluated_step, self._metrics = self.at.step, result
+        except (Broken, UserError) as err:  # of the latter all ranks have the same
+            self._rescue()
+            if isinstance(err, UserError):
+                raise
+            raise err.problem or PeerLost("the evaluation failed on another rank") from None
+        if self.saver.wants(self.at.step, result):
+            self.save()
+        return True
+
+    def _rescue(self) -> None:
+        """An error ends the run between two steps: save what has been trained so far."""
+        try:
+            self.save()
+        except Exception as err:  # noqa: BLE001 - the first error is the one to raise
+            self.recorder.write("warning", message="no checkpoint could be written after the "
+                                f"evaluation failed: {err}")
+
+    def _evaluation_due(self, state: dict[str, Any]) -> bool:
+        """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
+        that goes on from it makes up for that, since a schedule may step on what is found."""
+        if self.evaluation is None or state.get("evaluated", True):
+            return False
+        every = int(self.job.get("train.eval_every", 0))
+        if every:
+            return self.at.step % every == 0
+        return state["offset"] == 0 or self.at.epoch > state["epoch"]
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint of this moment; all ranks call it together: see `saving`."""
+        fresh = self._metrics if self._evaluated_step == self.at.step else {}
+        self.saver.save(self.at.step, fresh, final=final)
+
+    def _state(self) -> dict[str, Any]:
+        return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
+                "offset": self.at.offset, "global_batch": self.job.global_size,
+                "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
+                "evaluated": self._evaluated_step == self.at.step,
+                "model": self.spread.raw.state_dict(), "optimizer": self.optimizer.state_dict(),
+                **self.schedule.state_dict(), "scaler": self.precision.state_dict()}
+
+    def _place(self, state: dict[str, Any]) -> None:
+        """Where an epoch was left when the global batch was another: the same examples are
+        behind, whole batches of the new size."""
+        if state["global_batch"] != self.job.global_size:
+            seen = state["offset"] * state["global_batch"]
+            self.at.offset = seen // self.job.global_size
+        if self.deal is not None and self.at.offset >= self.deal.steps:
+            self.at.epoch, self.at.offset = self.at.epoch + 1, 0
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Put a checkpoint's values into the parts. Raises UserError where they don't fit."""
+        try:
+            self.spread.raw.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            resuming.take_copies(self.optimizer)
+        except (RuntimeError, ValueError, KeyError) as err:
+            raise UserError(f"{self._from} does not fit this task's model: {err}") from err
+        self.schedule.restore(state, state["step"] - state["skipped"])
+        self.precision.load_state_dict(state["scaler"])
+        self.loop.skipped = self.recorder.skipped = state["skipped"]
+        self.recorder.step_now = self.at.step
+        if self._own is not None:
+            rng.restore(self._own, self.devices)
+        else:
+            self.recorder.write("warning", message="resumed with other ranks than before: this "
+                                "rank's random generators start afresh")
+
+    # --- data and length ----------------------------------------------------------------------
+
+    def _data(self, data: Any) -> tuple[Any, Deal | None]:
+        job, who = self.job, self.job.who
+        workers = int(job.get("train.workers", 2))
+        if isinstance(data, IterableDataset):
+            if job.get("train.steps") is None and job.get("train.epochs") is None:
+                raise UserError("train.steps: an iterable dataset has no length; say how many")
+            return StreamData(
+                data, micro=job.micro, accumulate=job.accumulate, rank=who.rank,
+                ranks=who.world_size, workers=workers, device=self.devices[0],
+                collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
+                start_agree=self.data.start_agree, gather=self.group.gather_bytes,
+                warn=self._warn), None
+        if not hasattr(data, "__len__"):
+            raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
+                            "a dataset has len() and [index], or is a "
+                            "torch.utils.data.IterableDataset")
+        deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
+        first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
+        return MapData(
+            data, deal, seed=self.seed, first=first, count=count, workers=workers,
+            device=self.devices[0], collate=self.task.collate,
+            default_collate=type(self.task).collate is Task.collate), deal
+
+    def _length(self) -> tuple[int | None, int | None]:
+        """(optimizer steps in all, epochs): the first None where it isn't known."""
+        steps, epochs = self.job.get("train.steps"), self.job.get("train.epochs")
+        if steps is not None:
+            if steps < self.at.step:
+                raise UserError(f"train.steps = {steps}: the checkpoint that it would go on from "
+                                f"is of step {self.at.step} already")
+            return int(steps), None
+        epochs = int(epochs or 1)
+        if self.deal is None:
+            return None, epochs
+        # From here on, as the epochs before may have had another number of steps.
+        left = (epochs - self.at.epoch) * self.deal.steps - self.at.offset
+        if left < 0:
+            raise UserError(f"train.epochs = {epochs}: the checkpoint that it would go on from is "
+                            f"in epoch {self.at.epoch + 1} already")
+        return self.at.step + left, epochs
+
+    def _evaluation(self) -> Evaluation | None:
+        with Watch().on() as watched:
+            data = self.task.eval_data()
+        if data is None:
+            return None
+        chunk = min(int(self.task.eval_batch), self.job.global_size)
+        return Evaluation(self.task, data, chunk, self.group, self.devices[0],
+                          others=self.devices[1:], warn=self._warn, asked=watched.divides,
+                          workers=int(self.job.get("train.workers", 2)))
+
+    def _warn(self, text: str) -> None:
+        self.recorder.write("warning", message=text)
+
+    def _announce(self, total: int | None, epochs: int | None) -> None:
+        deal = self.deal
+        self.recorder.total_steps = total
+        if self.job.who.rank == 0 and not self.spread.raw.training:
+            # from_pretrained of several libraries returns a model in this mode.
+            self.recorder.write("warning", message="the model is in evaluation mode, and is "
+                                "trained so: its dropout is off and its BatchNorm averages stand "
+                                "still. If that is not meant, call train() on it in Task.model")
+        self.recorder.write(
+            "schedule", total_steps=total, steps_per_epoch=deal.steps if deal else None,
+            epochs=epochs, examples=deal.examples if deal else None,
+            dropped=deal.dropped if deal else None, first_step=self.at.step,
+            batch=self.job.global_size)

@@ -1,0 +1,137 @@
+"""From what `Task.loss` returns to the gradient of one optimizer step, and the loss shown for it.
+
+A step is W ranks times A backward passes. With S the sum of losses in a pass and c what it
+counts, the step's gradient is that of
+
+    mean of means:   1/(W·A) · Σ S/c      where `Task.loss` returns a mean, a tensor
+    mean of all:     Σ S / Σ c            where it returns (S, c)
+
+The two agree where every pass counts the same. Where passes differ, as with the words in a batch
+of sentences, the mean of means depends on how examples are spread over devices and passes; the
+mean of all does not.
+
+Σ c is known only when the last pass has begun. So each pass computes the gradients of S divided by
+a reference, about W⁻¹·Σ c of the step before and the same on all ranks, and the sums are put right
+before the optimizer's step. The reference is a power of two: dividing by it changes no digit
+(below overflow and above underflow), so a resumed run, which starts with another one, goes on to
+the same bits; and gradients have the size of a mean's, as fp16 needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.process_group import Group
+
+
+class StepLoss:
+    """The losses of one step after the other: `of` each pass, then `finish`."""
+
+    def __init__(self, accumulate: int, group: Group, parameters: Iterable[nn.Parameter]) -> None:
+        """`accumulate`: passes a step; `parameters`: whose gradients the optimizer uses."""
+        self._passes, self._group = accumulate, group
+        self._parameters = list(parameters)
+        self._counts: bool | None = None  # whether the task gives counts, once it is known
+        self._total: Tensor | None = None
+        self._count: Tensor | None = None
+        self._reference: Tensor | None = None
+        self._answer: Callable[[], Tensor] | None = None
+
+    def of(self, returned: Any, *, last: bool) -> Tensor:
+        """What to call `backward` on for a pass; `last`: it is the step's last one.
+
+        Raises UserError for what is neither a mean nor a sum and its count.
+        """
+        counts = isinstance(returned, tuple | list)
+        if self._counts is not None and counts != self._counts:
+            raise UserError("Task.loss must always return the same: a mean, or (sum, count); it "
+                            "returned one and then the other")
+        self._counts = counts
+        if not counts:
+            loss = _scalar(returned)
+            if self._passes > 1:
+                loss = loss / self._passes
+            self._add(loss.detach())
+            return loss
+        total, count = _sum_and_count(returned)
+        self._add(total.detach(), count)
+        if self._reference is None:  # the first step: as if all passes counted what this one does
+            self._reference = _power_of_two(
+                self._group.start_sum(count.clone())() * self._passes / self._group.size)
+        if last:  # on its way while the last backward pass computes
+            self._answer = self._group.start_sum(self._count.clone())
+        return total / self._reference
+
+    def finish(self) -> Tensor:
+        """After the last pass: put the gradients right; the step's loss, a tensor of shape ().
+
+        With counts it is this rank's S divided by what a rank counts on average, so that the
+        mean over the ranks is the mean over all that was counted. A step in which nothing was
+        counted at all has no loss: NaN.
+        """
+        shown, self._total = self._total, None
+        if not self._counts:
+            return shown
+        count, self._count = self._answer() / self._group.size, None
+        _scale([p.grad for p in self._parameters if p.grad is not None], self._reference / count)
+        self._reference = _power_of_two(count)
+        return shown / count
+
+    def _add(self, loss: Tensor, count: Tensor | None = None) -> None:
+        self._total = loss if self._total is None else self._total + loss
+        if count is not None:
+            self._count = count if self._count is None else self._count + count
+
+
+def _sum_and_count(returned: tuple | list) -> tuple[Tensor, Tensor]:
+    """(sum, shape (); count, shape (), float64, on the sum's device)."""
+    if len(returned) != 2:
+        raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
+                        "and its count: (sum, count)")
+    total, count = _scalar(returned[0]), returned[1]
+    if not isinstance(count, Tensor):
+        if isinstance(count, bool) or not isinstance(count, int | float) or count < 0:
+            raise UserError(f"Task.loss returned (sum, count) with a count of {count!r}: expected "
+                            "a number of at least 0, or a tensor of shape ()")
+        return total, torch.full((), count, dtype=torch.float64, device=total.device)
+    if count.numel() != 1:
+        raise UserError("Task.loss returned (sum, count) with a count of shape "
+                        f"{tuple(count.shape)}: expected shape ()")
+    return total, count.detach().reshape(()).to(total.device, torch.float64, non_blocking=True)
+
+
+def _scalar(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise UserError(f"Task.loss returned a {type(loss).__name__}: return the mean loss as a "
+                        "tensor of shape (), or (sum, count)")
+    if loss.numel() != 1:
+        raise UserError(f"Task.loss returned a tensor of shape {tuple(loss.shape)}: expected "
+                        "shape (), the mean over the batch, or (sum, count)")
+    return loss if loss.dim() == 0 else loss.reshape(())
+
+
+def _scale(grads: list[Tensor], factor: Tensor) -> None:
+    """Multiply gradients by `factor` (shape (), float64), in place: few launches on a GPU."""
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for grad in grads:
+        if grad.is_sparse:
+            grad = grad._values()
+        alike.setdefault((grad.device, grad.dtype), []).append(grad)
+    for (device, dtype), group in alike.items():
+        own = factor.to(device, non_blocking=True)
+        if dtype in (torch.float32, torch.float64):
+            torch._foreach_mul_(group, own.to(dtype))
+        else:  # the factor keeps its digits
+            for grad in group:
+                grad.mul_(own)
+
+
+def _power_of_two(count: Tensor) -> Tensor:
+    """The next power of two above `count` (shape (), float64), 1 for 0; computed where it lies."""
+    count = torch.where(count > 0, count, 0.5)
+    return count / torch.frexp(count).mantissa

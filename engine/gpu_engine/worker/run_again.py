@@ -1,0 +1,125 @@
+"""Finding the run folder again when a launcher starts the same ranks once more.
+
+torchrun restarts its ranks after a failure (`--max-restarts`), Slurm requeues a job: without a
+panel nobody else remembers which run that was. So each machine notes, beside the runs, what its
+launcher made, and looks there when it is started again. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import read_json, write_json
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs.state import AttemptRecord
+
+FOLDER = ".launchers"
+_OLD = 90 * 86400.0
+"""Seconds after which a note is of no use to anybody."""
+_LOCK = 30.0
+"""Seconds for what is left of the attempt before to end."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Who starts these ranks, as far as it would start the same ones again."""
+
+    agent: str | None
+    """This torchrun: it starts nothing but these ranks."""
+    job: str | None
+    """This Slurm job, which may start others too."""
+    requeued: int
+    """How often Slurm has requeued it."""
+
+    @classmethod
+    def of(cls, env: Mapping[str, str], spec_toml: str) -> Launcher:
+        """Read from the environment. `spec_toml`: what is to be trained, since another spec is
+        another run."""
+        digest = hashlib.sha256(spec_toml.encode()).hexdigest()[:16]
+        agent = job = None
+        if "TORCHELASTIC_RUN_ID" in env:
+            pid = os.getppid()
+            agent = f"torchrun-{procs.boot_id()}-{pid}-{procs.start_ticks(pid)}-{digest}"
+        if env.get("SLURM_JOB_ID"):
+            cluster = re.sub(r"[^\w.-]", "_", env.get("SLURM_CLUSTER_NAME", ""))
+            job = f"slurm-{cluster}-{env['SLURM_JOB_ID']}-{digest}"
+        count = env.get("SLURM_RESTART_COUNT", "")
+        return cls(agent, job, int(count) if count.isdigit() else 0)
+
+    def before(self) -> Path | None:
+        """The run folder that this launcher has made before, where this is a start again."""
+        for name in (self.agent, self.job):
+            note = read_json(_note(name)) if name else None
+            if not isinstance(note, dict) or not isinstance(note.get("run"), str):
+                continue
+            if name == self.agent or self.requeued > int(note.get("requeued") or 0):
+                path = Path(note["run"])
+                if (path / "plan.json").exists():
+                    return path
+        return None
+
+    def made(self, path: Path) -> bool:
+        """Whether this very torchrun has started ranks in that folder before."""
+        note = read_json(_note(self.agent)) if self.agent else None
+        return isinstance(note, dict) and note.get("run") == str(path)
+
+    def remember(self, run: Path) -> None:
+        """Note which run folder this is. One that can't be noted is not found again, no more."""
+        with contextlib.suppress(OSError):
+            folder = runs.runs_folder() / FOLDER
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in filter(None, (self.agent, self.job)):
+                write_json(_note(name), {"run": str(run), "requeued": self.requeued})
+            for path in folder.iterdir():
+                if time.time() - path.stat().st_mtime > _OLD:
+                    path.unlink(missing_ok=True)
+
+
+def _note(name: str) -> Path:
+    return runs.runs_folder() / FOLDER / f"{name}.json"
+
+
+def named(folder: str) -> Path:
+    """The run folder that `--folder` means: a path, or a name among the runs. Raises UserError."""
+    if "/" in folder:
+        return Path(folder).expanduser().absolute()
+    if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
+        raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
+                        "path with /")
+    return runs.runs_folder() / folder
+
+
+def newest_step(path: Path | None) -> int:
+    """The step of the newest finished checkpoint in a run folder; -1: there is none."""
+    name = remains.last_checkpoint(runs.Run(path)) if path is not None else None
+    digits = (name or "").removeprefix("step-")
+    return int(digits) if digits.isdigit() else -1
+
+
+def open_run(path: Path | None, again: bool, name: str, spec_toml: str, plan: dict
+             ) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
+    """(run, the descriptor that holds its lock, number of this attempt, those before it).
+
+    `path`: where; None: a new folder among the runs. `again`: it holds a run already. Raises
+    UserError where it can't be had.
+    """
+    if path is None:
+        return *runs.create(name, spec_toml, plan), 1, ()
+    if not again:
+        return *runs.create_at(path, name, spec_toml, plan), 1, ()
+    run, end = runs.Run(path), time.monotonic() + _LOCK
+    while run.supervised() and time.monotonic() < end:
+        time.sleep(0.2)  # a rank that was killed leaves in a moment
+    lock = runs.reopen(run, spec_toml, plan)
+    state = run.state()
+    return run, lock, state.attempt, state.attempts

@@ -1,0 +1,1 @@
+"""Curves: series in bounded memory, axes, dots, the widget that draws them."""

@@ -1,0 +1,192 @@
+"""What part of the series a curve shows, in columns of dots, and the numbers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil, floor, inf, isfinite, log10
+
+from gpu_panel.charts.braille import Point
+from gpu_panel.charts.series import Series
+
+FLAT = 1e-3
+"""A range narrower than this share of its middle is drawn flat, not blown up into noise."""
+
+
+_MOST = 1e300
+"""Beyond this, differences of floats overflow."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """A series reduced to columns. Empty ones: lo is inf, hi is -inf, mean is None."""
+
+    lo: list[float]
+    hi: list[float]
+    mean: list[float | None]
+    bad: frozenset[int]
+    """Columns with values that were not finite."""
+
+    def bounds(self) -> tuple[float, float]:
+        return min(self.lo, default=inf), max(self.hi, default=-inf)
+
+    def least_positive(self) -> float:
+        return min((v for v in (*self.lo, *(m for m in self.mean if m is not None)) if v > 0),
+                   default=inf)
+
+
+def reduce(series: Series, x0: float, x1: float, width: int) -> Columns:
+    """`series` from x0 to x1, least and greatest of every column kept."""
+    lo, hi = [inf] * width, [-inf] * width
+    mean: list[float | None] = [None] * width
+    bad: set[int] = set()
+    size, stride, first = len(series), series.stride, series.first
+    scale = (width - 1) / max(x1 - x0, 1e-9)
+    middle = (first + 0.5) * stride - 0.5 - x0
+    start = max(0, floor((x0 - first * stride) / stride))
+    stop = min(size, floor(x1 / stride) - first + 1)
+    if stop - start > 2 * width:  # many buckets a column: slices run in C
+        edges = [min(max(ceil(((px - 0.5) / scale - middle) / stride), start), stop)
+                 for px in range(width + 1)]
+        for px in range(width):
+            a, b = edges[px], edges[px + 1]
+            if a >= b:
+                continue
+            if many := sum(series.count[a:b]):
+                lo[px], hi[px] = min(series.lo[a:b]), max(series.hi[a:b])
+                mean[px] = sum(series.total[a:b]) / many
+            if any(series.bad[a:b]):
+                bad.add(px)
+        return Columns(lo, hi, mean, frozenset(bad))
+    totals, counts = [0.0] * width, [0] * width
+    for i in range(start, stop):
+        px = int((middle + i * stride) * scale + 0.5)
+        if not 0 <= px < width:
+            continue
+        if series.bad[i]:
+            bad.add(px)
+        if series.count[i]:
+            lo[px], hi[px] = min(lo[px], series.lo[i]), max(hi[px], series.hi[i])
+            totals[px] += series.total[i]
+            counts[px] += series.count[i]
+    mean = [t / n if n else None for t, n in zip(totals, counts, strict=True)]
+    return Columns(lo, hi, mean, frozenset(bad))
+
+
+def smoothed(columns: Columns, weight: float) -> Columns:
+    """Its exponential moving average over what is shown, free of the bias at its start."""
+    mean: list[float | None] = []
+    value = mass = 0.0
+    for m in columns.mean:
+        if m is not None:
+            value = weight * value + (1 - weight) * m
+            mass = weight * mass + (1 - weight)
+        mean.append(None if m is None else value / mass)
+    lo = [inf if m is None else m for m in mean]
+    hi = [-inf if m is None else m for m in mean]
+    return Columns(lo, hi, mean, columns.bad)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values to dots, `dots` of them from y0 up to y1; with `log` y0 and y1 are powers of ten."""
+
+    y0: float
+    y1: float
+    dots: int
+    log: bool = False
+
+    def dot(self, value: float) -> int:
+        if self.log:
+            value = log10(value) if value > 0 else -inf
+        if value <= self.y0:
+            return 0
+        if value >= self.y1:
+            return self.dots - 1
+        return round((value - self.y0) / (self.y1 - self.y0) * (self.dots - 1))
+
+    def points(self, columns: Columns) -> list[Point | None]:
+        dot, log = self.dot, self.log
+        return [None if m is None or (log and high <= 0) else (dot(low), dot(m), dot(high))
+                for low, m, high in zip(columns.lo, columns.mean, columns.hi, strict=True)]
+
+    def ticks(self, most: int, unit: float = 1.0) -> list[float]:
+        """Values within the scale that are round when counted in `unit`s, at most `most`."""
+        if not self.log:
+            return [v * unit for v in ticks(self.y0 / unit, self.y1 / unit, most)]
+        decades = [10.0 ** e for e in range(ceil(self.y0 - 1e-9), floor(self.y1 + 1e-9) + 1)]
+        if len(decades) >= 2:
+            every = ceil(len(decades) / max(most, 1))
+            return decades[::every]
+        found = [v for v in ticks(10 ** self.y0, 10 ** self.y1, most) if v > 0]
+        return found or decades
+
+
+def scale_of(columns: Iterable[Columns], dots: int, *, log: bool = False, zero: bool = False,
+             ) -> Scale | None:
+    """The scale that shows all of `columns`; None where nothing is finite. `zero`: from 0 up."""
+    shown = list(columns)
+    low = min((c.bounds()[0] for c in shown), default=inf)
+    high = max((c.bounds()[1] for c in shown), default=-inf)
+    if not (isfinite(low) and isfinite(high)):
+        return None
+    low, high = max(low, -_MOST), min(high, _MOST)
+    if log and high > 0:
+        least = min(c.least_positive() for c in shown)
+        y0, y1 = log10(min(least, high)), log10(high)
+        if y1 - y0 < 2 * FLAT:
+            y0, y1 = (y0 + y1) / 2 - 0.1, (y0 + y1) / 2 + 0.1
+        return Scale(y0, y1, dots, log=True)
+    if zero and low >= 0:
+        return Scale(0.0, high * 1.08 or 1.0, dots)
+    middle, span = (low + high) / 2, high - low
+    if span <= abs(middle) * FLAT:
+        room = abs(middle) * 0.05 or 1.0
+        # Not quite in the middle, which may lie between two characters.
+        return Scale(middle - 0.9 * room, middle + room, dots)
+    return Scale(low, high, dots)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round values (1, 2 or 5 times a power of ten) from low to high."""
+    span = high - low
+    if most < 1 or not isfinite(span) or span <= 0:
+        return []
+    power = 10.0 ** floor(log10(span / most))
+    for factor in (1, 2, 5, 10, 20, 50):
+        step = factor * power
+        first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+        if last - first + 1 <= most:
+            return [n * step for n in range(first, last + 1)]
+    return []
+
+
+def step_ticks(low: float, high: float, most: int) -> list[float]:
+    """Round steps: whole numbers alone."""
+    return [v for v in ticks(low, high, most) if v == int(v)]
+
+
+def time_ticks(low: float, high: float, most: int) -> list[float]:
+    """Round times, in seconds."""
+    for step in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200):
+        if (high - low) / step < most:
+            break
+    else:
+        return [86400 * v for v in ticks(low / 86400, high / 86400, most)]
+    return [float(n * step) for n in range(ceil(low / step), floor(high / step) + 1)]
+
+
+def plain(values: Sequence[float]) -> list[str]:
+    """Tick labels: each says its value exactly, with as many digits as the neediest takes."""
+    if not values:
+        return []
+    exact = [Decimal(f"{v:.12g}").normalize() for v in values]
+    if len(exact) > 1 and all(v.as_tuple().digits == (1,) for v in exact):
+        return [f"{v:g}" for v in values]  # decades: zeros would only pad
+    big = max(abs(v) for v in exact)
+    if big and (big >= 10 ** 6 or big < Decimal("1e-3")):
+        digits = max(len(v.as_tuple().digits) for v in exact) - 1
+        return [f"{v:.{digits}e}" if v else "0" for v in map(float, exact)]
+    digits = max(0, *(-int(v.as_tuple().exponent) for v in exact))
+    return [f"{v:,.{digits}f}" for v in exact]

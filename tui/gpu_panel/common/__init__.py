@@ -1,0 +1,1 @@
+"""What both screens use: rows, choices, dialogs, background work."""

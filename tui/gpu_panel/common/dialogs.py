@@ -1,0 +1,150 @@
+"""Small dialogs: a message, a question, a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from gpu_engine.common.clean import clean_lines
+
+
+def harmless(text: str) -> Content:
+    """Text of any origin and of several lines, without markup."""
+    return Content("\n".join(clean_lines(text)))
+
+
+class Message(ModalScreen[None]):
+    """Says something that must be read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space", "close", "close")]
+
+    def __init__(self, title: str, text: str, *, severity: str = "warning") -> None:
+        super().__init__()
+        self._title, self._text, self._severity = title, text, severity
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes=f"dialog -{self._severity}") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "esc close"
+            with VerticalScroll(classes="dialog-text", can_focus=False):
+                yield Static(harmless(self._text))
+            with Horizontal(classes="buttons"):
+                yield Button("OK", id="ok", compact=True, action="screen.close")
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+class Confirm(ModalScreen[bool]):
+    """A question; the safe answer has the focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n", "answer(False)", "no"),
+        Binding("y", "answer(True)", "yes"),
+        Binding("left,right", "app.focus_next", "other", show=False),
+    ]
+
+    def __init__(self, title: str, text: str, *, yes: str, no: str = "Cancel") -> None:
+        super().__init__()
+        self._title, self._text, self._yes, self._no = title, text, yes, no
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -warning") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "y yes · n no"
+            with VerticalScroll(classes="dialog-text", can_focus=False):
+                yield Static(harmless(self._text))
+            with Horizontal(classes="buttons"):
+                yield Button(self._no, id="no", compact=True, action="screen.answer(False)")
+                yield Button(self._yes, id="yes", compact=True, variant="warning",
+                             action="screen.answer(True)")
+
+    def on_mount(self) -> None:
+        self.query_one("#no").focus()
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
+
+
+class AskName(ModalScreen[str | None]):
+    """A name, with a note about what will be done with it. A name that won't do stays, with why."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, title: str, value: str, note: str, *,
+                 wrong: Callable[[str], str | None] = lambda name: None,
+                 hint: Callable[[str], str] = lambda name: "") -> None:
+        """`wrong`: why a name can't be taken, None where it can; `hint`: what else to know of it.
+        Both are asked at each key, so they must be quick."""
+        super().__init__()
+        self._title, self._value, self._note = title, value, note
+        self._wrong, self._hint = wrong, hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "enter save · esc cancel"
+            yield Static(harmless(self._note), classes="dialog-note")
+            yield Input(self._value, compact=True, id="name", max_length=64)
+            yield Static("", id="name-said")
+
+    def on_mount(self) -> None:
+        self._tell(self._value)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    def _tell(self, text: str) -> None:
+        name, place = text.strip(), self.query_one("#name-said", Static)
+        wrong = self._wrong(name) if name else None
+        said = wrong or (self._hint(name) if name else "")
+        place.set_classes("-error" if wrong else "-warning")
+        place.display = bool(said)
+        place.update(harmless(said))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        name = event.value.strip()
+        if name and self._wrong(name) is None:
+            self.dismiss(name)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class AskCount(ModalScreen[int | None]):
+    """A whole number from 1 to a most."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, title: str, value: int, most: int, note: str) -> None:
+        super().__init__()
+        self._title, self._value, self._most, self._note = title, value, most, note
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "enter take · esc cancel"
+            yield Static(harmless(f"{self._note} There are {self._most}."), classes="dialog-note")
+            yield Input(str(self._value), compact=True, id="count", type="integer",
+                        max_length=max(3, len(str(self._most))), select_on_focus=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            wanted = int(event.value)
+        except ValueError:
+            return
+        if 1 <= wanted <= self._most:
+            self.dismiss(wanted)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

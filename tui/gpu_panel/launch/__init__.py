@@ -1,0 +1,1 @@
+"""The launch screen: devices, form, plan and runs."""

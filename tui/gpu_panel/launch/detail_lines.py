@@ -1,0 +1,151 @@
+"""One device and its processes as lines of text. Pure, so that it can be read in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
+from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_panel.common.rows import Line, Row, fit, wrap
+from gpu_panel.launch import device_facts
+from gpu_panel.launch.device_facts import Fact
+from gpu_panel.launch.history import History
+
+_LABEL = 13
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that the detail pane shows."""
+
+    device: Device | None = None
+    sample: Sample | None = None
+    freedom: Freedom | None = None
+    holder: Holder | None = None
+    leases_known: bool = False
+    history: History | None = None
+    ours: Mapping[int, str] | None = None
+    """pid → which run and rank of ours it is."""
+    order: str = "memory"
+    now: float = 0.0
+    """Unix seconds."""
+
+
+def build(view: View, width: int) -> list[Row]:
+    """Words for the device, then a row a process, whose key is its pid."""
+    device = view.device
+    if device is None:
+        return [Row("", ((("No device is chosen", "dim"),),))]
+    sample = view.sample or Sample(device)
+    text, style = device_facts.state(view.freedom)
+    busy = view.freedom is not None and view.freedom.state == "busy"  # more of that is below
+    lines: list[Line] = [((part, style),)
+                         for part in ([fit(text, width)] if busy else wrap(text, width))]
+    lines += [((part, "dim"),) for part in wrap(device_facts.identity(device), width)]
+    lines += _curves(view, sample, width)
+    lines += _grid(device_facts.facts(device, sample, view.holder, view.leases_known), width)
+    for said, tone in device_facts.trouble(sample, said_already=text):
+        lines += [((part, tone),) for part in wrap(said, width)]
+    rows = [Row("", tuple(lines))]
+    return rows if device.kind == "cpu" else rows + _processes(view, sample, width)
+
+
+def _curves(view: View, sample: Sample, width: int) -> list[Line]:
+    """Utilisation and memory of the last two minutes, side by side where there is room."""
+    assert view.device is not None
+    side = 2 if width >= 120 else 1
+    room = width // side
+    cells = max(8, min(60, room - _LABEL - 34))
+    history, name = view.history, view.device.id
+    pairs = (
+        ("utilisation", history.utilization(name, cells) if history else " " * cells,
+         units.share(sample.utilization)),
+        ("memory", history.memory(name, cells) if history else " " * cells,
+         device_facts.memory(view.device, sample)),
+    )
+    drawn: list[Line] = [((fit(label, _LABEL), "dim"), (curve, "accent"),
+                          (fit(f"  {value}", max(0, room - _LABEL - cells)), ""))
+                         for label, curve, value in pairs]
+    return [(*drawn[0], *drawn[1])] if side == 2 else drawn
+
+
+def _grid(facts: Sequence[Fact], width: int) -> list[Line]:
+    """The facts in equal columns; one that is too long for its column has a line of its own."""
+    count = 4 if width >= 140 else 3 if width >= 104 else 2 if width >= 60 else 1
+    room = width // count
+    out: list[Line] = []
+    row: list[tuple[str, str]] = []
+    for fact in facts:
+        wide = len(fact.value) > room - _LABEL - 1
+        if row and (wide or len(row) == 2 * count):
+            out.append(tuple(row))
+            row = []
+        space = width if wide else room
+        row += [(fit(fact.label, _LABEL), "dim"),
+                (fit(fact.value, max(0, space - _LABEL)), fact.style)]
+        if wide:
+            out.append(tuple(row))
+            row = []
+    return [*out, tuple(row)] if row else out
+
+
+# --- processes -------------------------------------------------------------------------------
+
+ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
+    "memory": lambda p: -(p.memory or 0),
+    "SM": lambda p: -(p.utilization or 0.0),
+    "CPU": lambda p: -(p.cpu or 0.0),
+    "age": lambda p: p.started if p.started is not None else float("inf"),
+}
+
+
+def _processes(view: View, sample: Sample, width: int) -> list[Row]:
+    found = sample.processes
+    if not found:
+        said = "Processes: the driver does not say which are on it" if found is None else \
+            "No process is on it"
+        return [Row("", ((("", ""),), ((said, "dim"),)))]
+    ordered = sorted(found, key=lambda p: (ORDERS[view.order](p), p.pid))
+    owner = min(12, max(5, *(len(clean(p.user or UNKNOWN)) for p in ordered)))
+    head = _cells(("pid", fit("owner", owner), "GPU mem", "SM", "CPU", "host mem", "age"), width)
+    rows = [Row("", ((("", ""),), ((head + "what it is", "dim"),)))]
+    return rows + [_process(view, p, owner, width) for p in ordered]
+
+
+def _cells(texts: Sequence[str], width: int) -> str:
+    """The columns before the last, closer together where there is little room."""
+    gap = "  " if width >= 100 else " "
+    return "".join(f"{text:>{size}}{gap}"
+                   for text, size in zip(texts, (7, 0, 8, 5, 6, 8, 7), strict=True))
+
+
+def _process(view: View, p: DeviceProcess, owner: int, width: int) -> Row:
+    age = view.now - p.started if p.started is not None else None
+    figures = _cells((str(p.pid), fit(clean(p.user or UNKNOWN), owner), units.size(p.memory),
+                      units.share(p.utilization), units.share(p.cpu), units.size(p.host_memory),
+                      _age(age)), width)
+    ours = (view.ours or {}).get(p.pid)
+    command = clean(p.command or UNKNOWN) if p.visible else \
+        "can't be seen from here (in a container?)"
+    kind = "" if p.kind == "compute" else f"{p.kind} · "
+    left = max(0, width - len(figures))
+    if ours:
+        mine = f"● {clean(ours)} "
+        return Row(str(p.pid), (((figures, ""), (fit(mine, min(left, len(mine))), "accent"),
+                                 (fit(kind + command, max(0, left - len(mine))), "")),))
+    return Row(str(p.pid), (((figures, ""), (fit(kind + command, left), "")),))
+
+
+def _age(seconds: float | None) -> str:
+    """Short, and still for a while, so that the line needn't be drawn each second."""
+    if seconds is None:
+        return UNKNOWN
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {name}"
+    return "< 1 min"

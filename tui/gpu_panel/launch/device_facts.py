@@ -1,0 +1,116 @@
+"""Everything that a look tells about one device, as words. Pure; unknown is "–", never 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
+from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, Sample
+
+HOT = 85.0
+GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "accent"),
+          "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
+"""State of freedom → glyph and style; the word stands beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    label: str
+    value: str
+    style: str = ""
+
+
+def state(freedom: Freedom | None) -> tuple[str, str]:
+    """Free or not, with the reason, and its style."""
+    if freedom is None:
+        return f"? {UNKNOWN}", "dim"
+    glyph, style = GLYPHS.get(freedom.state, ("?", "dim"))
+    why = "" if freedom.reason == freedom.state else f": {clean(freedom.reason)}"
+    return f"{glyph} {freedom.state}{why}", style
+
+
+def identity(device: Device) -> str:
+    """Which one it is, however it may be called."""
+    parts = [clean(device.name)]
+    if device.uuid:
+        parts.append(clean(device.uuid))
+    if device.index is not None and device.kind != "cpu":
+        parts.append(f"index {device.index}")
+    if device.visible_index is not None:
+        parts.append(f"place {device.visible_index} in CUDA_VISIBLE_DEVICES")
+    if device.capability is not None:
+        parts.append("compute capability " + ".".join(map(str, device.capability)))
+    if device.cores:
+        parts.append(f"core{'s' if len(device.cores) > 1 else ''} "
+                     + ", ".join(map(str, device.cores)))
+    return " · ".join(parts)
+
+
+def memory(device: Device, s: Sample) -> str:
+    """"34.1 of 80.0 GiB, 0.60 reserved"."""
+    if s.memory_is_hosts:
+        return "the machine's"
+    total = s.memory_total or device.memory_total
+    text = f"{units.gib(s.memory_used)} of {units.gib(total)} GiB"
+    if s.memory_reserved is not None:
+        text += f", {units.gib(s.memory_reserved)} reserved"
+    return text
+
+
+def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[Fact]:
+    """The rest of what is known of it, in the order it is read."""
+    lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
+    if device.kind == "cpu":
+        return [Fact("lease", lease, "accent" if holder else "")]
+    return [
+        Fact("temperature", _with(s.temperature, "°C"),
+             "warn" if (s.temperature or 0) >= HOT else ""),
+        Fact("power", f"{_with(s.power)} of {_with(s.power_limit, 'W')}"),
+        Fact("fan", units.share(s.fan)),
+        Fact("performance", UNKNOWN if s.performance_state is None else f"P{s.performance_state}"),
+        Fact("SM clock", f"{_mhz(s.clock_sm)} of {_mhz(s.clock_sm_max)} MHz"),
+        Fact("memory clock", f"{_mhz(s.clock_memory)} of {_mhz(s.clock_memory_max)} MHz"),
+        Fact("bandwidth", f"memory busy {units.share(s.memory_utilization)}"),
+        Fact("slowed by", UNKNOWN if s.throttle is None else
+             clean(", ".join(s.throttle)) or "nothing", "warn" if s.throttle else ""),
+        Fact("PCIe", f"gen {_whole(s.pcie_generation)} ×{_whole(s.pcie_width)}"),
+        Fact("PCIe out/in", f"{_per_s(s.pcie_sent)} / {_per_s(s.pcie_received)}"),
+        Fact("ECC errors", f"{_whole(s.ecc_corrected)} corrected, "
+             f"{_whole(s.ecc_uncorrected)} not", "bad" if s.ecc_uncorrected else ""),
+        Fact("persistence", UNKNOWN if s.persistence is None else
+             ("on" if s.persistence else "off")),
+        Fact("compute mode", clean(s.compute_mode) if s.compute_mode else UNKNOWN),
+        Fact("MIG", "a slice of GPU " + str(device.index) if device.kind == "mig"
+             else "not sliced"),
+        Fact("lease", lease, "accent" if holder else ""),
+    ]
+
+
+def trouble(s: Sample, said_already: str = "") -> list[tuple[str, str]]:
+    """(text, style) of what is wrong and of what a person should know."""
+    wrong = [clean(text) for text in (s.problem, *s.health) if text]
+    said = [(f"✗ {text}", "bad") for text in wrong if text not in said_already]
+    if not wrong and s.taken:
+        said = [("✓ no fault of the hardware is reported", "good")]
+    return said + [(f"! {clean(text)}", "warn") for text in s.notes]
+
+
+def _with(value: float | None, unit: str = "") -> str:
+    gap = f" {unit}" if unit else ""
+    return (UNKNOWN if value is None else f"{value:.0f}") + gap
+
+
+def _whole(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def _mhz(hertz: int | None) -> str:
+    return UNKNOWN if hertz is None else f"{hertz / 1e6:,.0f}"
+
+
+def _per_s(rate: float | None) -> str:
+    return UNKNOWN if rate is None else f"{units.size(rate)}/s"

@@ -1,0 +1,267 @@
+"""A device and its figures as lines of text. Pure, so that it can be read in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_engine.common.clean import clean
+from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_panel.common.rows import Line, Part, Row, fit, wrap
+from gpu_panel.common.units import UNKNOWN
+from gpu_panel.launch.history import History
+
+TICKED, UNTICKED = "▣", "☐"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything the device table shows."""
+
+    inventory: Inventory | None = None
+    snapshot: Snapshot | None = None
+    ticked: tuple[str, ...] = ()
+    """In the order of the ranks."""
+    mode: str = "ddp"
+    """What of several ticked ones the order means: see `role`."""
+    first_rank: int = 0
+    """The rank of the first that is ticked: above 0 on a machine that is not the first."""
+    freedom: Mapping[str, Freedom] | None = None
+    ours: Mapping[str, str] | None = None
+    """Device id → which run of ours is on it ("run 3f2a rank 0")."""
+    words: tuple[tuple[str, str], ...] = ()
+    """(text, style) to say below the devices: what does not fit, what is absent."""
+    history: History | None = None
+    order: str = "index"
+    """One of ORDERS."""
+
+
+ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
+          "free": "free first"}
+"""How the table can be sorted, and how that is said."""
+
+
+def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
+    """Header and rows for `width` columns."""
+    if look.inventory is None:
+        return None, [_words("Looking for devices …", "dim", width)]
+    rows: list[Row] = []
+    header = None
+    devices = look.inventory.devices
+    if devices:
+        samples = [_sample(look, d) for d in devices]
+        columns = _columns(devices, samples, width, look.history is not None)
+        header = _header(columns)
+        pairs = _sorted(look, list(zip(devices, samples, strict=True)))
+        rows = [_device(look, d, s, columns, width) for d, s in pairs]
+    else:
+        rows.append(_words("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
+    if look.inventory.problem:
+        rows.append(_words("! " + clean(look.inventory.problem), "warn", width))
+    if look.inventory.inherited_visible is not None:
+        rows.append(_words("CUDA_VISIBLE_DEVICES was set when the panel was started: "
+                           f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
+                           "offered, and 3→0 means: GPU 3 is the first of them", "dim",
+                           width))
+    rows += [_words(text, style, width) for text, style in look.words]
+    return header, rows
+
+
+def _sorted(look: Look, pairs: list[tuple[Device, Sample]]) -> list[tuple[Device, Sample]]:
+    """In the wanted order; equals, and what is not known (last), by index."""
+    if look.order == "utilization":
+        return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
+    if look.order == "memory":
+        return sorted(pairs, key=lambda p: -_or(p[1].memory_used, -1))
+    if look.order == "free":
+        order = ("free", "unknown", "busy", "leased", "unhealthy")
+        states = look.freedom or {}
+        return sorted(pairs, key=lambda p: order.index(
+            states[p[0].id].state if p[0].id in states else "unknown"))
+    return pairs
+
+
+def _or(value: float | None, unknown: float) -> float:
+    return unknown if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How wide each column is; 0: not shown."""
+
+    id: int
+    name: int
+    util: int
+    memory: int
+    temp: int
+    power: int
+    curve: int = 0
+
+
+def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
+             curves: bool) -> Columns:
+    ids = max(len(numbered(d)) for d in devices)
+    # A driver that fails takes no column away: what stands beside them would jump.
+    failing = any(s.problem for s in samples)
+    temp = 4 if failing or any(s.temperature is not None for s in samples) else 0
+    power = 8 if failing or any(s.power is not None for s in samples) else 0
+    wanted = min(26, max(len(_name(d)) for d in devices))
+
+    def room(bar: int, temp: int, power: int) -> int:
+        used = 2 + ids + 2 + (bar + 5 + 2) + (bar + 10 + 2)
+        used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
+        return width - used
+
+    for bar, curve in ((12, 24), (10, 20), (10, 12), (8, 12), (8, 10)) if curves else ():
+        name = room(bar, temp, power) - curve - 2
+        if name >= wanted:
+            return Columns(ids, wanted, bar, bar, temp, power, curve)
+    for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
+                              (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
+        name = room(bar, t, p)
+        if name >= min(wanted, enough):
+            break
+    return Columns(ids, max(0, min(name, wanted)), bar, bar, t, p)
+
+
+def _name(device: Device) -> str:
+    """The card's name; that it is NVIDIA's goes without saying. A slice's size comes first, as
+    the end is what there may be no room for."""
+    name = clean(device.name).removeprefix("NVIDIA ")
+    card, mig, size = name.partition(" MIG ")
+    return f"{size.partition(' ')[0]} of {card}" if device.kind == "mig" and mig else name
+
+
+def _header(c: Columns) -> Line:
+    text = "  " + fit("#", c.id) + "  " + fit("name", c.name) + "  "
+    text += fit("util", c.util + 5) + "  " + (fit("2 min", c.curve) + "  " if c.curve else "")
+    text += fit("memory", c.memory + 10)
+    text += ("  " + fit("temp", c.temp) if c.temp else "")
+    text += ("  " + fit("power", c.power) if c.power else "")
+    return ((text, ""),)
+
+
+def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) -> Row:
+    on = device.id in look.ticked
+    parts: list[Part] = [
+        (TICKED if on else UNTICKED, "accent" if on else "dim"),
+        (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
+        (fit(_name(device), c.name) + "  ", ""),
+    ]
+    parts += bar(sample.utilization, c.util)
+    parts.append((f"{percent(sample.utilization):>5}  ", ""))
+    if c.curve and look.history is not None:
+        parts.append((look.history.utilization(device.id, c.curve) + "  ", "accent"))
+    total = sample.memory_total or device.memory_total
+    share = sample.memory_used / total if sample.memory_used is not None and total else None
+    parts += bar(share, c.memory)
+    parts.append((f"{_of_total(sample.memory_used, total):>10}", ""))
+    if c.temp:
+        heat = UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
+        parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
+    if c.power:
+        parts.append((f"  {_watts(sample):>8}", ""))
+    return Row(device.id, (tuple(parts), _second(look, device, sample, width)))
+
+
+def role(look: Look, device_id: str) -> str:
+    """Which rank a ticked device gets, under DataParallel its number there; "" where only one is
+    ticked, or the mode takes only one."""
+    places = [i for i, name in enumerate(look.ticked) if name == device_id]
+    if len(look.ticked) < 2 or not places or look.mode == "single":
+        return ""
+    if look.mode == "dp":
+        return f"cuda:{places[0]}"
+    return "rank " + ", ".join(str(look.first_rank + i) for i in places)
+
+
+def in_machines_order(look: Look) -> bool:
+    """Whether what is ticked stands in the order in which the machine numbers it."""
+    numbers = {d.id: i for i, d in enumerate(look.inventory.devices)} if look.inventory else {}
+    order = [numbers[name] for name in look.ticked if name in numbers]
+    return order == sorted(order)
+
+
+def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
+    """Its rank, whose it is, and what is wrong with it."""
+    text, style = _use(look, device, sample)
+    mine = role(look, device.id)
+    mine += " · " if mine else ""
+    held = [t for t in sample.throttle or () if t not in text]
+    extra = f" · {', '.join(held)}" if held else ""
+    room = max(0, width - 4 - len(mine))
+    return (("  └ ", "dim"), (mine, "accent"), (fit(text + clean(extra), room).rstrip(), style))
+
+
+def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:
+    ours = (look.ours or {}).get(device.id)
+    freedom = (look.freedom or {}).get(device.id)
+    if sample.problem:
+        return "! " + clean(sample.problem), "bad"
+    if ours:
+        return "● " + clean(ours), "accent"
+    if freedom is None or freedom.state == "unknown":
+        return (clean(freedom.reason) if freedom else "…"), "dim"
+    if freedom.state == "free":
+        return "free", "good"
+    if freedom.state == "unhealthy":
+        return "! " + clean(freedom.reason), "bad"
+    return clean(freedom.reason), "warn"
+
+
+def short(device: Device) -> str:
+    """The id as the first column has it: "0", "0:1" for a MIG slice, "cpu:0"."""
+    return clean(device.label.removeprefix("MIG ")) if device.kind == "mig" else clean(device.id)
+
+
+def numbered(device: Device) -> str:
+    """The id, and after an arrow its place in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
+    place = "" if device.visible_index is None else f"→{device.visible_index}"
+    return short(device) + place
+
+
+def bar(share: float | None, width: int) -> list[Part]:
+    """A bar of `width` cells in eighths: filled part and track."""
+    if width <= 0:
+        return []
+    if share is None:
+        return [("░" * width, "track")]
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    filled = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return [(filled, "accent"), ("░" * (width - len(filled)), "track")]
+
+
+def percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share * 100:.0f}%"
+
+
+def _of_total(used: int | None, total: int | None) -> str:
+    """"34/80G", with a decimal below ten: "4.1/8.0G"."""
+    if total is None:
+        return UNKNOWN if used is None else f"{_size(used)}G"
+    return f"{UNKNOWN if used is None else _size(used)}/{_size(total)}G"
+
+
+def _size(count: int) -> str:
+    value = count / (1 << 30)
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
+
+
+def _watts(sample: Sample) -> str:
+    if sample.power is None:
+        return UNKNOWN
+    if sample.power_limit is None:
+        return f"{sample.power:.0f}W"
+    return f"{sample.power:.0f}/{sample.power_limit:.0f}W"
+
+
+def _sample(look: Look, device: Device) -> Sample:
+    found = look.snapshot.of(device.id) if look.snapshot else None
+    return found or Sample(device)
+
+
+def _words(text: str, style: str, width: int) -> Row:
+    return Row("", tuple(((part, style),) for part in wrap(text, width)))

@@ -1,0 +1,117 @@
+"""Between the screen and the devices: found once, sampled by a thread, never waited for."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_panel.common.background import in_thread, leave
+from gpu_panel.launch.history import History
+
+LOOKS = 3
+
+
+class Sampling(Protocol):
+    """What the screen needs of a sampler."""
+
+    @property
+    def latest(self) -> Snapshot | None: ...
+
+    def age(self) -> float | None: ...
+
+    def watch_bus(self, *device_ids: str) -> None: ...
+
+    def close(self) -> object: ...
+
+
+class DeviceSource:
+    """The devices of this machine and the newest look at them."""
+
+    def __init__(self, inventory: Inventory | None = None,
+                 sampler: Sampling | None = None) -> None:
+        """`inventory` and `sampler` stand in for the machine's own."""
+        self.inventory = inventory
+        self._sampler = sampler
+        self._given = sampler is not None
+        self.history = History()
+        self.gpus_aside = 0
+        """How many GPUs the machine has that are not offered, as its CPU slots are."""
+
+    async def find(self) -> Inventory:
+        """Find the devices (once) and begin to sample them."""
+        if self.inventory is None:
+            from gpu_engine.devices.records import discover
+
+            self.inventory = await in_thread(discover, name="panel-discover")
+        if self._sampler is None and not self._given:
+            inventory = self.inventory
+            self._sampler = await in_thread(lambda: _sampler(inventory), name="panel-sampler")
+        return self.inventory
+
+    async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
+        """The machine's CPU slots in place of its GPUs, or its GPUs, looked for anew. Where there
+        is no GPU, the slots stay."""
+        if kind == "cpu":
+            from gpu_engine.devices.backends.cpu import discover as find
+        else:
+            from gpu_engine.devices.records import discover as find
+
+        before = self.inventory
+        found = await in_thread(find, name="panel-discover")
+        hidden = kind == "cpu" and before is not None and before.source == "nvml"
+        self.gpus_aside = len(before.devices) if hidden and before is not None else 0
+        if before is not None and found.source == before.source == "cpu":
+            return found  # nothing else came of it: what is sampled goes on
+        self.close()
+        self.inventory, self.history = found, History()
+        self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
+        return found
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self._sampler.latest if self._sampler is not None else None
+
+    @property
+    def looks(self) -> tuple[Snapshot, ...]:
+        """The last looks, oldest first, as judging a device's freedom takes them."""
+        recent = tuple(getattr(self._sampler, "recent", ()))
+        latest = self.snapshot  # after the others, so that it is none older
+        if latest is not None and (not recent or latest is not recent[-1]):
+            recent += (latest,)  # one that brought nothing new says what is wrong
+        return recent[-LOOKS:]
+
+    def remember(self) -> None:
+        """Take what is new into the history."""
+        self.history.learn(getattr(self._sampler, "recent", ()))
+
+    async def leases(self) -> dict[str, Holder]:
+        """Which devices runs of ours hold."""
+        from gpu_engine.devices.leases import holders
+        from gpu_engine.runs import folder as runs
+
+        return await in_thread(lambda: holders(runs.leases_folder()), name="panel-leases")
+
+    def age(self) -> float | None:
+        """Seconds since the newest look at a device; None before the first."""
+        return self._sampler.age() if self._sampler is not None else None
+
+    def watch_bus(self, *device_ids: str) -> None:
+        """Have the bus rates of these GPUs read, and of no other."""
+        if self._sampler is not None:
+            self._sampler.watch_bus(*device_ids)
+
+    def close(self) -> None:
+        """Let go of the sampler; a driver call that hangs is left behind."""
+        if self._sampler is not None:
+            leave(self._sampler.close)
+            self._sampler = None
+
+
+def _sampler(inventory: Inventory) -> Sampling:
+    from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.runs import folder as runs
+
+    sampler = Sampler(inventory, runs_folder=runs.home(), interval=1.0)
+    sampler.start()
+    return sampler

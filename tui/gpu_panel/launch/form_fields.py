@@ -1,0 +1,158 @@
+"""What the launch form has fields for: one table, key of the spec → how it is typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_engine.plan.own_command import PLACEHOLDERS
+from gpu_engine.spec.schema import MODE_NAMES
+
+LENGTH, UNIT = "train.length", "train.unit"
+"""Stand for train.epochs | train.steps, of which one is given."""
+TASK = "task.choice"
+"""Stands for task.use | task.command: which of the two, and which built-in."""
+OWN_CLASS, OWN_COMMAND = "own class", "own command"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the form."""
+
+    key: str
+    label: str
+    help: str
+    options: tuple[tuple[str, str], ...] = ()
+    """Not empty: one of these, instead of a text."""
+    width: int = 7
+    """Cells of the text; 0: all there is."""
+    modes: tuple[str, ...] = ()
+    """Shown for these modes alone."""
+    placeholder: str = ""
+    """Said in an empty field instead of the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormRow:
+    """Fields on one line; their problems stand below it."""
+
+    label: str
+    fields: tuple[Field, ...]
+
+
+_MANY, _RANKS = ("multinode",), ("ddp", "multinode")
+_FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
+
+TASK_ROWS = (
+    FormRow("", (Field("task.use", "class", "Your task: module:Class or path/to/file.py:Class",
+                       width=0, placeholder="module:Class or path/to/file.py:Class"),)),
+    FormRow("", (Field("task.command", "run", "Your own script, unchanged, as you would type it. "
+                       f"Filled in: {_FILLED}; {{{{ is a brace", width=0,
+                       placeholder="python train.py --batch-size {batch.per_gpu}"),)),
+)
+
+ROWS = (
+    FormRow("Mode", (Field("parallel.mode", "", "single: one device. DP: one process, several "
+                           "GPUs. DDP: one process a device. multi-node: DDP over machines",
+                           options=tuple((m, "DP" if m == "dp" else n)
+                                         for m, n in MODE_NAMES.items())),)),
+    FormRow("", (
+        Field("parallel.nodes", "machines", "How many machines take part", width=4, modes=_MANY),
+        Field("parallel.node_rank", "this is number", "Which of them this one is, from 0",
+              width=4, modes=_MANY),
+    )),
+    FormRow("", (
+        Field("parallel.master_addr", "meet at", "Address or host name of machine 0, as all "
+              "others reach it", width=16, modes=_MANY),
+        Field("parallel.master_port", "port", "TCP port where the ranks meet; on one machine "
+              "any free one will do", width=7, modes=("ddp", "multinode")),
+    )),
+    FormRow("Batch", (
+        Field("batch.size", "", "Examples in one step"),
+        Field("batch.meaning", "", "global: over all devices together. per GPU: each device sees "
+              "so many", options=(("global", "global"), ("per_gpu", "per GPU"))),
+        Field("batch.accumulate", "accum", "Backward passes a step: 2 halves the memory, and the "
+              "global batch stays", width=4),
+    )),
+    FormRow("AMP", (Field("amp.dtype", "", "Mixed precision; fp16 comes with a GradScaler",
+                          options=(("off", "off"), ("bf16", "bf16"), ("fp16", "fp16"))),)),
+    FormRow("Train", (
+        Field(UNIT, "", "How long: epochs over the data, or optimizer steps",
+              options=(("epochs", "epochs"), ("steps", "steps"))),
+        Field(LENGTH, "", "How many"),
+        Field("train.lr", "lr", "Learning rate", width=9),
+    )),
+    FormRow("", (
+        Field("train.lr_scale", "lr scale", "Scale lr by the global batch over a reference, or "
+              "by the root of it", options=(("none", "none"), ("linear", "linear"),
+                                            ("sqrt", "sqrt"))),
+        Field("train.lr_reference_batch", "ref", "The global batch that lr was chosen for",
+              width=6),
+    )),
+)
+
+MORE_ROWS = (
+    FormRow("", (Field("name", "name", "What the run is called", width=24),)),
+    FormRow("", (
+        Field("train.seed", "seed", "One seed, the same training", width=6),
+        Field("train.clip", "clip", "Largest gradient norm; 0 leaves gradients alone", width=6),
+        Field("train.workers", "workers", "DataLoader processes a rank", width=4),
+    )),
+    FormRow("", (
+        Field("train.checkpoint_every", "checkpoint every", "Steps between checkpoints; 0: only "
+              "at the end", width=6),
+        Field("train.keep", "keep", "How many of the newest checkpoints stay, at least 2",
+              width=4),
+        Field("train.restarts", "restarts", "Whole-run restarts from the last checkpoint after a "
+              "failure", width=4),
+    )),
+    FormRow("", (
+        Field("train.eval_every", "evaluate every", "Steps between evaluations; 0: after each "
+              "epoch and at the end", width=6),
+        Field("train.best", "best by", "Evaluation value whose best checkpoint is kept too: loss, "
+              "or max:accuracy", width=14, placeholder="none"),
+    )),
+    FormRow("", (
+        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is no finite "
+              "number", options=(("stop", "stop"), ("skip", "skip"), ("continue", "go on"))),
+        Field("train.checkpoint_async", "save beside", "Write checkpoints while training goes on, "
+              "from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
+    )),
+    FormRow("", (
+        Field("train.hang_timeout", "hang after", "Seconds that a rank may stand still before the "
+              "run is ended with every thread's stack; longer than an evaluation or a checkpoint "
+              "takes. 0: wait for ever", width=6),
+        Field("run.grace", "grace", "Seconds that ranks get to save when asked to stop, before "
+              "they are ended", width=5),
+        Field("run.log_mb", "log MiB", "MiB of output kept a rank, and as much again of what came "
+              "before", width=5),
+    )),
+    FormRow("", (
+        Field("parallel.timeout", "wait", "Seconds that ranks wait for each other before they "
+              "give up", width=6, modes=_RANKS),
+        Field("parallel.find_unused", "unused", "Look for parameters that a step did not use; "
+              "DDP then says no error about them, and is slower",
+              options=(("false", "no"), ("true", "yes")), modes=_RANKS),
+    )),
+    FormRow("", (
+        Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "
+              "off leaves it as PyTorch or the task has it",
+              options=(("false", "off"), ("true", "on"))),
+        Field("run.grad_norm", "grad norm", "Note the gradients' norm of each step of your own "
+              "script, which costs a pass over them", options=(("false", "off"), ("true", "on"))),
+    )),
+    FormRow("", (Field("run.python", "python", "Interpreter of the ranks, which needs torch "
+                       "alone; empty: the panel's own, or the one that your command names",
+                       width=0, placeholder="/path/to/env/bin/python"),)),
+)
+
+FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}
+
+
+def field_of(problem_key: str) -> str:
+    """The field that shows a problem of this key."""
+    return LENGTH if problem_key in ("train.epochs", "train.steps") else problem_key
+
+
+def widget_id(key: str) -> str:
+    """A key as a widget's id: "batch.size" → "f-batch-size"."""
+    return "f-" + key.replace(".", "-").replace(" ", "-")

@@ -1,0 +1,109 @@
+"""The first line: which machine this is and how it is doing."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.widget import Widget
+
+from gpu_engine.common.clean import clean
+from gpu_engine.devices.records import HostSample, Inventory
+from gpu_engine.runs import disk_room as room
+from gpu_panel.common import units
+from gpu_panel.common.units import UNKNOWN
+
+
+class HostBar(Widget):
+    """Host, GPUs and driver on the left; processor, memory, disk, network and time on the
+    right. Where there is little room the least telling go."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._host = clean(socket.gethostname()).partition(".")[0]
+        self._inventory: Inventory | None = None
+        self._sample = HostSample()
+        self._time = ""
+
+    def show(self, inventory: Inventory | None, sample: HostSample) -> None:
+        now = time.strftime("%H:%M")
+        if (inventory, sample, now) != (self._inventory, self._sample, self._time):
+            self._inventory, self._sample, self._time = inventory, sample, now
+            self.refresh()
+
+    def render(self) -> Content:
+        left = ["gpu-panel", self._host, *_machine(self._inventory)]
+        right = [*_figures(self._sample), *_network(self._sample), self._time]
+        full = _disk_style(self._sample)
+        wide = self.size.width - 2
+        if len(right) > 3 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
+            right = [*_figures(self._sample), self._time]  # the network first
+        while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
+            if len(left) > 3:
+                left.pop()
+            else:
+                # Disk first, the time last; but a disk that fills up says so.
+                scarce = full and right[-2].startswith("disk ") and len(right) > 2
+                right.pop(-3 if scarce else -2)
+        gap = max(1, wide - _long(left, " · ") - _long(right, "  "))
+        return Content.assemble(" ", (left[0], "bold $text-primary"),
+                                (" · " + " · ".join(left[1:]), ""), " " * gap,
+                                Content("  ").join(
+                                    Content.styled(part, full if part.startswith("disk ")
+                                                   and full else "$text-muted")
+                                    for part in right))
+
+
+def _long(parts: list[str], gap: str) -> int:
+    return cell_len(gap.join(parts))
+
+
+def _machine(inventory: Inventory | None) -> list[str]:
+    if inventory is None:
+        return ["…"]
+    names = {"gpu": "GPU", "mig": "MIG slice", "cpu": "CPU slot"}
+    counts = Counter(d.kind for d in inventory.devices)
+    out = [" + ".join(f"{n} {names[kind]}{'' if n == 1 else 's'}"
+                      for kind, n in sorted(counts.items()))]
+    if inventory.driver:
+        out.append(f"driver {clean(inventory.driver)}")
+    if inventory.cuda:
+        out.append(f"CUDA {clean(inventory.cuda)}")
+    return out
+
+
+def _figures(sample: HostSample) -> list[str]:
+    cpu = UNKNOWN if sample.cpu is None else f"{sample.cpu * 100:.0f}"
+    out = [f"CPU {cpu} %"]
+    if sample.memory_total:
+        used = UNKNOWN if sample.memory_used is None else f"{sample.memory_used / 2**30:.0f}"
+        out.append(f"RAM {used}/{sample.memory_total / 2**30:.0f}G")
+    if sample.disk_free is not None:
+        out.append(f"disk {_left(sample.disk_free)} free")
+    return out
+
+
+def _left(free: float) -> str:
+    """"812G", "1.4G", "34M"."""
+    if free >= 9.95 * 2**30:
+        return f"{free / 2**30:,.0f}G"
+    return f"{free / 2**30:.1f}G" if free >= 0.95 * 2**30 else f"{free / 2**20:.0f}M"
+
+
+def _disk_style(sample: HostSample) -> str:
+    """A disk on which no run fits, or soon none will, stands out."""
+    if sample.disk_free is None or sample.disk_free >= room.SCARCE:
+        return ""
+    return "bold $text-error" if sample.disk_free < room.LEAST else "bold $text-warning"
+
+
+def _network(sample: HostSample) -> list[str]:
+    """"net ↑ 1.2 MiB/s ↓ 34 KiB/s"."""
+    if sample.net_sent is None and sample.net_received is None:
+        return []
+    sent, received = (units.UNKNOWN if rate is None else f"{units.size(rate)}/s"
+                      for rate in (sample.net_sent, sample.net_received))
+    return [f"net ↑ {sent} ↓ {received}"]

@@ -1,0 +1,1 @@
+"""The run screen: what is known of one run, its curves, ranks and log."""

@@ -1,0 +1,56 @@
+"""A sheet over the run screen: attempts with their reasons, warnings, what runs and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from gpu_panel.common.background import in_thread
+from gpu_panel.run import about_words
+from gpu_panel.run.store import RunStore
+
+
+class AboutRun(ModalScreen[None]):
+    """Goes on with the run while it is open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,i", "close", "close")]
+
+    def __init__(self, store: RunStore, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._store, self._clock = store, clock
+        self._said = Content()
+        self._bytes: int | None = None
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="sheet") as box:
+            box.border_title = f"Run {self._store.run.id}"
+            box.border_subtitle = "esc close"
+            yield Static(id="about")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self._paint()
+        self.set_interval(1.0, self._paint)
+        self._measure()
+
+    @work(exit_on_error=False)
+    async def _measure(self) -> None:
+        self._bytes = await in_thread(self._store.run.size, name="panel-size")
+        self._paint()
+
+    def _paint(self) -> None:
+        text = Content("\n").join(about_words.about(self._store, self._clock(), self._bytes))
+        if not text.is_same(self._said):
+            self._said = text
+            self.query_one("#about", Static).update(text)
+
+    def action_close(self) -> None:
+        self.dismiss(None)

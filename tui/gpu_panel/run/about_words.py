@@ -1,0 +1,89 @@
+"""All that is known of a run in sentences: how each attempt went, warnings, what runs where.
+
+Pure: a store and a clock in, styled lines out. Everything from files goes through `clean`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+from collections.abc import Iterable
+
+from textual.content import Content
+
+from gpu_engine.common.clean import clean
+from gpu_engine.runs.state import AttemptRecord, State
+from gpu_panel.common import units
+from gpu_panel.run.store import RunStore
+
+LOOKS = {"completed": "$text-success", "failed": "$text-error", "lost": "$text-error",
+         "stopped": "$text-warning"}
+
+
+def about(store: RunStore, now: float, size: int | None = None) -> list[Content]:
+    """The whole sheet. now: unix seconds; size: the folder's bytes."""
+    state = store.state
+    out: list[Content] = []
+    if state is not None:
+        out += _part("Attempts", attempts(store, state, now))
+    out += _part("Warnings", [Content.styled(f"! {clean(w, 1000)}", "$text-warning")
+                              for w in (*store.forewarned(), *store.warnings())])
+    if state is not None:
+        out += _part("Processes", [Content(line) for line in processes(state)])
+    lines = store.plan.get("lines")
+    out += _part("What runs", [Content(clean(str(line), 4000))
+                               for line in (lines if isinstance(lines, list) else ())])
+    where = [f"folder      {clean(str(store.run.path), 1000)}"
+             + ("" if size is None else f", {units.size(size)}")]
+    if store.plan.get("cwd"):
+        where.append(f"runs in     {clean(str(store.plan['cwd']), 1000)}")
+    if store.saved is not None and store.saved.path:
+        size = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
+        where.append(f"checkpoint  {clean(store.saved.path, 1000)}{size}")
+    return out + _part("Where", [Content(line) for line in where])
+
+
+def attempts(store: RunStore, state: State, now: float) -> list[Content]:
+    """A line an attempt: when, from which step, how long, how it ended and why."""
+    known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
+    return [_attempt(a, state, store.begins.get(a.number), now) for a in known]
+
+
+def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Content:
+    ended, outcome, reason = a.ended, a.outcome, a.reason
+    if a.number == state.attempt and outcome is None:
+        ended, outcome = state.ended, state.state
+        reason = state.reason
+    begun = time.strftime("%H:%M:%S", time.localtime(a.started))
+    took = units.clock((ended or now) - a.started) if ended or outcome not in ("lost", None) \
+        else units.UNKNOWN
+    first = f"from step {step:,}  " if step is not None else ""
+    return Content.assemble(
+        (f"{a.number}  ", "bold"), f"{begun}  {took}  {first}",
+        (outcome or "?", LOOKS.get(outcome or "", "")),
+        f"  with {clean(' '.join(map(shlex.quote, a.changed)), 1000)}" if a.changed else "",
+        f"  {clean(reason, 1000)}" if reason and outcome != "completed" else "")
+
+
+def processes(state: State) -> list[str]:
+    """How the processes of the last attempt ended, where one ended badly."""
+    if all(not p.exit for p in state.processes):
+        return []
+    return [f"rank {p.rank}  pid {p.pid}  {_ended(p.exit)}" for p in state.processes]
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "not seen to end"
+    if status >= 0:
+        return f"exited with {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def _part(title: str, lines: Iterable[Content]) -> list[Content]:
+    lines = list(lines)
+    return [Content.styled(title, "bold $text-primary"), *lines, Content("")] if lines else []

@@ -1,0 +1,258 @@
+"""Lines of a file that may be gigabytes, may grow, shrink or be replaced while it is read.
+
+Only the number of line ends in each block is kept (a gigabyte makes 16 thousand of them); a line
+is found by reading its block again. Nothing here is shown before it went through `clean`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Protocol
+
+from gpu_engine.common.clean import clean_bytes, clean_lines
+from gpu_engine.common.files import open_file, reason
+
+BLOCK = 1 << 16
+"""Bytes."""
+_AHEAD = 1 << 18
+"""Bytes that a search reads at a time."""
+_LONGEST = 1 << 18
+"""Bytes of one line that are looked at: of a longer one half at its beginning and half at its
+end."""
+_REDRAWN = 1 << 15
+"""Bytes at the end of a line that redraws itself: what it shows last."""
+
+
+class Lines(Protocol):
+    """What a log view shows."""
+
+    title: str
+
+    def __len__(self) -> int: ...
+    def line(self, number: int) -> str:
+        """Harmless; empty where there is no such line (any more)."""
+        ...
+
+    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None: ...
+
+
+class TextLines:
+    """Lines that are already here: a traceback."""
+
+    def __init__(self, title: str, text: str) -> None:
+        self.title = title
+        self._lines = clean_lines(text.rstrip("\n"))
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def line(self, number: int) -> str:
+        return self._lines[number] if 0 <= number < len(self._lines) else ""
+
+    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
+        fold = needle == needle.lower()
+        for i in range(start, len(self._lines) if step > 0 else -1, step):
+            if needle in (self._lines[i].lower() if fold else self._lines[i]):
+                return i
+        return None
+
+
+class LogFile:
+    """A file of lines. `update` reads on, a bounded amount at a time; the rest only looks up.
+
+    `update` and the lookups may run in different threads.
+    """
+
+    def __init__(self, path: Path, title: str) -> None:
+        self.path, self.title = path, title
+        self.missing = True
+        self.trouble: str | None = None
+        """Why it can't be read, where it is there."""
+        self.generation = 0
+        """Rises each time the file was replaced or cut: line numbers mean other lines then."""
+        self._lock = threading.RLock()
+        self._file: int | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._before = array("q", [0])
+        """Line ends before each block, the one that is still growing included."""
+        self._ends = 0
+        """Line ends in all."""
+        self._scanned = 0
+        self._size = 0
+        self._tail = False
+        """Whether something follows the last line end."""
+        self._cached: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def __len__(self) -> int:
+        return self._ends + self._tail
+
+    @property
+    def scanned(self) -> int:
+        """Bytes read through so far."""
+        return self._scanned
+
+    @property
+    def share(self) -> float:
+        """How much of the file has been read through, of one."""
+        return 1.0 if not self._size else min(self._scanned / self._size, 1.0)
+
+    def update(self, limit: int = 4 << 20) -> bool:
+        """Count the lines in at most `limit` bytes that are new. True: something changed."""
+        with self._lock:
+            changed = self._open()
+            if self._file is None:
+                return changed
+            try:
+                while limit > 0 and self._scanned < self._size:
+                    room = len(self._before) * BLOCK - self._scanned
+                    data = os.pread(self._file, room, self._scanned)
+                    if not data:
+                        self._size = self._scanned
+                        break
+                    changed = True
+                    self._scanned += len(data)
+                    self._ends += data.count(b"\n")
+                    self._tail = not data.endswith(b"\n")
+                    if len(data) == room:
+                        self._before.append(self._ends)
+                    limit -= len(data)
+            except OSError:
+                self.missing = True
+            return changed
+
+    def line(self, number: int) -> str:
+        with self._lock:
+            found = self._extent(number)
+            if found is None or self._file is None:
+                return ""
+            begin, end = found
+            try:
+                size = end - begin
+                if size > _REDRAWN:
+                    # A progress bar of hours is one line: what counts is how it ends.
+                    last = os.pread(self._file, _REDRAWN, end - _REDRAWN)
+                    if b"\r" in last.rstrip(b"\r"):
+                        return clean_bytes(last[last.index(b"\r") + 1:], _LONGEST)
+                if size <= _LONGEST:
+                    return clean_bytes(os.pread(self._file, size, begin), _LONGEST)
+                half = _LONGEST // 2
+                left = f" … {size - 2 * half:,} bytes left out … ".encode()
+                return clean_bytes(os.pread(self._file, half, begin) + left
+                                   + os.pread(self._file, half, end - half), 2 * _LONGEST)
+            except OSError:
+                return ""
+
+    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
+        """The next line from `start` on (step 1) or back (step -1) with `needle` in it; letters
+        of either case where it has no capitals. Blocks of raw bytes first, then the line."""
+        fold = needle == needle.lower()
+        raw = needle.lower().encode() if fold else needle.encode()
+        number = start
+        while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
+            rows = self._rows(number, step)
+            if not raw.isascii() or len(rows) == 1:
+                hits = range(len(rows))  # bytes don't tell: look at what would be shown
+            else:
+                whole = b"\n".join(rows)
+                hits = [] if raw not in (whole.lower() if fold else whole) else [
+                    i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)]
+            for i in hits:
+                shown = self.line(number + i * step)
+                if needle in (shown.lower() if fold else shown):
+                    return number + i * step
+            number += len(rows) * step
+        return None
+
+    def _rows(self, number: int, step: int) -> list[bytes]:
+        """Some lines from `number` on, or back, as they are in the file; at least one."""
+        with self._lock:
+            found = self._extent(number)
+            if found is None or self._file is None:
+                return [b""]
+            begin, end = found
+            try:
+                if step > 0:
+                    data = os.pread(self._file, _AHEAD, begin)
+                    rows = data[:max(self._scanned - begin, 0)].split(b"\n")
+                    return rows[:-1] or [b""]
+                data = os.pread(self._file, min(_AHEAD, end), end - min(_AHEAD, end))
+            except OSError:
+                return [b""]
+            rows = data.split(b"\n")[::-1]
+            return rows if len(data) == end else rows[:-1] or [b""]
+
+    # --- where lines are; with the lock held ----------------------------------------------------
+
+    def _open(self) -> bool:
+        """Follow the path: opened late, replaced, or cut. True where line numbers changed."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            self.missing = True
+            return False
+        changed = False
+        if self._file is not None:
+            mine = os.fstat(self._file)
+            if (mine.st_ino, mine.st_dev) != (stat.st_ino, stat.st_dev) \
+                    or stat.st_size < self._scanned:
+                self.close()
+                self._reset()
+                self.generation += 1
+                changed = True
+        if self._file is None:
+            try:
+                with open_file(self.path) as file:
+                    self._file = os.dup(file.fileno())
+            except OSError as err:
+                self.missing = True
+                self.trouble = None if isinstance(err, FileNotFoundError) else reason(err)
+                return changed
+        self.missing = False
+        self._size = stat.st_size
+        return changed
+
+    def _extent(self, number: int) -> tuple[int, int] | None:
+        """Bytes from and to (its end left out) of a line."""
+        if not 0 <= number < len(self):
+            return None
+        begin = 0 if number == 0 else self._end_of(number - 1) + 1
+        return begin, self._end_of(number) if number < self._ends else self._scanned
+
+    def _end_of(self, number: int) -> int:
+        """Where line `number` ends."""
+        block = bisect_right(self._before, number) - 1
+        positions = self._positions(block)
+        at = number - self._before[block]
+        return positions[at] if at < len(positions) else self._scanned
+
+    def _positions(self, block: int) -> list[int]:
+        """Where lines end within a block."""
+        upto = min((block + 1) * BLOCK, self._scanned)
+        known = self._cached.get(block)
+        if known is not None and known[0] == upto:
+            self._cached.move_to_end(block)
+            return known[1]
+        base = block * BLOCK
+        data = os.pread(self._file, upto - base, base) if self._file is not None else b""
+        found, at = [], data.find(b"\n")
+        while at >= 0:
+            found.append(base + at)
+            at = data.find(b"\n", at + 1)
+        self._cached[block] = (upto, found)
+        while len(self._cached) > 64:
+            self._cached.popitem(last=False)
+        return found
+

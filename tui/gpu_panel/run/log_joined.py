@@ -1,0 +1,165 @@
+"""A log and the part of it that was set aside when it grew too large, as one.
+
+The supervisor copies what a log holds to NNNNN.log.1, in place of what was there, and cuts the
+log. Line numbers go on over both; `gone` counts the lines that have left at the front, so that
+whoever stands somewhere in between can stay there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from gpu_engine.common.files import open_file
+from gpu_panel.run.log_file import LogFile
+
+_HEAD = 256
+"""Bytes by which a log is known again in its older part."""
+_PATIENCE = 1.0
+"""Seconds between the copy and the cut, at the most."""
+
+Identity = tuple[int, int] | None
+
+
+class JoinedLog:
+    """`update` and the lookups may run in different threads."""
+
+    def __init__(self, path: Path, title: str) -> None:
+        self.path, self.title = path, title
+        self.generation = 0
+        """Rises each time that line numbers mean other lines."""
+        self.gone = 0
+        """Lines that have left at the front since it was opened."""
+        self._lock = threading.RLock()
+        self._now = LogFile(path, title)
+        self._older: LogFile | None = None
+        self._older_id: Identity = None
+        self._opened = False
+        self._head = b""
+        self._noticed: float | None = None
+        """Monotonic seconds at which an older part was seen whose log is not cut yet."""
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._first + len(self._now)
+
+    @property
+    def _first(self) -> int:
+        """The number of the newer part's first line."""
+        return len(self._older) if self._older is not None else 0
+
+    @property
+    def share(self) -> float:
+        """How much of it has been read through, of one."""
+        return self._now.share
+
+    @property
+    def missing(self) -> bool:
+        return self._now.missing and self._older is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it can't be read, where it is there."""
+        return self._now.trouble
+
+    def close(self) -> None:
+        with self._lock:
+            self._now.close()
+            if self._older is not None:
+                self._older.close()
+
+    def update(self, limit: int = 4 << 20) -> bool:
+        """Count the lines in at most `limit` bytes that are new, and all of an older part that
+        is. True: something changed."""
+        older = self._set_aside()
+        found = _identity(older)
+        if not self._opened or (found != self._older_id and self._was_cut()):
+            self._take(older, found, limit)
+            return True
+        before = self._now.generation
+        changed = self._now.update(limit)
+        if self._now.generation != before:  # cut by somebody else
+            self.generation += 1
+            self._head = b""
+        if len(self._head) < _HEAD and changed:
+            self._head = _begins(self.path, _HEAD)
+        return changed
+
+    def line(self, number: int) -> str:
+        with self._lock:
+            if self._older is not None and number < self._first:
+                return self._older.line(number)
+            return self._now.line(number - self._first)
+
+    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
+        """As `LogFile.find`, through both parts."""
+        with self._lock:
+            parts = [(0, self._older)] if self._older is not None else []
+            parts.append((self._first, self._now))
+        for base, part in parts[::step]:
+            begin = start - base
+            if (begin < 0 if step < 0 else begin >= len(part)):
+                continue
+            begin = min(max(begin, 0), len(part) - 1)
+            found = part.find(needle, begin, step, stop) if len(part) else None
+            if found is not None:
+                return base + found
+        return None
+
+    # --- the older part -------------------------------------------------------------------------
+
+    def _set_aside(self) -> Path:
+        return self.path.with_name(self.path.name + ".1")
+
+    def _was_cut(self) -> bool:
+        """Whether the log was cut, as it is after each copy; a log that begins with the same
+        bytes again can't be told, and is given a moment."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return True
+        if size < self._now.scanned or _begins(self.path, len(self._head)) != self._head:
+            return True
+        now = time.monotonic()
+        if self._noticed is None:
+            self._noticed = now
+        return now - self._noticed > _PATIENCE
+
+    def _take(self, path: Path, identity: Identity, limit: int) -> None:
+        """Read the older part, begin the newer one anew, and put both in place at once."""
+        older = LogFile(path, self.title) if identity is not None else None
+        while older is not None and (older.update() or older.share < 1.0):
+            if older.missing:
+                break
+        newer = LogFile(self.path, self.title)
+        newer.update(limit)
+        whole = older is not None and bool(self._head) \
+            and _begins(path, len(self._head)) == self._head
+        with self._lock:
+            if self._opened:
+                left = len(self._now)  # lines that went along into the older part
+                kept = left if whole else min(left, len(older) if older is not None else 0)
+                self.gone += self._first + left - kept
+                self.generation += 1
+            self.close()
+            self._older, self._now, self._older_id = older, newer, identity
+            self._opened, self._noticed = True, None
+            self._head = _begins(self.path, _HEAD)
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _begins(path: Path, count: int) -> bytes:
+    """Its first bytes; none where it can't be read."""
+    try:
+        with open_file(path) as file:
+            return file.read(count)
+    except OSError:
+        return b""

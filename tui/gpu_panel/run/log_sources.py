@@ -1,0 +1,104 @@
+"""Which logs a run has, and which of them is shown: the ranks' in order, the traceback of the
+rank that failed first, what launchers printed ("node0"), the supervisor's own."""
+
+from __future__ import annotations
+
+from gpu_engine.common.clean import clean
+from gpu_engine.runs.folder import Run
+from gpu_panel.run.log_file import Lines, LogFile, TextLines
+from gpu_panel.run.log_joined import JoinedLog
+from gpu_panel.run.store import RunStore
+
+SUPERVISOR, FAILURE = "supervisor", "traceback"
+
+
+class LogSources:
+    """The keys of sources are rank numbers, `FAILURE` and `SUPERVISOR`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ranks: list[int] = []
+        self._launchers: list[str] = []
+        self._at: int | str = SUPERVISOR
+        self._chosen = False
+        self.failed: tuple[int | None, str] | None = None
+        """(rank, traceback) of the first failure."""
+        self.current: Lines | None = None
+        self.rank: int | None = None
+        """The rank shown, or shown last."""
+
+    @property
+    def title(self) -> str:
+        if self._at == FAILURE and self.failed is not None:
+            rank = self.failed[0]
+            return "traceback" if rank is None else f"traceback of rank {rank}"
+        return f"rank {self._at}" if isinstance(self._at, int) else str(self._at)
+
+    def learn(self, store: RunStore) -> None:
+        """Take in ranks and the failure that have become known."""
+        self._ranks, self._launchers = list(store.ranks), store.launchers
+        if self.failed is None:
+            self.failed = _failure(store)
+        if not self._chosen and self._ranks:
+            self._show(self._ranks[0])
+        elif self.current is None:  # before any rank is known
+            self._show(self._at)
+            self._chosen = False
+
+    def keys(self) -> list[int | str]:
+        return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
+
+    def move(self, by: int) -> None:
+        keys = self.keys()
+        self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
+
+    def next_rank(self) -> None:
+        if not self._ranks:
+            return
+        if isinstance(self._at, int) and self._at in self._ranks:
+            at = (self._ranks.index(self._at) + 1) % len(self._ranks)
+            self._show(self._ranks[at])
+        else:
+            self._show(self._ranks[0] if self.rank is None else self.rank)
+
+    def show_rank(self, rank: int) -> None:
+        self._show(rank)
+
+    def show_failure(self) -> None:
+        if self.failed is not None:
+            if self.failed[0] in self._ranks:
+                self.rank = self.failed[0]
+            self._show(FAILURE)
+
+    def forget_failure(self) -> None:
+        """A new attempt: its own failure, if any, is news."""
+        self.failed = None
+        if self._at == FAILURE:
+            self._show(self.rank if self.rank in self._ranks else SUPERVISOR)
+
+    def _show(self, key: int | str) -> None:
+        if key == self._at and self.current is not None:
+            return
+        self._at, self._chosen = key, True
+        if key == FAILURE and self.failed is not None:
+            self.current = TextLines(FAILURE, self.failed[1])
+        elif isinstance(key, int):
+            self.rank = key
+            self.current = JoinedLog(self._run.output(key), f"rank {key}")
+        elif key in self._launchers:
+            self.current = JoinedLog(self._run.path / f"{key}.log", str(key))
+        else:
+            self.current = LogFile(self._run.path / "supervisor.log", SUPERVISOR)
+
+
+def _failure(store: RunStore) -> tuple[int | None, str] | None:
+    cause = store.state.cause if store.state is not None else None
+    if cause is not None and cause.traceback:
+        return cause.rank, cause.traceback
+    first = store.first_error()
+    if first is None or (cause is not None and cause.rank not in (None, first.rank)):
+        return None
+    error = first.error or {}
+    trace = error.get("traceback")
+    words = f"{clean(str(error.get('type')))}: {clean(str(error.get('message')))}"
+    return first.rank, trace if isinstance(trace, str) and trace.strip() else words

@@ -1,0 +1,364 @@
+"""A log of any length: only the lines on the screen are read; it follows the end until told not
+to; a search runs in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events, work
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gpu_panel.run.log_file import Lines, LogFile
+from gpu_panel.run.log_joined import JoinedLog
+
+FILES = (LogFile, JoinedLog)
+_KEPT = 1 << 14
+"""Characters of a line up to which it is kept and drawn as a whole."""
+
+
+class LogView(ScrollView, can_focus=True):
+    """Shows one source of lines; which one is the owner's choice (`show`)."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--cursor", "log--hit", "log--here", "log--empty"}
+    DEFAULT_CSS = """
+    LogView {
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+        .log--cursor { background: $cursor-blurred; }
+        .log--hit { background: $warning-muted; color: $text-warning; text-style: underline; }
+        .log--here { color: $text-warning; text-style: bold reverse; }
+        .log--empty { color: $text-muted; }
+        &:focus .log--cursor { background: $cursor; text-style: $cursor-style; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="log-up", tooltip="One line up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="log-down", tooltip="One line down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="log-page-up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="log-page-down"),
+        Binding("home,g", "first", "First line", show=False, id="log-first",
+                tooltip="To the first line"),
+        Binding("end,G", "last", "Follow the end", show=False, id="log-last",
+                tooltip="To the last line, and follow what is added"),
+        Binding("f", "follow", "Follow", show=False, id="log-follow",
+                tooltip="Follow the end, or stay here"),
+        Binding("left", "aside(-16)", "Left", show=False, id="log-left"),
+        Binding("right", "aside(16)", "Right", show=False, id="log-right"),
+    ]
+
+    class Told(Message):
+        """The search has something to say; empty: nothing (any more)."""
+
+        def __init__(self, words: str) -> None:
+            super().__init__()
+            self.words = words
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: Lines | None = None
+        self.following = True
+        self.cursor = 0
+        self.needle = ""
+        self._cache: LRUCache[object, str] = LRUCache(512)
+        self._generation = self._gone = 0
+        self._longest = 0
+        self._stop = threading.Event()
+        self._busy = False
+        self._told = ""
+
+    # --- what is shown --------------------------------------------------------------------------
+
+    def show(self, lines: Lines | None) -> None:
+        """Show another source, from its end."""
+        if self.lines is lines:
+            return
+        if isinstance(self.lines, FILES):
+            self.lines.close()
+        self.lines = lines
+        self._stop.set()
+        self._cache.clear()
+        self._longest = 0
+        self._generation = lines.generation if isinstance(lines, FILES) else 0
+        self._gone = _gone(lines)
+        self.following, self.cursor = True, max(len(lines or ()) - 1, 0)
+        self.scroll_to(x=0, animate=False)
+        self.refresh_lines()
+
+    def refresh_lines(self) -> None:
+        """Look whether the file has grown; reads on in a thread."""
+        if not isinstance(self.lines, FILES):
+            self._grown()
+        elif not self._busy:
+            self._to_end()
+            self._busy = True
+            self._read(self.lines)
+
+    @work(thread=True, group="log-read", exit_on_error=False)
+    def _read(self, lines: LogFile | JoinedLog) -> None:
+        changed = False
+        try:
+            changed = lines.update()
+            end = time.monotonic() + 0.25
+            while lines.share < 1.0 and time.monotonic() < end and lines.update():
+                pass
+        finally:
+            self._busy = False
+            self.call_later(self._have_read, lines, changed)
+
+    def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
+        if lines is not self.lines:  # another was asked for meanwhile
+            self.refresh_lines()
+        elif changed or lines.missing or not len(lines):
+            self._grown()
+            if lines.share < 1.0:
+                self.refresh_lines()
+
+    def _grown(self) -> None:
+        if not self.is_mounted or self.lines is None:
+            return
+        lines = self.lines
+        if isinstance(lines, FILES) and lines.generation != self._generation:
+            self._generation = lines.generation
+            self._cache.clear()
+            self._stay(lines)
+        self._retitle()
+        self._measure()
+        if self.following:
+            self.cursor = max(len(lines) - 1, 0)
+            self.call_after_refresh(self._to_end)
+        self.refresh()
+
+    def _stay(self, lines: LogFile | JoinedLog) -> None:
+        """Lines have left at the front: stay at those that are shown."""
+        by, self._gone = _gone(lines) - self._gone, _gone(lines)
+        self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
+        if by and not self.following:
+            top = max(round(self.scroll_y) - by, 0)
+            self._measure()
+            self.scroll_to(y=top, animate=False, force=True, immediate=True)
+
+    def _to_end(self) -> None:
+        """Move the bar to the end; what is drawn there goes by `top`."""
+        if not self.following:
+            return
+        if self.scroll_y != self.max_scroll_y:
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+        elif self.show_vertical_scrollbar:  # it does not learn what happened before it was shown
+            self.vertical_scrollbar.position = self.scroll_y
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._to_end)
+
+    @property
+    def top(self) -> int:
+        """The first line on the screen. At the end it goes by the file, not by the bar, which a
+        change of size moves only after the next layout."""
+        if self.following:
+            return max(len(self.lines or ()) - self.scrollable_content_region.height, 0)
+        return round(self.scroll_y)
+
+    def _measure(self) -> None:
+        size = Size(max(self._longest, 1), max(len(self.lines or ()), 1))
+        if size != self.virtual_size:
+            self.virtual_size = size
+
+    def _retitle(self) -> None:
+        words = []
+        if isinstance(self.lines, FILES) and self.lines.share < 1.0:
+            words.append(f"reading {self.lines.share:.0%}")
+        words.append("following" if self.following else f"line {self.cursor + 1:,}")
+        words.append(f"{len(self.lines or ()):,} lines")
+        if (told := " · ".join(words)) != self._told:  # setting it repaints everything
+            self._told = told
+            self.border_subtitle = told
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def move_to(self, line: int) -> None:
+        """Put the cursor on a line and bring it into view."""
+        total = len(self.lines or ())
+        self.cursor = min(max(line, 0), max(total - 1, 0))
+        top, room = self.top, max(self.scrollable_content_region.height, 1)
+        if self.following:
+            self.following = False
+            self.scroll_to(y=top, animate=False, force=True)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= top + room:
+            self.scroll_to(y=self.cursor - room + 1, animate=False, force=True)
+        self._retitle()
+        self.refresh()
+
+    def action_move(self, by: int) -> None:
+        self.move_to(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
+
+    def action_first(self) -> None:
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        self.following = True
+        self._grown()
+
+    def action_follow(self) -> None:
+        self.following = not self.following
+        self._grown()
+
+    def action_aside(self, by: int) -> None:
+        self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self.following = False
+        self._retitle()
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is not None:
+            self.move_to(self.top + offset.y)
+
+    def current(self) -> str:
+        """The line under the cursor, as it is shown."""
+        return self._text(self.cursor)
+
+    # --- search ---------------------------------------------------------------------------------
+
+    def search(self, needle: str, step: int = -1) -> None:
+        """Mark `needle` and go to where it is next (step 1) or before (step -1)."""
+        self.needle = needle
+        self.refresh()
+        self._stop.set()
+        if needle and self.lines is not None:
+            self._stop = threading.Event()
+            self._search(self.lines, needle, self.cursor, step, self._stop)
+        else:
+            self.post_message(self.Told(""))
+
+    def again(self, step: int) -> None:
+        """The next place (1) or the one before (-1)."""
+        if not self.needle or self.lines is None:
+            return
+        self._stop.set()
+        self._stop = threading.Event()
+        self._search(self.lines, self.needle, self.cursor + step, step, self._stop)
+
+    @work(thread=True, group="log-search", exit_on_error=False)
+    def _search(self, lines: Lines, needle: str, start: int, step: int,
+                stop: threading.Event) -> None:
+        gone = _gone(lines)
+        found = lines.find(needle, start, step, stop)
+        around = False
+        if found is None and not stop.is_set():  # once around
+            found = lines.find(needle, 0 if step > 0 else len(lines) - 1, step, stop)
+            around = found is not None
+        if not stop.is_set():
+            self.call_later(self._found, lines, found, around, gone)
+
+    def _found(self, lines: Lines, found: int | None, around: bool, gone: int) -> None:
+        if lines is not self.lines or not self.is_mounted:
+            return
+        if found is None:
+            self.post_message(self.Told(f"not found: {self.needle}"))
+            return
+        self.post_message(self.Told("from the other end" if around else ""))
+        self.move_to(found - (_gone(lines) - gone))
+        self._aside_to_needle()
+
+    def _aside_to_needle(self) -> None:
+        """Bring what was found in the line under the cursor into view, in a long one too."""
+        text, needle = self._text(self.cursor), self.needle
+        at = (text.lower() if needle == needle.lower() else text).find(needle)
+        if at < 0:
+            return
+        column, wide = cell_len(text[:at]), self.scrollable_content_region.width
+        self._longest = max(self._longest, cell_len(text))
+        self._measure()
+        left = round(self.scroll_x)
+        if not left <= column <= left + wide - cell_len(needle):
+            self.scroll_to(x=max(column - wide // 2, 0) if column >= wide else 0, animate=False,
+                           force=True)
+
+    # --- drawing --------------------------------------------------------------------------------
+
+    def _text(self, number: int) -> str:
+        lines = self.lines
+        if lines is None:
+            return ""
+        # The last line may still be growing.
+        if number >= len(lines) - 1:
+            return lines.line(number)
+        text = self._cache.get(number)
+        if text is None:
+            text = lines.line(number)
+            if len(text) <= _KEPT:
+                self._cache[number] = text
+        return text
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        ground = self.rich_style
+        lines = self.lines
+        if lines is None or not len(lines):
+            words = self._nothing() if y == 0 else ""
+            style = ground + self.get_component_rich_style("log--empty", partial=True)
+            return Strip([Segment(words, style)]).adjust_cell_length(width, ground)
+        number = self.top + y
+        if number >= len(lines):
+            return Strip.blank(width, ground)
+        here = number == self.cursor and (self.has_focus or not self.following)
+        if here:
+            ground += self.get_component_rich_style("log--cursor", partial=True)
+        text = self._text(number)
+        length = cell_len(text)
+        if length > self._longest:
+            self._longest = length
+            self.call_later(self._measure)
+        left = round(self.scroll_x)
+        if length == len(text) > _KEPT:  # of a very long line only what is seen
+            begin = max(left - len(self.needle), 0)
+            text, left = text[begin:left + width + len(self.needle)], left - begin
+        strip = Strip(list(self._segments(text, ground, here)))
+        return strip.crop(left, left + width).adjust_cell_length(width, ground)
+
+    def _segments(self, text: str, ground: Style, here: bool) -> list[Segment]:
+        needle = self.needle
+        if not needle:
+            return [Segment(text, ground)]
+        mark = ground + self.get_component_rich_style("log--here" if here else "log--hit",
+                                                      partial=True)
+        hay = text.lower() if needle == needle.lower() else text
+        if len(hay) != len(text):  # a few capitals are two letters when small
+            return [Segment(text, ground)]
+        out, begin = [], 0
+        while (at := hay.find(needle, begin)) >= 0:
+            out += [Segment(text[begin:at], ground), Segment(text[at:at + len(needle)], mark)]
+            begin = at + len(needle)
+        return [*out, Segment(text[begin:], ground)]
+
+    def _nothing(self) -> str:
+        if isinstance(self.lines, FILES) and self.lines.missing:
+            trouble = self.lines.trouble
+            return f"{self.lines.path.name} can't be read: {trouble}" if trouble \
+                else "no output yet"
+        return "empty so far"
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+        if isinstance(self.lines, FILES):
+            self.lines.close()
+
+
+def _gone(lines: Lines | None) -> int:
+    """Lines that have left at the front of a log that is cut now and then."""
+    return lines.gone if isinstance(lines, JoinedLog) else 0

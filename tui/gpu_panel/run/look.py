@@ -1,0 +1,54 @@
+"""One look at a run's folder and processes, the ranks' events left out. Blocks: for a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpu_engine.common import procs
+from gpu_engine.events.view import RankView
+from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs.folder import Run, State
+
+SILENT = 5.0
+"""Seconds without a beat after which it is looked whether a rank's process was stopped."""
+
+
+class Seen(NamedTuple):
+    """What was found."""
+
+    state: State
+    ranks: list[int]
+    plan: dict[str, Any]
+    left: list[int]
+    """Pids that still run of a lost run."""
+    launchers: list[str]
+    """Names of the logs that launchers write, one a node: "node0"."""
+    suspended: dict[int, int]
+    """Rank → pid, of silent ranks that a signal has stopped."""
+
+
+def look(run: Run, plan: dict[str, Any], attempt: int | None, views: Iterable[RankView]) -> Seen:
+    """`plan` and `attempt` as known before: a resumed run is planned anew. OSError does not
+    get out."""
+    ranks: list[int] = []
+    launchers: list[str] = []
+    with contextlib.suppress(OSError):
+        ranks = run.ranks()
+        launchers = sorted(p.stem for p in run.path.glob("node*.log"))
+    state = run.state()
+    if not plan or attempt not in (None, state.attempt):
+        plan = run.plan()
+    left = remains.processes(run) if state.state == "lost" else []
+    return Seen(state, ranks, plan, left, launchers,
+                _suspended(state, views) if state.live else {})
+
+
+def _suspended(state: State, views: Iterable[RankView]) -> dict[int, int]:
+    now = time.time()
+    silent = {v.rank: v.pid for v in views
+              if v.beat is not None and v.outcome is None and now - v.beat > SILENT}
+    pids = silent | {p.rank: p.pid for p in state.processes if p.rank in silent and p.exit is None}
+    return {rank: pid for rank, pid in pids.items() if pid is not None and procs.suspended(pid)}

@@ -1,0 +1,192 @@
+"""Every rank in a line (under DataParallel one more a device); only lines that changed repaint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gpu_engine.common.clean import clean
+from gpu_engine.events.view import RankView
+from gpu_panel.common import units
+from gpu_panel.common.rows import Line, Part, Row, Rows, fit
+from gpu_panel.run import rank_words
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, how much it matters where room is short, and its texts."""
+
+    title: str
+    rank: int
+    """0 stays longest."""
+    left: bool = False
+    least: int = 0
+
+
+COLUMNS = (
+    Column("rank", 0), Column("where", 3, left=True), Column("doing", 1, left=True, least=9),
+    Column("step", 0, least=5), Column("loss", 0, least=6), Column("per s", 2, least=6),
+    Column("data wait", 7), Column("allocated", 4), Column("reserved", 8), Column("peak", 3),
+    Column("host", 6), Column("beat", 5, least=5),
+)
+_OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
+                     if c.title in ("allocated", "reserved", "peak"))
+GAP = 2
+MARK = "▸ "
+
+
+class RankTable(Rows):
+    """The ranks of a run. Give it what is known with `show`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Its log", show=False, id="ranks-choose",
+                tooltip="Show the log of the rank under the cursor"),
+    ]
+
+    @dataclass
+    class Picked(Message):
+        """A rank's log is asked for."""
+
+        rank: int
+
+    def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(id=id)
+        self._clock = clock
+        self._ranks: Mapping[int, RankView] = {}
+        self._where: dict[int, list[str]] = {}
+        self._live = True
+        self._hidden: frozenset[int] = frozenset()
+        self.chosen: int | None = None
+        """The rank whose log is shown: marked."""
+
+    def show(self, ranks: Mapping[int, RankView], plan: dict[str, Any], *, live: bool) -> None:
+        self._ranks, self._live = ranks, live
+        self._where = where_of(plan)
+        self._hidden = _OF_GPUS if plan.get("device_type") == "cpu" else frozenset()
+        missing = len(rank_words.missing(ranks))
+        heard = len(ranks) - missing
+        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if missing and live
+                     else f"ranks ─ {len(ranks)}")
+        self.repaint()
+
+    @property
+    def lines(self) -> int:
+        """Lines that all ranks need, the heading left out."""
+        return sum(len(row.lines) for row in self._rows)
+
+    def choose(self, rank: int) -> None:
+        """Mark the rank whose log is shown, and bring the cursor to it."""
+        self.chosen = rank
+        keys = self.keys
+        if str(rank) in keys:
+            self.cursor = keys.index(str(rank))
+        self.repaint()
+
+    def action_choose(self) -> None:
+        if self.key_at_cursor is not None:
+            self.post_message(self.Picked(int(self.key_at_cursor)))
+
+    def on_rows_chosen(self, message: Rows.Chosen) -> None:
+        message.stop()
+        self.post_message(self.Picked(int(message.key)))
+
+    # --- drawing --------------------------------------------------------------------------------
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        now = self._clock()
+        still = {s.rank for s in rank_words.stalled(self._ranks, now)} if self._live else set()
+        cells = {rank: self._cells(view, now, rank in still)
+                 for rank, view in self._ranks.items()}
+        shown, widths = layout([row for rows in cells.values() for row in rows], width,
+                               self._hidden)
+        header = tuple(self._join([(c.title, "") for c in COLUMNS], shown, widths, mark="  "))
+        rows = [Row(str(rank), tuple(
+                    tuple(self._join(row, shown, widths,
+                                     mark=MARK if rank == self.chosen and i == 0 else "  "))
+                    for i, row in enumerate(of_rank)))
+                for rank, of_rank in cells.items()]
+        return header, rows
+
+    def _cells(self, view: RankView, now: float, still: bool = False) -> list[list[Part]]:
+        """The texts of a rank: a line, and one more for every further device."""
+        words, style = rank_words.doing(view, self._ranks, now, live=self._live)
+        where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
+        stale = self._live and view.beat is not None and now - view.beat > rank_words.SILENT \
+            and view.outcome is None
+        bad = view.loss is not None and view.loss - view.loss != 0
+        beat = rank_words.beat(view, now) if self._live else units.UNKNOWN
+        many = max(len(where), len(view.gpu_allocated), 1)
+        pace = units.UNKNOWN if still else units.pace(view.samples_per_s, view.steps_per_s)
+        wait = None if still else view.data_wait
+        rows: list[list[Part]] = []
+        for i in range(many):
+            memory = [(units.gib(_at(values, i)), "")
+                      for values in (view.gpu_allocated, view.gpu_reserved, view.gpu_peak)]
+            place = where[i] if i < len(where) else units.UNKNOWN
+            if i:
+                rows.append([("", ""), (place, ""), *[("", "")] * 5, *memory, ("", ""), ("", "")])
+                continue
+            rows.append([
+                (view.label, "strong"), (place, ""), (words, style),
+                (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
+                (pace.removesuffix("/s"), ""), (units.share(wait), ""), *memory,
+                (units.gib(view.rss), ""),
+                (beat, "bad" if stale else "dim"),
+            ])
+        return rows
+
+    def _join(self, cells: Sequence[Part], shown: list[int], widths: list[int], mark: str,
+              ) -> list[Part]:
+        parts: list[Part] = [(mark, "accent")]
+        for n, i in enumerate(shown):
+            text, style = cells[i]
+            width = widths[i]
+            text = fit(text, width) if COLUMNS[i].left else fit(text, width).strip().rjust(width)
+            parts.append((text + " " * (GAP if n < len(shown) - 1 else 0), style))
+        return parts
+
+
+def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = frozenset(),
+           ) -> tuple[list[int], list[int]]:
+    """Which columns fit into `width` cells, and how wide each is: the least needed go first."""
+    widths = [max(len(c.title), c.least, *(len(row[i][0]) for row in rows)) if rows
+              else max(len(c.title), c.least) for i, c in enumerate(COLUMNS)]
+    shown = [i for i in range(len(COLUMNS)) if i not in hidden]
+    # A column in which nothing is known says nothing, unless there is room to spare anyway.
+    order = sorted(shown, key=lambda i: (_unknown(rows, i), COLUMNS[i].rank), reverse=True)
+    for last in order:
+        if _room(shown, widths) <= width or len(shown) == 1:
+            break
+        shown.remove(last)
+    spare = width - _room(shown, widths)
+    if 2 in shown and spare > 0:
+        widths[2] += min(spare, 12)
+    return shown, widths
+
+
+def where_of(plan: dict[str, Any]) -> dict[int, list[str]]:
+    """Device labels a rank, out of plan.json; a damaged one gives what it can."""
+    found: dict[int, list[str]] = {}
+    for entry in plan.get("ranks") or ():
+        try:
+            found[int(entry["rank"])] = [clean(str(d["label"]), 16) for d in entry["devices"]]
+        except (TypeError, KeyError, ValueError):
+            continue
+    return found
+
+
+def _room(shown: list[int], widths: list[int]) -> int:
+    return len(MARK) + sum(widths[i] for i in shown) + GAP * (len(shown) - 1)
+
+
+def _unknown(rows: Sequence[Sequence[Part]], i: int) -> bool:
+    return COLUMNS[i].rank > 0 and all(row[i][0] in ("", units.UNKNOWN) for row in rows)
+
+
+def _at(values: Sequence[int | None], i: int) -> int | None:
+    return values[i] if i < len(values) else None

@@ -1,0 +1,100 @@
+"""What a rank is doing, in words: from its own report, its beat, and what the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from gpu_engine.common.clean import clean
+from gpu_engine.events import hang
+from gpu_engine.events.view import RankView
+from gpu_panel.common import units
+
+SILENT = 10.0
+"""Seconds without a word after which a rank of a live run is called silent."""
+MEETING = 5.0
+"""Seconds in a phase where ranks meet after which somebody must be late."""
+_MEETS = frozenset({"init", "backward", "eval", "checkpoint"})
+
+
+def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bool,
+          ) -> tuple[str, str]:
+    """(words, style) for the rank; style is one of `rows.STYLES` or "". now: unix seconds."""
+    if view.error is not None:
+        return f"✗ {clean(str(view.error.get('type', 'failed')), 40)}", "bad"
+    if view.outcome is not None:
+        mark = {"completed": "✓ ", "stopped": "■ ", "failed": "✗ "}.get(view.outcome, "")
+        return mark + clean(view.outcome, 20), "bad" if view.outcome == "failed" else "dim"
+    if view.beat is None:
+        return ("not heard of yet", "dim") if live else ("never heard of", "warn")
+    phase = clean(view.phase or "starting", 20)
+    if not live:
+        return f"ended in {phase}", "warn"
+    if now - view.beat > SILENT:
+        return f"silent · {phase}", "bad"
+    if view.detail or view.written is not None:
+        return clean(view.busy, 100), ""
+    late = waited_for(view, ranks, now)
+    if late:
+        return "waiting for " + names(late), "warn"
+    word = lagging(view, ranks)
+    return (f"{phase} · {word}", "warn") if word else (phase, "")
+
+
+def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> list[int]:
+    """The ranks that `view` must be waiting for, where that can be told."""
+    others = [v for v in ranks.values() if v.rank != view.rank]
+    if view.phase == "init":
+        return [v.rank for v in others if v.beat is None]
+    if view.phase not in _MEETS or now - (view.phase_since or now) < MEETING:
+        return []
+    silent = [v.rank for v in others
+              if v.outcome is None and (v.beat is None or now - v.beat > SILENT)]
+    elsewhere = [v.rank for v in others if v.outcome is None and v.phase != view.phase]
+    return silent or elsewhere
+
+
+def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
+    """ "12 behind" or "slowest" where that is so, else ""."""
+    others = [v for v in ranks.values() if v.rank != view.rank and v.step is not None]
+    if view.step is None or not others:
+        return ""
+    behind = max(v.step or 0 for v in others) - view.step
+    # Ranks report a few times a second: what that explains is no lag.
+    if behind > max(2.0, 2.0 * (view.steps_per_s or 0.0)):
+        return f"{behind:,} behind"
+    rates = [v.samples_per_s for v in ranks.values() if v.samples_per_s]
+    mine = view.samples_per_s
+    if mine and len(rates) > 1 and mine == min(rates) and mine < 0.8 * median(rates):
+        return "slowest"
+    return ""
+
+
+def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Sign]:
+    """The ranks that stand still, whose fault it seems first. One that is silent is told of
+    sooner: ranks that live beat once a second."""
+    silent = any(v.beat is not None and v.outcome is None and now - v.beat > SILENT
+                 for v in ranks.values())
+    return hang.stalled(ranks.values(), now, **({"at_least": SILENT} if silent else {}))
+
+
+def missing(ranks: Mapping[int, RankView]) -> list[int]:
+    """The ranks that have not been heard of."""
+    return [v.rank for v in ranks.values() if v.beat is None]
+
+
+def names(ranks: Iterable[int]) -> str:
+    """ "rank 1", "ranks 1, 2", "ranks 1, 2 and 5 more"."""
+    found = list(ranks)
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    first = ", ".join(map(str, found[:3]))
+    return f"ranks {first}" + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def beat(view: RankView, now: float) -> str:
+    """How long since it was heard of: "0.3 s", "04:12"."""
+    if view.beat is None:
+        return units.UNKNOWN
+    age = max(now - view.beat, 0.0)
+    return f"{age:.1f} s" if age < 60 else units.clock(age)
