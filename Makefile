@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: panel test test-gpu faults mutants lint bench clean
+.PHONY: panel test test-gpu faults mutants lint types bench clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -26,6 +26,9 @@ mutants: $(READY)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
+
+types: $(READY)
+	$(VENV)/bin/basedpyright --level error
 
 bench: $(READY)
 	$(VENV)/bin/python -m bench
