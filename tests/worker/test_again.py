@@ -203,9 +203,10 @@ def torchrun(*options: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "gpu_engine.worker"]
 
 
-LATE = """
-import os, signal, time
+LATE = f"""
+import os, signal, sys, time
 from dataclasses import dataclass
+sys.path.append({str(Path(__file__).parent)!r})
 from toy import ATTEMPT, RANK, Toy
 
 @dataclass
@@ -235,8 +236,7 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
         [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2"),
          *words("--set", f"task.use={tmp_path / 'late.py'}:Late", "--set", "train.lr=0.01",
                 record=record)],
-        env=bare(tmp_path / "home", PYTHONPATH=str(Path(__file__).parent)),
-        capture_output=True, text=True, timeout=120, check=False)
+        env=bare(tmp_path / "home"), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = runs_of(tmp_path / "home")
     told = state(run)
