@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,11 +24,21 @@ def read(path) -> tuple[dict, bytes]:
     return json.loads(data[8:8 + size]), data[8 + size:]
 
 
-@pytest.fixture
-def run(home):
-    out = call("run", "--json", *sets(devices__ids="cpu:0", train__steps=6))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A home with a finished run, and the run's id."""
+    folder = tmp_path_factory.mktemp("trained") / "home"
+    out = call("run", "--json", *sets(devices__ids="cpu:0", train__steps=6),
+               env=os.environ | {"GPU_PANEL_HOME": str(folder)})
     assert out.returncode == 0, out.stderr
-    return runs.find(json.loads(out.stdout)["id"])
+    return folder, json.loads(out.stdout)["id"]
+
+
+@pytest.fixture
+def run(trained, home):
+    """The run, in a home of the test's own."""
+    shutil.copytree(trained[0], home, symlinks=True)
+    return runs.find(trained[1])
 
 
 def test_weights_come_out_as_they_were_saved(run, tmp_path):

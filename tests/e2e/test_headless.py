@@ -49,12 +49,25 @@ def losses(run: runs.Run, rank: int = 0) -> list[float]:
     return [x for e in events(run, rank) if e["kind"] == "step" for x in e["losses"]]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A home with two finished runs, started through the command line, and their ids: two gloo
+    ranks, and the same global batches in one process."""
+    folder = tmp_path_factory.mktemp("trained") / "home"
+    ids = []
+    for more in ({"parallel__mode": "ddp", "devices__pick": 2}, {"devices__ids": "cpu:0"}):
+        out = call("run", *sets(**more), "--json",
+                   env=os.environ | {"GPU_PANEL_HOME": str(folder)})
+        assert out.returncode == 0, out.stderr
+        ids.append(json.loads(out.stdout)["id"])
+    return folder, ids
+
+
 @pytest.fixture
-def two(home):
-    """A finished run of two gloo ranks, started through the command line."""
-    out = call("run", *sets(parallel__mode="ddp", devices__pick=2), "--json")
-    assert out.returncode == 0, out.stderr
-    return runs.find(json.loads(out.stdout)["id"])
+def two(trained, home):
+    """The run of two ranks, in a home of the test's own."""
+    shutil.copytree(trained[0], home, symlinks=True)
+    return runs.find(trained[1][0])
 
 
 def test_two_ranks_train_to_the_end_and_say_so_in_their_files(two):
@@ -158,10 +171,10 @@ def check_two_nodes(nodes: list[subprocess.Popen], home, reference: list[float])
 
 
 @pytest.fixture
-def reference(home):
+def reference(trained):
     """The losses of the same global batch in one process."""
-    out = call("run", "--json", *sets(devices__ids="cpu:0"))
-    return losses(runs.find(json.loads(out.stdout)["id"]))
+    folder, ids = trained
+    return losses(runs.Run(folder / "runs" / ids[1]))
 
 
 def test_two_nodes_meet_through_torchrun_on_loopback(home, reference):

@@ -140,9 +140,9 @@ def test_trainings_one_after_the_other_are_starts_of_one_rank(home):
 
 
 LONG = """
-import signal, sys, torch
+import signal, sys
 sys.path.insert(0, {scripts!r})
-import show
+import quick, show, torch
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 asked = []

@@ -20,7 +20,7 @@ def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) 
     kinds = [e["kind"] for e in seen.events()]
     assert kinds[0] == "start"
     assert kinds[-1] == "end"
-    assert {"phase", "memory"} <= set(kinds)
+    assert "phase" in kinds
     assert seen.events()[-1]["outcome"] == "completed"
     assert not (seen.run.path / "observe-errors.log").exists()
     return seen
@@ -35,6 +35,8 @@ def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) 
 def test_each_step_its_loss_and_what_a_trainer_logs_are_seen(home, tmp_path, script, steps,
                                                              logged):
     seen = seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
+    if script == ("plain.py",) or logged:  # the others are over within a tenth of a second
+        assert seen.of("memory")
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
     assert logged <= set(values) if logged else not values
     assert all(isinstance(values[name], float) for name in logged)

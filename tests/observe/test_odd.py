@@ -125,6 +125,7 @@ def faulty(tmp_path, *, env=(), code=""):
     (run / "ranks").mkdir(parents=True)
     script = tmp_path / "script.py"
     script.write_text(f"import sys\nsys.path.append({str(SCRIPTS)!r})\n{code}\n"
+                      "import quick\n"
                       + (SCRIPTS / "plain.py").read_text())
     with subprocess.Popen([PYTHON, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as alone:
@@ -276,7 +277,7 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
 BLOCKED = """
 import os, sys, time
 sys.path.insert(0, {scripts!r})
-import show, torch
+import quick, show, torch
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def step():

@@ -22,9 +22,9 @@ from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran
 
 SAVES = f"""
-import signal, sys, time, torch
+import signal, sys, time
 sys.path.insert(0, {str(SCRIPTS)!r})
-import show
+import quick, show, torch
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 asked = []

@@ -1,6 +1,7 @@
 """Several backward passes a step, a schedule, and clipped gradients."""
 # ruff: noqa: T201
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -1,6 +1,7 @@
 """torch.autograd.backward on several tensors, on a vector with its weights, and calls of
 backward from within a backward pass (reentrant checkpointing)."""
 
+import quick  # noqa: F401
 import show
 import torch
 from torch.utils.checkpoint import checkpoint

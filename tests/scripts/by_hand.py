@@ -4,6 +4,7 @@ with an "a", that gradients of four passes are accumulated."""
 import sys
 import time
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -5,6 +5,7 @@ second rank, or the only one, fails in a way of its own."""
 import multiprocessing
 import sys
 
+import quick  # noqa: F401
 import show
 import torch
 

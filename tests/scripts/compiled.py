@@ -1,6 +1,7 @@
 """A step inside torch.compile, up to the optimizer; how often it was compiled is printed."""
 # ruff: noqa: T201
 
+import frozen  # noqa: F401
 import show
 import torch
 import torch._dynamo.utils

@@ -1,6 +1,7 @@
 """Two optimizers, each with a loss of its own; the second steps every other time, and a third
 shares the second's."""
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -2,6 +2,7 @@
 
 import time
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -1,5 +1,6 @@
 """L-BFGS calls its closure several times a step."""
 
+import quick  # noqa: F401
 import show
 import torch
 

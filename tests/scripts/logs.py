@@ -8,6 +8,7 @@ import pathlib
 import sys
 import tempfile
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -21,6 +21,7 @@ if "no torch" in how:
 
 if "chdir" in how:
     os.chdir("/")
+import quick  # noqa: E402, F401
 import show  # noqa: E402
 import torch  # noqa: E402
 

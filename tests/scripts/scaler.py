@@ -4,6 +4,10 @@ FSDP's GradScaler, which scales in its own way."""
 
 import sys
 
+import frozen  # noqa: F401
+
+if "sharded" not in sys.argv:  # a group of processes asks torch._dynamo
+    import quick  # noqa: F401
 import show
 import torch
 

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import quick  # noqa: F401
 import show
 import torch
 

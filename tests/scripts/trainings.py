@@ -3,6 +3,7 @@
 import sys
 import time
 
+import quick  # noqa: F401
 import show
 import torch
 

@@ -4,6 +4,7 @@ import logging
 import sys
 import warnings
 
+import frozen  # noqa: F401
 import show
 import torch
 

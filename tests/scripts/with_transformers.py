@@ -2,6 +2,7 @@
 
 import sys
 
+import frozen  # noqa: F401
 import show
 import torch
 from transformers import (

@@ -203,45 +203,49 @@ def torchrun(*options: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "gpu_engine.worker"]
 
 
-def test_torchruns_restart_goes_on_from_the_newest_checkpoint(make, tmp_path: Path) -> None:
+LATE = f"""
+import os, signal, sys, time
+from dataclasses import dataclass
+sys.path.append({str(Path(__file__).parent)!r})
+from toy import ATTEMPT, RANK, Toy
+
+@dataclass
+class Late(Toy):
+    def train_data(self):
+        if ATTEMPT == 1:
+            if RANK == 1:
+                raise OSError("the disk is not mounted yet")
+            time.sleep(60)
+        return super().train_data()
+
+    def trouble(self, loss):
+        if (ATTEMPT, RANK, self.calls) == (2, 1, 8):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss
+"""
+
+
+def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> None:
+    """First a rank fails before training, and torchrun asks the other to end, which is no stop
+    that anybody wanted; then one is killed."""
     whole = ranks.train(make("whole", world=2, size=24, train={"steps": 12}))
     record = tmp_path / "again" / "record"
     record.mkdir(parents=True)
+    (tmp_path / "late.py").write_text(LATE)
     done = subprocess.run(
         [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2"),
-         *words(record=record, die_at=8, rank=1), "--set", "train.lr=0.01"],
+         *words("--set", f"task.use={tmp_path / 'late.py'}:Late", "--set", "train.lr=0.01",
+                record=record)],
         env=bare(tmp_path / "home"), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = runs_of(tmp_path / "home")
     told = state(run)
-    assert (told["state"], told["attempt"]) == ("completed", 2)
+    assert (told["state"], told["attempt"]) == ("completed", 3)
+    assert [a["outcome"] for a in told["attempts"]] == ["stopped", "failed", "completed"]
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["steps"] == 12
         # Rank 1 was killed in its eighth pass: from the checkpoint of the sixth on, bit for bit.
-        assert recorded(tmp_path / "again", rank, 2) == recorded(whole, rank)[6:]
-
-
-def test_a_failure_before_training_is_tried_again(tmp_path: Path) -> None:
-    """torchrun asks the other rank to end: that is no stop that anybody wanted."""
-    task = tmp_path / "late.py"
-    task.write_text(
-        "import os, time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n"
-        "from torch import nn\nimport torch\n\n@dataclass\nclass Late(Task):\n"
-        "    def model(self):\n        return nn.Linear(1, 1)\n"
-        "    def loss(self, model, batch):\n        return model(batch[0]).square().mean()\n"
-        "    def train_data(self):\n"
-        "        if os.environ['GPU_PANEL_ATTEMPT'] == '1':\n"
-        "            if os.environ['RANK'] == '1':\n"
-        "                raise OSError('the disk is not mounted yet')\n"
-        "            time.sleep(60)\n"
-        "        return torch.utils.data.TensorDataset(torch.ones(48, 1))\n")
-    done = subprocess.run(
-        [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
-         *words("--set", f"task.use={task}:Late", steps=2)], env=bare(tmp_path / "home"),
-        capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = runs_of(tmp_path / "home")
-    assert [a["outcome"] for a in state(run)["attempts"]] == ["stopped", "completed"]
+        assert recorded(tmp_path / "again", rank, 3) == recorded(whole, rank)[6:]
 
 
 def test_torchrun_does_not_restart_what_was_asked_to_stop(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Reads one JSON object a line ({"number", "argv", "env", "log"}) and answers {"nu
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import traceback
 
 
 def serve() -> None:
+    gc.disable()
     import torch._dynamo
 
     from gpu_engine.training import session  # noqa: F401
@@ -21,6 +23,8 @@ def serve() -> None:
     from gpu_engine.worker.start import main
 
     torch.set_num_threads(1)
+    gc.freeze()  # a rank that looks for garbage would write into, and so copy, all these pages
+    gc.enable()
     pending = b""
     numbers: dict[int, int] = {}  # of the living, by pid
     while True:

@@ -8,6 +8,7 @@ Exit code 2 and words on stderr where the person can mend it.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -59,4 +60,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from gpu_engine.worker.start import leave
+
+    gc.disable()  # nothing that lives so shortly is worth looking through
+    leave(main(sys.argv[1:]))
