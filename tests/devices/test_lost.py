@@ -15,7 +15,7 @@ from gpu_engine.launch.launcher import prepare
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.schema import from_dict
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
 
 from ..conftest import wait_for
 from ..panel.panel_kit import screen_text, settled, shown, until

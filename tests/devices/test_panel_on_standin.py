@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.devices.probe import client as probe
 from gpu_panel.app import PanelApp
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
 
 from ..panel.panel_kit import settled, shown, until
 

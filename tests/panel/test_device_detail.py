@@ -10,11 +10,11 @@ import pytest
 from gpu_engine.devices.availability import Freedom, judge_all
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
-from gpu_panel.launch.detail_lines import ORDERS, View, build
-from gpu_panel.launch.device_detail import DeviceDetail
-from gpu_panel.launch.device_table import DeviceTable
-from gpu_panel.launch.history import KEPT, History, curve
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.detail.lines import ORDERS, View, build
+from gpu_panel.launch.detail.pane import DeviceDetail
+from gpu_panel.launch.devices.history import KEPT, History, curve
+from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.runs.pane import RunsTable
 
 from ..conftest import gpus, slots
 from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, shown, until
@@ -171,7 +171,7 @@ def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
     monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
     monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
-    monkeypatch.setattr("gpu_panel.launch.detail.time.time", lambda: NOW)
+    monkeypatch.setattr("gpu_panel.launch.detail.actions.time.time", lambda: NOW)
 
 
 def machine():

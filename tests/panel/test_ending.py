@@ -15,10 +15,10 @@ from gpu_engine.common import procs
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch import ending as launch_ending
-from gpu_panel.launch.end_process import NotOurs, Target, examine, gone, send
-from gpu_panel.launch.runs_feed import RunLine
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.detail import ending as launch_ending
+from gpu_panel.launch.detail.end_process import NotOurs, Target, examine, gone, send
+from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.launch.runs.pane import RunsTable
 
 from ..conftest import gpus
 from .panel_kit import StillSampler, panel, screen_text, until

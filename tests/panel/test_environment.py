@@ -10,9 +10,9 @@ import pytest
 from gpu_engine.plan.build import plan
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.schema import from_dict
-from gpu_panel.launch import environment
-from gpu_panel.launch.runs_feed import RunLine
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.plan import environment
+from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.launch.runs.pane import RunsTable
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, screen_text, settled, shown, until
@@ -74,7 +74,7 @@ async def test_the_screen_shows_it(size):
 
 async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, tmp_path):
     line = RunLine(Run(tmp_path / "3f2a"), "gpt", "ddp", 2, "running", True, time.time())
-    monkeypatch.setattr("gpu_panel.launch.runs_feed.RunsFeed.refresh", lambda self: ([line], 0))
+    monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([line], 0))
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
         assert screen.query_one(RunsTable).lines == (line,)

@@ -9,7 +9,7 @@ from textual.widgets import Input
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.help import HelpScreen
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, settled, until

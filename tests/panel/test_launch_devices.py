@@ -8,8 +8,8 @@ import pytest
 
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
-from gpu_panel.launch.device_lines import Look, bar, build
-from gpu_panel.launch.history import History
+from gpu_panel.launch.devices.history import History
+from gpu_panel.launch.devices.lines import Look, bar, build
 
 from ..conftest import gpus, slots
 

@@ -11,9 +11,9 @@ import pytest
 
 from gpu_engine.events import schema as events
 from gpu_engine.runs import folder as runs
-from gpu_panel.launch import runs_feed
-from gpu_panel.launch.runs_feed import LossHistory, RunsFeed, sparkline
-from gpu_panel.launch.runs_table import columns, run_line
+from gpu_panel.launch.runs import feed as runs_feed
+from gpu_panel.launch.runs.feed import LossHistory, RunsFeed, sparkline
+from gpu_panel.launch.runs.pane import columns, run_line
 
 PLAN = {"mode": "ddp", "replicas": 2, "ranks": [
     {"rank": r, "devices": [{"id": f"cpu:{r}"}]} for r in range(2)]}

@@ -8,8 +8,8 @@ from textual.widgets import Collapsible
 from gpu_engine.launch import logind
 from gpu_engine.launch.logind import Decision
 from gpu_engine.spec.schema import SECTIONS
-from gpu_panel.launch.form_fields import FIELDS
-from gpu_panel.launch.plan_pane import CommandPreview
+from gpu_panel.launch.form.fields import FIELDS
+from gpu_panel.launch.plan.pane import CommandPreview
 
 from ..conftest import gpus
 from .panel_kit import panel, settled, shown, type_into

@@ -8,7 +8,7 @@ from textual.widgets import Input
 from gpu_engine.devices.backends import cpu
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.runs.pane import RunsTable
 
 from ..conftest import slots
 from .panel_kit import panel, shown, type_into, until

@@ -11,11 +11,11 @@ from gpu_engine.devices.records import Sample
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form import LaunchForm
-from gpu_panel.launch.form_fields import FIELDS, OWN_CLASS, OWN_COMMAND
-from gpu_panel.launch.plan_pane import CommandPreview
+from gpu_panel.launch.form.fields import FIELDS, OWN_CLASS, OWN_COMMAND
+from gpu_panel.launch.form.pane import LaunchForm
+from gpu_panel.launch.plan.pane import CommandPreview
 from gpu_panel.launch.review import review
 
 from ..conftest import gpus, slots

@@ -9,8 +9,8 @@ import pytest
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.runs_feed import RunLine
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.launch.runs.pane import RunsTable
 
 from ..conftest import gpus, slots
 from .colours import as_painted

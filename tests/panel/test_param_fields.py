@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input
 
 from gpu_panel.common.choice import Choice
-from gpu_panel.launch.task_params import TaskParams
+from gpu_panel.launch.form.task_params import TaskParams
 
 from ..conftest import slots
 from ..engine.test_param_types import OTHER, SOURCE

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
 
 from ..conftest import gpus
 from .panel_kit import panel, screen_text, settled, shown

@@ -11,8 +11,8 @@ from textual.widgets import Footer, Input
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import AskCount, Confirm
-from gpu_panel.launch import runs_feed
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.runs import feed as runs_feed
+from gpu_panel.launch.runs.pane import RunsTable
 from gpu_panel.run.resume_dialog import Resume
 from gpu_panel.run.screen import RunScreen
 

@@ -12,8 +12,8 @@ from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapsh
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
-from gpu_panel.launch.device_lines import Look, build
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.lines import Look, build
+from gpu_panel.launch.devices.pane import DeviceTable
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.host_bar import HostBar
 

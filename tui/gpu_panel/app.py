@@ -20,7 +20,7 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
-from gpu_panel.launch.device_source import DeviceSource, Sampling
+from gpu_panel.launch.devices.source import DeviceSource, Sampling
 from gpu_panel.themed import ThemedApp
 
 
@@ -29,7 +29,7 @@ class PanelApp(ThemedApp):
 
     TITLE = "gpu-panel"
     # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
-    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "launch/launch.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "launch/screen.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
                                                                       (110, "-wide")]

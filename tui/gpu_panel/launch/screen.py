@@ -23,21 +23,21 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.launch.detail import DetailActions
-from gpu_panel.launch.device_detail import DeviceDetail
-from gpu_panel.launch.device_source import DeviceSource
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.detail.actions import DetailActions
+from gpu_panel.launch.detail.ending import EndingActions
+from gpu_panel.launch.detail.pane import DeviceDetail
+from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.devices.ticks import TickActions
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.ending import EndingActions
-from gpu_panel.launch.form import LaunchForm
+from gpu_panel.launch.form.pane import LaunchForm
+from gpu_panel.launch.form.task_params import TaskParams
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.plan_pane import CommandPreview
-from gpu_panel.launch.presets import PresetActions
+from gpu_panel.launch.plan.pane import CommandPreview
+from gpu_panel.launch.presets.actions import PresetActions
 from gpu_panel.launch.review import Review, review
-from gpu_panel.launch.runs import RunActions
-from gpu_panel.launch.runs_table import RunsTable
-from gpu_panel.launch.task_params import TaskParams
-from gpu_panel.launch.ticks import TickActions
+from gpu_panel.launch.runs.actions import RunActions
+from gpu_panel.launch.runs.pane import RunsTable
 
 PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), ("runs", "Runs"))
 DEBOUNCE = 0.15
@@ -322,6 +322,6 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         if plan is None:
             self.notify("Nothing would run before the form fits", severity="warning")
             return
-        from gpu_panel.launch.processes import ProcessesScreen
+        from gpu_panel.launch.plan.processes import ProcessesScreen
 
         self.app.push_screen(ProcessesScreen(plan))

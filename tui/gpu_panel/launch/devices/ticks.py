@@ -8,8 +8,8 @@ from textual import work
 
 from gpu_engine.devices.records import Inventory
 from gpu_panel.common.errors import guard
-from gpu_panel.launch.device_source import LOOKS
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.source import LOOKS
 from gpu_panel.launch.draft import freest
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gpu_engine.spec.schema import MODE_NAMES
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
-from gpu_panel.launch.runs_feed import RunLine, sparkline
+from gpu_panel.launch.runs.feed import RunLine, sparkline
 
 GLYPHS = {"queued": ("◌", "dim"), "starting": ("◔", "accent"), "running": ("●", "accent"),
           "stopping": ("◐", "warn"), "completed": ("✓", "good"), "stopped": ("■", "warn"),

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from gpu_engine.devices import leases as lease
-from gpu_panel.launch.detail_lines import View
-from gpu_panel.launch.device_detail import DeviceDetail
-from gpu_panel.launch.device_table import DeviceTable
+from gpu_panel.launch.detail.lines import View
+from gpu_panel.launch.detail.pane import DeviceDetail
+from gpu_panel.launch.devices.pane import DeviceTable
 
 if TYPE_CHECKING:
     from gpu_panel.launch.screen import LaunchScreen

@@ -47,7 +47,7 @@ class PresetActions:
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self: LaunchScreen) -> None:
-        from gpu_panel.launch.preset_list import PresetsScreen
+        from gpu_panel.launch.presets.chooser import PresetsScreen
 
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen())

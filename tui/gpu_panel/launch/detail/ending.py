@@ -13,8 +13,8 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard
-from gpu_panel.launch import end_process as ending
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.detail import end_process as ending
+from gpu_panel.launch.runs.pane import RunsTable
 
 if TYPE_CHECKING:
     from gpu_panel.launch.screen import LaunchScreen

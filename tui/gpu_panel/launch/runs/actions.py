@@ -18,15 +18,15 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.launch.device_source import LOOKS
-from gpu_panel.launch.form import blame
-from gpu_panel.launch.runs_table import RunsTable
+from gpu_panel.launch.devices.source import LOOKS
+from gpu_panel.launch.form.pane import blame
+from gpu_panel.launch.runs.pane import RunsTable
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
     from gpu_engine.runs.folder import Run
     from gpu_panel.launch.review import Review
-    from gpu_panel.launch.runs_feed import RunLine
+    from gpu_panel.launch.runs.feed import RunLine
     from gpu_panel.launch.screen import LaunchScreen
 
 
@@ -76,7 +76,7 @@ class RunActions:
         from gpu_engine.devices import availability as free
         from gpu_engine.devices import leases as lease
         from gpu_engine.runs import folder as runs
-        from gpu_panel.launch.runs_feed import RunsFeed
+        from gpu_panel.launch.runs.feed import RunsFeed
 
         if self._feed is None:
             self._feed = RunsFeed()

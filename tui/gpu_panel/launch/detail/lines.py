@@ -12,9 +12,9 @@ from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
-from gpu_panel.launch import device_facts
-from gpu_panel.launch.device_facts import Fact
-from gpu_panel.launch.history import History
+from gpu_panel.launch.detail import facts as device_facts
+from gpu_panel.launch.detail.facts import Fact
+from gpu_panel.launch.devices.history import History
 
 _LABEL = 13
 

@@ -12,8 +12,8 @@ from textual.message import Message
 from gpu_engine.common.clean import clean
 from gpu_panel import keys
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch import device_lines
-from gpu_panel.launch.device_lines import ORDERS, Look
+from gpu_panel.launch.devices import lines as device_lines
+from gpu_panel.launch.devices.lines import ORDERS, Look
 
 STALE_AFTER = 3.0
 """Seconds after which the table says how old its figures are."""

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_panel.common.background import in_thread, leave
-from gpu_panel.launch.history import History
+from gpu_panel.launch.devices.history import History
 
 LOOKS = 3
 

@@ -13,8 +13,8 @@ from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import DeviceProcess
 from gpu_panel import keys
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch import detail_lines
-from gpu_panel.launch.detail_lines import ORDERS, View
+from gpu_panel.launch.detail import lines as detail_lines
+from gpu_panel.launch.detail.lines import ORDERS, View
 
 
 class DeviceDetail(Rows):

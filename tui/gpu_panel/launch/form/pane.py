@@ -23,7 +23,7 @@ from gpu_panel import keys
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form_fields import (
+from gpu_panel.launch.form.fields import (
     FIELDS,
     LENGTH,
     MORE_ROWS,
@@ -37,7 +37,7 @@ from gpu_panel.launch.form_fields import (
     field_of,
     widget_id,
 )
-from gpu_panel.launch.task_params import TaskParams, bad, problem_text
+from gpu_panel.launch.form.task_params import TaskParams, bad, problem_text
 
 _HEAD = 7
 

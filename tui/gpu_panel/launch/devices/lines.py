@@ -10,7 +10,7 @@ from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_panel.common.rows import Line, Part, Row, fit, wrap
 from gpu_panel.common.units import UNKNOWN
-from gpu_panel.launch.history import History
+from gpu_panel.launch.devices.history import History
 
 TICKED, UNTICKED = "▣", "☐"
 _EIGHTHS = " ▏▎▍▌▋▊▉"

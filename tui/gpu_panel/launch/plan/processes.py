@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gpu_engine.plan.build import LaunchPlan
-from gpu_panel.launch.plan_pane import processes_text
+from gpu_panel.launch.plan.pane import processes_text
 
 
 class ProcessesScreen(ModalScreen[None]):

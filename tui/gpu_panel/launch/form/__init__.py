@@ -1,0 +1,1 @@
+"""The form pane: what is trained and how."""

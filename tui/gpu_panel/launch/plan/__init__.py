@@ -1,0 +1,1 @@
+"""The plan pane: what will run."""

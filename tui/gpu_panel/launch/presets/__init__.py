@@ -1,0 +1,1 @@
+"""Presets: opening the first one, loading another, saving what the form says."""
