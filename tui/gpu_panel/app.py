@@ -20,6 +20,7 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
+from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch.devices.source import DeviceSource, Sampling
 from gpu_panel.themed import ThemedApp
 
@@ -30,7 +31,7 @@ class PanelApp(ThemedApp):
     TITLE = "gpu-panel"
     # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "launch/screen.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("app")]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app"))
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
                                                                       (110, "-wide")]
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (34, "-tall")]
@@ -114,13 +115,9 @@ class PanelApp(ThemedApp):
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         """The command palette: what this screen's keys do, by name."""
-        from gpu_panel.launch.screen import LaunchScreen
-
-        if isinstance(screen, LaunchScreen):
-            for key in keys.of("launch"):
-                if key.palette:
-                    yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
-                                        self._caller(screen, key.action))
+        for key in screen.palette_keys() if isinstance(screen, PaneScreen) else ():
+            yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
+                                self._caller(screen, key.action))
         yield SystemCommand("keys", "Every key, and what the pane does", self.action_help)
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("quit", "Close the panel; runs go on", self.action_quit)

@@ -1,100 +1,94 @@
-"""Every key of the panel's main screen, once: bindings, help, footer and palette come from here."""
+"""The table of all keys of both screens: bindings, help, footer and palette come from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-from textual.binding import Binding
-
-Place = Literal["app", "launch", "devices", "detail", "form", "runs"]
-
-PLACES: dict[Place, str] = {
-    "devices": "Devices",
-    "detail": "Details of a device",
-    "form": "Form",
-    "runs": "Runs",
-    "launch": "Everywhere on this screen",
-    "app": "Everywhere",
-}
+from textual.binding import Binding, BindingType
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing a person can do, and how."""
+    """One thing a person can do, and by which keys."""
 
     id: str
     """Stable name: what a keymap would refer to."""
-    place: Place
+    scope: str
+    """Whose key it is: a pane's or a screen's name, or "app"."""
     keys: str
+    """In Textual's names, with commas between: "ctrl+o,p"."""
     action: str
+    """Textual's action, looked for in whatever `scope` names: "move(1)" calls `action_move`."""
     label: str
-    """One or two words, for the footer."""
+    """One or two words, for footer and palette."""
     tooltip: str
     """One sentence, for help, palette and pointer."""
-    shown: bool = False
-    """Whether the footer has it."""
+    footer: bool = False
+    """Whether the footer shows it."""
+    everywhere: bool = False
+    """A pane's key that holds on its whole screen, wherever the focus is."""
     priority: bool = False
+    """Whether it goes before the keys of the field that has the focus."""
     palette: bool = True
+    """Whether the palette offers it, which has the keys that hold on the whole screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Keys under one heading of the help."""
+
+    title: str
+    keys: tuple[Key, ...]
 
 
 KEYS: tuple[Key, ...] = (
     Key("devices.tick", "devices", "space", "tick", "tick",
-        "Tick or untick the device under the cursor", shown=True, palette=False),
+        "Tick or untick the device under the cursor", footer=True),
     Key("devices.all", "devices", "a", "tick_all", "all/none",
-        "Tick all devices, or none if all are ticked", palette=False),
+        "Tick all devices, or none if all are ticked"),
     Key("devices.free", "devices", "f", "tick_free", "freest",
-        "Tick the freest devices, as many as are ticked now or were asked for last", shown=True,
-        palette=False),
+        "Tick the freest devices, as many as are ticked now or were asked for last", footer=True),
     Key("devices.count", "devices", "F", "count_free", "N freest",
-        "Ask how many, and tick so many of the freest; f repeats it", palette=False),
+        "Ask how many, and tick so many of the freest; f repeats it"),
     Key("devices.earlier", "devices", "less_than_sign", "move_rank(-1)", "rank before",
-        "Move the device under the cursor one rank forward", palette=False),
+        "Move the device under the cursor one rank forward"),
     Key("devices.later", "devices", "greater_than_sign", "move_rank(1)", "rank after",
-        "Move the device under the cursor one rank back", palette=False),
+        "Move the device under the cursor one rank back"),
     Key("devices.ranks", "devices", "r", "sort_ranks", "ranks",
-        "Put the ranks in the order in which the machine numbers its devices", palette=False),
+        "Put the ranks in the order in which the machine numbers its devices"),
     Key("devices.details", "devices", "i", "details(False)", "details",
-        "Show everything about the device under the cursor, or close that again", shown=True,
-        palette=False),
+        "Show everything about the device under the cursor, or close that again", footer=True),
     Key("devices.enter", "devices", "enter", "details(True)", "processes",
-        "Go into the details: to the processes on the device", palette=False),
+        "Go into the details: to the processes on the device"),
     Key("devices.order", "devices", "o", "order", "sort",
-        "Sort by index, utilisation, memory, or free ones first", palette=False),
+        "Sort by index, utilisation, memory, or free ones first"),
     Key("devices.other", "devices", "c", "other_kind", "CPU/GPU",
-        "Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again",
-        palette=False),
+        "Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again"),
     Key("detail.end", "detail", "x", "end", "end process",
-        "End the process under the cursor, if it is yours, after a question", shown=True,
-        palette=False),
+        "End the process under the cursor, if it is yours, after a question", footer=True),
     Key("detail.order", "detail", "o", "order", "sort",
-        "Sort processes by GPU memory, SM, CPU or age", shown=True, palette=False),
-    Key("detail.before", "detail", "left", "other('before')", "before", "The device before",
-        palette=False),
-    Key("detail.after", "detail", "right", "other('after')", "next", "The next device",
-        palette=False),
-    Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", shown=True,
-        palette=False),
-    Key("form.previous", "form", "up", "focus_previous", "up", "To the field before",
-        palette=False),
-    Key("form.next", "form", "down", "focus_next", "down", "To the next field", palette=False),
-    Key("runs.open", "runs", "enter", "open", "open", "Watch this run", shown=True,
-        palette=False),
+        "Sort processes by GPU memory, SM, CPU or age", footer=True),
+    Key("detail.before", "detail", "left", "other('before')", "before", "The device before"),
+    Key("detail.after", "detail", "right", "other('after')", "next", "The next device"),
+    Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", footer=True),
+    Key("form.previous", "form", "up", "focus_previous", "up", "To the field before"),
+    Key("form.next", "form", "down", "focus_next", "down", "To the next field"),
+    Key("runs.open", "runs", "enter", "open", "open", "Watch this run", footer=True),
     Key("runs.stop", "runs", "s", "stop", "stop",
-        "Ask this run to finish its step, save and end", shown=True, palette=False),
+        "Ask this run to finish its step, save and end", footer=True),
     Key("runs.resume", "runs", "u", "resume", "resume",
-        "Another attempt of this run, from its last checkpoint", shown=True, palette=False),
+        "Another attempt of this run, from its last checkpoint", footer=True),
     Key("runs.remove", "runs", "x", "remove", "remove", "Delete this finished run's folder",
-        shown=True, palette=False),
+        footer=True),
     Key("runs.prune", "runs", "X", "prune", "prune",
-        "Delete all but the newest finished runs, after saying how much that is", palette=False),
+        "Delete all but the newest finished runs, after saying how much that is"),
     Key("launch.start", "launch", "ctrl+l", "launch", "launch",
-        "Start the run that is shown under What will run", shown=True, priority=True),
+        "Start the run that is shown under What will run", footer=True, priority=True),
     Key("preset.save", "launch", "ctrl+s", "save", "save",
-        "Save what the form says as a preset", shown=True, priority=True),
+        "Save what the form says as a preset", footer=True, priority=True),
     Key("preset.open", "launch", "ctrl+o,p", "presets", "presets",
-        "Load another preset into the form", shown=True),
+        "Load another preset into the form", footer=True),
     Key("plan.copy", "launch", "y,ctrl+y", "copy", "copy line",
         "Copy the line that does the same without the panel"),
     Key("plan.processes", "launch", "v,ctrl+e", "processes", "processes",
@@ -106,24 +100,30 @@ KEYS: tuple[Key, ...] = (
     Key("pane.leave", "launch", "escape", "leave", "leave",
         "Out of a field, so that the letter keys work", palette=False),
     Key("help", "app", "question_mark,f1", "help", "keys", "Every key, and what the pane does",
-        shown=True),
+        footer=True),
     Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
         palette=False),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Put the panel to sleep; the shell's fg brings it back", palette=False, priority=True),
-    Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", shown=True,
+    Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", footer=True,
         priority=True, palette=False),
 )
 
 
-def bindings(*places: Place) -> list[Binding]:
-    """The bindings of `places`, for a BINDINGS list."""
-    return [Binding(k.keys, k.action, k.label, show=k.shown, tooltip=k.tooltip, id=k.id,
-                    priority=k.priority) for k in KEYS if k.place in places]
+def of(*scopes: str) -> tuple[Key, ...]:
+    """The table's keys of these scopes, in its order."""
+    return tuple(k for k in KEYS if k.scope in scopes)
 
 
-def of(place: Place) -> Iterable[Key]:
-    return (k for k in KEYS if k.place == place)
+def bindings(found: Iterable[Key]) -> list[BindingType]:
+    """Textual's bindings of these keys, for a BINDINGS list."""
+    return [Binding(k.keys, k.action, k.label, show=k.footer, tooltip=k.tooltip, id=k.id,
+                    priority=k.priority) for k in found]
+
+
+def of_focus(found: Iterable[Key]) -> list[BindingType]:
+    """The bindings of those of a pane's keys that hold only while the focus is in the pane."""
+    return bindings(k for k in found if not k.everywhere)
 
 
 def display(keys: str) -> str:

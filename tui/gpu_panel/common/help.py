@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpu_panel import keys
+from gpu_panel.common.panes import PaneScreen
 
 
 class HelpScreen(ModalScreen[None]):
@@ -47,12 +48,10 @@ class HelpScreen(ModalScreen[None]):
             if isinstance(told, str) and told and not isinstance(node, Screen):
                 lines += [Content(" ".join(told.split())), Content("")]
                 break
-        from gpu_panel.launch.screen import LaunchScreen
-
-        if isinstance(self._behind, LaunchScreen):
-            for place, title in keys.PLACES.items():
-                lines.append(Content.styled(title, "bold $text-primary"))
-                lines += [_line(keys.display(k.keys), k.tooltip, width) for k in keys.of(place)]
+        if isinstance(self._behind, PaneScreen):
+            for section in self._behind.key_sections():
+                lines.append(Content.styled(section.title, "bold $text-primary"))
+                lines += [_line(keys.display(k.keys), k.tooltip, width) for k in section.keys]
                 lines.append(Content(""))
             return lines
         # Another screen says its own: what is bound there now.

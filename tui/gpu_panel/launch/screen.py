@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer
 
@@ -23,6 +20,8 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.pane_bar import PaneBar
+from gpu_panel.common.panes import PaneScreen
+from gpu_panel.keys import Section
 from gpu_panel.launch.detail.actions import DetailActions
 from gpu_panel.launch.detail.ending import EndingActions
 from gpu_panel.launch.detail.pane import DeviceDetail
@@ -40,16 +39,18 @@ from gpu_panel.launch.runs.actions import RunActions
 from gpu_panel.launch.runs.pane import RunsTable
 
 PANES = (("devices", "Devices"), ("form", "Launch"), ("plan", "What will run"), ("runs", "Runs"))
+HEADINGS = (("devices", "Devices"), ("detail", "Details of a device"), ("form", "Form"),
+            ("runs", "Runs"))
 DEBOUNCE = 0.15
 APART = 0.3
 """Seconds between the parts of the screen that are painted each second."""
 
 
 class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, EndingActions,
-                   Screen[None]):
+                   PaneScreen):
     """Four panes side by side, or one at a time where the terminal is narrow."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("launch")]
+    SCOPE = "launch"
     AUTO_FOCUS = "#devices"
 
     def __init__(self, devices: DeviceSource, preset: str | None = None,
@@ -280,6 +281,12 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         self.paint_devices()
 
     # --- panes ---------------------------------------------------------------------------------
+
+    def key_sections(self) -> list[Section]:
+        """Every key of this screen, for the help."""
+        return [*(Section(title, keys.of(scope)) for scope, title in HEADINGS),
+                Section("Everywhere on this screen", self.KEYS),
+                Section("Everywhere", keys.of("app"))]
 
     def action_pane(self, pane: str) -> None:
         self._show_pane(pane)

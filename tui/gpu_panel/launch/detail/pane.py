@@ -24,7 +24,7 @@ class DeviceDetail(Rows):
 curves are the last two minutes, always from 0 to 100 %. What is not known is a dash. Left and
 right go to another device; x ends the process under the cursor, if it is your own, after a
 question."""
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("detail")]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("detail"))
 
     @dataclass
     class Wanted(Message):

@@ -26,7 +26,7 @@ class DeviceTable(Rows):
 ours with its rank, or another person's process. A device that isn't free can be ticked too;
 the panel asks once more before it launches there. The order of ticking is the order of the ranks,
 which stand with the devices: < and > move one, r puts them in the machine's order."""
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("devices")]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("devices"))
 
     @dataclass
     class Ticked(Message):

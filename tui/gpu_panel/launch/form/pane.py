@@ -48,7 +48,7 @@ class LaunchForm(Vertical):
     HELP = """Type what to train and how. An empty field takes the default that stands in it.
 What does not fit is said below its field, and Launch waits until all of it fits. Arrow keys go
 from field to field; left and right choose between the dots."""
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("form")]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("form"))
 
     @dataclass
     class Edited(Message):

@@ -29,7 +29,7 @@ class RunsTable(Rows):
 live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
 one that has ended; x deletes the folder of a finished run with its checkpoints, X those of all but
 the newest."""
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("runs")]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("runs"))
 
     @dataclass
     class Wanted(Message):

@@ -1,0 +1,124 @@
+"""Screens made of panes: what a screen's list of panes says about tabs, keys, help and palette."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import actions
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widget import Widget
+
+from gpu_panel import keys
+from gpu_panel.keys import Key, Section
+
+
+class Pane(Widget):
+    """A part of a screen with a tab, a number key and keys of its own.
+
+    A pane that is drawn by another widget names that one first, as Textual takes styles from the
+    first base class alone: `class LossPane(CurveView, Pane)`.
+    """
+
+    NAME: ClassVar[str]
+    """Its widget's id."""
+    TITLE: ClassVar[str]
+    """In the tab, and above its keys in the help."""
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Those that are `everywhere` are bound by the screen, the others by the pane:
+    `BINDINGS = keys.of_focus(KEYS)`."""
+
+    def enter(self) -> None:
+        """Take the focus: the person has chosen this pane."""
+        self.focus(scroll_visible=False)
+
+    def come_forward(self) -> None:
+        """Show this pane where there is room for one at a time."""
+        if isinstance(self.screen, PaneScreen):
+            self.screen.bring_forward(self.NAME)
+
+
+class PaneScreen(Screen[None]):
+    """A screen whose keys, help and palette follow from its list of panes."""
+
+    SCOPE: ClassVar[str] = ""
+    """The scope of its own keys in the table."""
+    PANES: ClassVar[tuple[type[Pane], ...]] = ()
+    """In the order of their tabs and number keys."""
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """All keys that hold on the whole screen; worked out from SCOPE and PANES."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        cls.KEYS = (*keys.of(cls.SCOPE),
+                    *(_on_pane(pane, key) for pane in cls.PANES for key in pane.KEYS
+                      if key.everywhere),
+                    *_numbers(cls.PANES))
+        bound: list[BindingType] = keys.bindings(cls.KEYS)
+        cls.BINDINGS = bound
+        super().__init_subclass__(**options)
+
+    def pane(self, name: str) -> Pane:
+        """The pane of this name. Raises NoMatches."""
+        return self.query_one(f"#{name}", Pane)
+
+    def bring_forward(self, name: str) -> None:
+        """Show this pane where there is room for one at a time."""
+        raise NotImplementedError
+
+    # --- help and palette ----------------------------------------------------------------------
+
+    def key_sections(self) -> list[Section]:
+        """Every key of this screen for the help: the panes' first, then those that hold
+        everywhere. Panes with the same keys share a section."""
+        panes: dict[tuple[Key, ...], list[str]] = {}
+        for pane in self.PANES:
+            own = tuple(k for k in pane.KEYS if not k.everywhere)
+            panes.setdefault(own, []).append(pane.TITLE)
+        return [*(Section(_sentence_case(", ".join(titles)), own)
+                  for own, titles in panes.items() if own),
+                Section("Everywhere on this screen", self.KEYS),
+                Section("Everywhere", keys.of("app"))]
+
+    def palette_keys(self) -> list[Key]:
+        """What the palette offers: the screen's keys that would do something now."""
+        return [k for k in self.KEYS if k.palette and self._can(k)]
+
+    def _can(self, key: Key) -> bool:
+        _, name, parameters = actions.parse(key.action)
+        return bool(self.check_action(name, parameters))
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def action_pane(self, name: str) -> None:
+        """Go to a pane, by its number key or its tab."""
+        self.bring_forward(name)
+        self.pane(name).enter()
+
+    async def action_on_pane(self, name: str, action: str) -> None:
+        """Do what a key of that pane does, wherever the focus is."""
+        await self.app.run_action(action, self.pane(name))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """For a key of a pane the pane says whether it can be used."""
+        if action == "on_pane":
+            name, of_pane = map(str, parameters)
+            _, action, parameters = actions.parse(of_pane)
+            return self.pane(name).check_action(action, parameters)
+        return super().check_action(action, parameters)
+
+
+def _on_pane(pane: type[Pane], key: Key) -> Key:
+    return replace(key, action=f"on_pane({pane.NAME!r}, {key.action!r})")
+
+
+def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
+    """A number key for each pane, in the order of the list."""
+    return [Key(f"pane.{pane.NAME}", pane.NAME, str(number), f"pane({pane.NAME!r})", pane.TITLE,
+                f"Go to {pane.TITLE}", everywhere=True)
+            for number, pane in enumerate(panes, 1)]
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
