@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
 
 
 @click.command(cls=WithCommand)
@@ -41,7 +44,9 @@ def command(asked: Asked, as_json: bool) -> None:
             for x in speeds:
                 click.echo(f"reduce {units.size(x['bytes']):>9} over {x['ranks']} ranks: "
                            f"{x['seconds'] * 1e3:.3f} ms, {units.size(x['bytes_per_s'])}/s")
-            took = f" in {units.clock(state.ended - state.started)}" if state.ended else ""
+            took = ""
+            if state.started is not None and state.ended is not None:
+                took = f" in {units.clock(state.ended - state.started)}"
             click.echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks met, "
                        f"the sum is right{took}" if state.state == "completed"
                        else f"{state.state}{took}", err=state.state != "completed")
@@ -52,8 +57,8 @@ def command(asked: Asked, as_json: bool) -> None:
     sys.exit(runs.EXIT_CODES[state.state])
 
 
-def _lines(run: Any, rank: int) -> list[dict[str, Any]]:
-    """What the job printed, line by line JSON among whatever else stands in the log."""
+def _lines(run: Run, rank: int) -> list[dict[str, Any]]:
+    """What the job printed: lines of JSON among whatever else is in the rank's log."""
     out = []
     try:
         text = run.log(rank).read_text(errors="replace")

@@ -36,7 +36,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """`write_atomic` of strict JSON. Raises ValueError for a value that is not finite."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 

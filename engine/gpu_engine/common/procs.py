@@ -1,6 +1,7 @@
-"""Which process is meant: a pid alone is not enough, as pids are used again.
+"""What Linux tells of a process in /proc, and which process is meant by a pid: a pid alone does not
+say, as pids are used again.
 
-Standard library only; Linux's /proc.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -9,19 +10,67 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat tells of a process: proc_pid_stat(5)."""
+
+    name: str
+    """The program's file name, cut to 15 characters."""
+    state: str
+    """One letter: "R" runs, "S" sleeps, "D" waits in the kernel, "T" stopped, "Z" zombie, ..."""
+    parent: int
+    """Pid of the parent."""
+    cpu_ticks: int
+    """Processor time that all its threads have used, in clock ticks."""
+    start_ticks: int
+    """When it started, in clock ticks since boot."""
+    resident_pages: int
+    """Memory that it holds, in pages."""
+
+    @property
+    def ended(self) -> bool:
+        """A zombie has ended: nothing of it runs any more."""
+        return self.state in "ZX"
+
+
+def read_stat(pid: int, proc: Path = PROC) -> Stat:
+    """What the kernel tells of `pid` now. Raises OSError, ProcessLookupError among them, where
+    there is no such process or its file can't be opened."""
+    text = (proc / str(pid) / "stat").read_text(errors="replace")
+    head, _, rest = text.rpartition(")")  # the name may hold spaces and brackets
+    fields = rest.split()
+    return Stat(head.partition("(")[2], fields[0], int(fields[1]),
+                int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
+
+
+def stat(pid: int, proc: Path = PROC) -> Stat | None:
+    """`read_stat`, or None where nothing can be read."""
+    try:
+        return read_stat(pid, proc)
+    except OSError:
+        return None
 
 
 def start_ticks(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot (proc(5), stat field 22); None if gone.
+    """When `pid` started, in clock ticks since boot; None where it is gone or a zombie."""
+    found = stat(pid)
+    return None if found is None or found.ended else found.start_ticks
 
-    A zombie counts as gone: nothing of it runs any more.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the command may hold spaces and brackets
-    return None if fields[0] in "ZX" else int(fields[19])
+
+def environment(pid: int, proc: Path = PROC) -> list[bytes]:
+    """The environment that `pid` was started with, as b"NAME=value". Raises OSError where it is
+    gone or somebody else's."""
+    return (proc / str(pid) / "environ").read_bytes().split(b"\0")
+
+
+def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
+    """The command line of `pid`, a word each; a kernel thread and a zombie have none. Raises
+    OSError where it is gone."""
+    return (proc / str(pid) / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
 
 
 def program(pid: int) -> str:
@@ -76,18 +125,11 @@ def send(pid: int, ticks: int | None, number: int,
 
 def suspended(pid: int) -> bool:
     """Whether the process was stopped by a signal (SIGSTOP, ctrl+z) and waits for SIGCONT."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["T"]
+    found = stat(pid)
+    return found is not None and found.state == "T"
 
 
 def cpu_ticks(pid: int) -> int | None:
     """Processor time that all threads of `pid` have used, in clock ticks; None if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    found = stat(pid)
+    return None if found is None else found.cpu_ticks

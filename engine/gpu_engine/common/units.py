@@ -6,12 +6,14 @@ What is not known is an en dash everywhere, so that a column never shows an inve
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 UNKNOWN = "–"
 GIB = 1 << 30
 
 
-def _known(value: float | None) -> bool:
+def _known(value: float | None) -> TypeGuard[float]:
+    """Whether this is a figure at all: neither unknown nor infinite."""
     try:
         return value is not None and math.isfinite(value)
     except OverflowError:  # a whole number beyond what a float holds: no figure of ours

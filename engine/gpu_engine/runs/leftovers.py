@@ -92,10 +92,10 @@ def _pids() -> list[int]:
 
 def _belongs(pid: int, wanted: bytes) -> bool:
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = procs.environment(pid)
     except OSError:
         return False
-    return wanted in environment.split(b"\0") and procs.start_ticks(pid) is not None
+    return wanted in environment and procs.start_ticks(pid) is not None
 
 
 def _above(pid: int) -> set[int]:
@@ -103,11 +103,10 @@ def _above(pid: int) -> set[int]:
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        except OSError:
+        stat = procs.stat(pid)
+        if stat is None:
             break
-        pid = int(stat.rpartition(")")[2].split()[1])
+        pid = stat.parent
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpu_engine.common import procs
+
 _OURS = (b"gpu-engine", b"gpu-panel", b"gpu_engine", b"gpu_panel")
 
 
-def by(pid: int, root: Path = Path("/proc")) -> str | None:
+def by(pid: int, root: Path = procs.PROC) -> str | None:
     """In words, who the sender `pid` of a signal is. None: one of our own programs, or a script
     that uses them. Pid 0 is a process that can't be seen from here (another pid namespace)."""
     if pid == 0:
@@ -17,11 +19,11 @@ def by(pid: int, root: Path = Path("/proc")) -> str | None:
         return None
     try:
         name = (root / str(pid) / "comm").read_text().strip()
-        command = (root / str(pid) / "cmdline").read_bytes()
+        words = procs.arguments(pid, root)
     except OSError:
         return f"by a signal, from a process that is gone (pid {pid})"
     if name == "systemd" or pid == 1:
         return f"by {name or 'pid 1'}: a logout or a shutdown"
-    if any(word in command for word in _OURS) or name.startswith("python"):
+    if any(ours in word for ours in _OURS for word in words) or name.startswith("python"):
         return None
     return f"by a signal from {name} (pid {pid})"

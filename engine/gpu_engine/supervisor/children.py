@@ -128,13 +128,12 @@ def table() -> dict[int, tuple[int, bool]]:
         if not entry.name.isdigit():
             continue
         try:
-            stat = Path(entry.path, "stat").read_text(errors="replace")
+            stat = procs.read_stat(int(entry.name))
         except OSError as err:
             if err.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # "nothing there" would be a lie
             continue
-        fields = stat.rpartition(")")[2].split()
-        found[int(entry.name)] = int(fields[1]), fields[0] in "ZX"
+        found[int(entry.name)] = stat.parent, stat.ended
     return found
 
 

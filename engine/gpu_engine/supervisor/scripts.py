@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.events.schema import EventWriter, encode
@@ -99,8 +98,7 @@ def _below(pid: int) -> list[int]:
 def _hooked(pid: int) -> bool:
     """Whether a Python process loads our hook at its start."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+        environment, words = procs.environment(pid), procs.arguments(pid)[1:]
     except OSError:
         return True  # it has just gone, or is somebody else's: nothing is known
     for word in words:

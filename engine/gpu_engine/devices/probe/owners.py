@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common import procs
+
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -62,20 +64,15 @@ class Owners:
         """The process of that pid, or None where this namespace can't see it."""
         if pid <= 0:
             return None
-        try:
-            stat = (self._proc / str(pid) / "stat").read_text(errors="replace")
-        except OSError:
+        stat = procs.stat(pid, self._proc)
+        if stat is None or stat.ended or (self._doubt and not self._holds_gpu(pid)):
             return None
-        fields = stat.rpartition(")")[2].split()  # proc(5): state is field 3 of the line
-        if fields[0] in "ZX" or (self._doubt and not self._holds_gpu(pid)):
-            return None
-        ticks = int(fields[19])
-        seconds = (int(fields[11]) + int(fields[12])) / _TICK
+        ticks, seconds = stat.start_ticks, stat.cpu_ticks / _TICK
         now = self._clock()
         known = self._known.get((pid, ticks))
         cpu = None
         if known is None:
-            user, command = self._user(pid), self._command(pid, stat)
+            user, command = self._user(pid), self._command(pid) or stat.name or None
             known = self._known[pid, ticks] = _Known(user, command, seconds, now)
         elif now - known.at < 0.05 and known.owner is not None:
             return known.owner  # the same process on a second GPU, in the same look
@@ -86,7 +83,7 @@ class Owners:
             known.user,
             known.command,
             self._boot + ticks / _TICK if self._boot is not None else None,
-            int(fields[21]) * _PAGE,
+            stat.resident_pages * _PAGE,
             cpu,
         )
         return known.owner
@@ -109,13 +106,12 @@ class Owners:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
-    def _command(self, pid: int, stat: str) -> str | None:
+    def _command(self, pid: int) -> str:
         try:
-            raw = (self._proc / str(pid) / "cmdline").read_bytes()[:4096]
+            words = procs.arguments(pid, self._proc)
         except OSError:
-            raw = b""
-        line = raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace").strip()
-        return line or stat.partition("(")[2].rpartition(")")[0] or None
+            return ""
+        return b" ".join(words)[:4096].decode(errors="replace").strip()
 
     def _holds_gpu(self, pid: int) -> bool:
         try:

@@ -1,0 +1,70 @@
+"""What /proc tells of a process, beside psutil and what this process knows of itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpu_engine.common import procs
+
+NAMED = ("import ctypes, time; ctypes.CDLL(None).prctl(15, {name!r}); print(flush=True); "
+         "time.sleep(60)")
+
+
+def test_a_stat_line_beside_psutil():
+    mine, theirs = procs.read_stat(os.getpid()), psutil.Process()
+    assert (mine.name, mine.parent) == (theirs.name()[:15], os.getppid())
+    assert not mine.ended
+    boot, tick = psutil.boot_time(), os.sysconf("SC_CLK_TCK")
+    assert boot + mine.start_ticks / tick == pytest.approx(theirs.create_time(), abs=1.5)
+    times = theirs.cpu_times()
+    assert mine.cpu_ticks / tick == pytest.approx(times.user + times.system, abs=0.5)
+    assert mine.resident_pages * os.sysconf("SC_PAGE_SIZE") == pytest.approx(
+        theirs.memory_info().rss, rel=0.2)
+
+
+@pytest.mark.parametrize("name", [b"a b", b") R 1 1 (", b"tab\there", b"\xff\xfe"])
+def test_a_name_that_looks_like_the_rest_of_the_line(name):
+    child = subprocess.Popen([sys.executable, "-c", NAMED.format(name=name)],
+                             stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = procs.read_stat(child.pid)
+        assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
+        assert procs.start_ticks(child.pid) == found.start_ticks
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert procs.suspended(child.pid)
+    finally:
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        # A zombie: it is known to the kernel, and nothing of it runs.
+        assert procs.read_stat(child.pid).ended
+        assert procs.start_ticks(child.pid) is None
+        child.wait()
+    assert procs.stat(child.pid) is None
+    assert procs.cpu_ticks(child.pid) is None
+    with pytest.raises(FileNotFoundError):
+        procs.read_stat(child.pid)
+
+
+def test_command_line_and_environment():
+    program = "print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", program, "", "two words", ""],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             env=os.environ | {"MARK": "a=b c"})
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert procs.arguments(child.pid)[-3:] == [b"", b"two words", b""]
+        assert b"MARK=a=b c" in procs.environment(child.pid)
+        assert procs.program(child.pid) == Path(sys.executable).resolve().name
+        child.stdin.close()
