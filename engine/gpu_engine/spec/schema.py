@@ -14,6 +14,7 @@ import math
 import shlex
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -260,7 +261,7 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     if section == "task" and name.startswith("params."):
         data.setdefault("task", {}).setdefault("params", {})[name[7:]] = _toml_value(text)
         return
-    hints = get_type_hints(SECTIONS[section], include_extras=True)
+    hints = _types(section)
     if name not in hints:
         raise SpecError([_unknown(key, known_keys(), value=text)])
     for pair in _ONE_OF:
@@ -322,9 +323,16 @@ def to_toml(spec: RunSpec) -> str:
 
 # --- helpers -----------------------------------------------------------------------------------
 
+@cache
+def _types(section: str) -> dict[str, Any]:
+    """The type of each key of a section. Kept, as to work them out costs more than to read a spec,
+    and the panel reads one at every key."""
+    return get_type_hints(SECTIONS[section], include_extras=True)
+
+
 def _section(name: str, given: dict[str, Any], problems: list[Problem]) -> Struct | None:
     struct = SECTIONS[name]
-    hints = get_type_hints(struct, include_extras=True)
+    hints = _types(name)
     values = {}
     for key, value in given.items():
         if key not in hints:

@@ -55,7 +55,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
 
     def __init__(self, devices: DeviceSource, preset: str | None = None,
                  sets: Sequence[str] = (), command: Sequence[str] | None = None) -> None:
-        super().__init__()
+        super().__init__(classes="-pane-devices")
         self.devices = devices
         self.wanted_preset, self.sets, self.command = preset, tuple(sets), command
         self.draft = Draft()
@@ -109,7 +109,8 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
             tasks = await in_thread(catalog.builtin, name="panel-tasks")
             place = self.query_one("#form-place", Container)
             form = LaunchForm(tasks, id="form")
-            await place.mount(form)
+            with self.app.batch_update():  # no painting of half a form
+                await place.mount(form)
             self.form = form  # there for the others only once all its fields are
             if trouble is not None:
                 self.tell(trouble)
@@ -305,8 +306,7 @@ class LaunchScreen(PresetActions, RunActions, TickActions, DetailActions, Ending
         if self.has_class("-narrow"):
             self.hide_detail()
         self.query_one(PaneBar).active = pane
-        for name, _ in PANES:
-            self.set_class(name == pane, f"-pane-{name}")
+        self.update_classes({f"-pane-{name}": name == pane for name, _ in PANES})
 
     def action_leave(self) -> None:
         """Out of a field: to the pane's own keys; at the table: close the details."""

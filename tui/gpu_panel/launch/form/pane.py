@@ -37,7 +37,7 @@ from gpu_panel.launch.form.fields import (
     field_of,
     widget_id,
 )
-from gpu_panel.launch.form.task_params import TaskParams, bad, problem_text
+from gpu_panel.launch.form.task_params import TaskParams, bad, compact, problem_text
 
 _HEAD = 7
 
@@ -85,7 +85,8 @@ from field to field; left and right choose between the dots."""
             yield TaskParams(id="params")
             for row in ROWS:
                 yield from self._row(row)
-            with Collapsible(title="more", id="more", collapsed=True):
+            # The class as well: given after mounting, it has every field in there styled again.
+            with Collapsible(title="more", id="more", collapsed=True, classes="-collapsed"):
                 for row in MORE_ROWS:
                     yield from self._row(row)
             yield Static("", id="other-problems", classes="problem")
@@ -106,7 +107,7 @@ from field to field; left and right choose between the dots."""
         name = widget_id(field.key)
         if field.options:
             return Choice(field.options, id=name, classes="field")
-        box = Input(id=name, compact=True, classes="field", select_on_focus=True)
+        box = compact(Input(id=name, classes="field", select_on_focus=True))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 

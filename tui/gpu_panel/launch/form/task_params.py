@@ -67,8 +67,8 @@ class TaskParams(Vertical):
         options = _options(field)
         if options:
             return Choice(options, id=f"p-{i}", classes="field")
-        box = Input(id=f"p-{i}", compact=True, classes="field", select_on_focus=True,
-                    placeholder="needed" if field.required else _default(field))
+        box = compact(Input(id=f"p-{i}", classes="field", select_on_focus=True,
+                            placeholder="needed" if field.required else _default(field)))
         box.styles.width = _width(field) or "1fr"
         return box
 
@@ -115,6 +115,13 @@ class TaskParams(Vertical):
     def _say(self, name: str | None, text: str) -> None:
         if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
             self.post_message(self.Edited(self._fields[int(name[2:])], text))
+
+
+def compact(box: Input) -> Input:
+    """What `compact=True` gives an input. Given while it is made, Textual styles each one, and its
+    five parts, before it has a place: for a whole form as much work as all of its mounting."""
+    box.set_reactive(Input.compact, True)
+    return box.add_class("-textual-compact", update=False)
 
 
 def bad(widget: Widget, wrong: bool) -> None:
