@@ -12,6 +12,7 @@ from textual.widgets import Input, Select
 
 from gpu_engine.runs.folder import Cause
 from gpu_panel import theme
+from gpu_panel.app import PanelApp
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.log_view import LogView
 
@@ -140,14 +141,14 @@ async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPat
             [w for w in pilot.app.workers if w.group == "theme"])
     async with panel(slots(1)) as (pilot, _):
         assert pilot.app.theme == "textual-light"
-    monkeypatch.setenv("TEXTUAL_THEME", "nord")
-    async with panel(slots(1)) as (pilot, _):  # the environment goes first
-        assert pilot.app.theme == "textual-dark"  # as Textual read it before
+    monkeypatch.setenv("TEXTUAL_THEME", "nord")  # the environment goes first
+    assert PanelApp(inventory=slots(1)).theme == "textual-dark"  # as Textual read it before
     monkeypatch.delenv("TEXTUAL_THEME")
     for damage in ('{"theme": "gone"}', '{"theme": 7}', "[]", "{", "\xff"):
         (home / "panel.json").write_text(damage, encoding="latin-1")
-        async with panel(slots(1), ready=False) as (pilot, _):
-            assert pilot.app.theme == "textual-dark"
+        assert PanelApp(inventory=slots(1)).theme == "textual-dark"
+    async with panel(slots(1), ready=False) as (pilot, _):  # damaged, it opens all the same
+        assert pilot.app.theme == "textual-dark"
 
 
 async def test_a_theme_that_cant_be_kept_is_said(home: Path) -> None:
