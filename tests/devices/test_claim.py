@@ -13,7 +13,7 @@ from gpu_engine.devices import recheck as again
 from gpu_engine.devices.records import Device, discover
 from gpu_engine.launch.launcher import prepare, start
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for

@@ -13,7 +13,7 @@ from gpu_engine.devices import records as devices
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices.pane import DeviceTable
 

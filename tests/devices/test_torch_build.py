@@ -17,7 +17,7 @@ import pytest
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan import torch_build
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots
 from ..panel.panel_kit import panel, screen_text, settled, until

@@ -16,7 +16,7 @@ from gpu_engine.events.schema import Tail
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan.preflight import free_port
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import apply_set, from_dict
+from gpu_engine.spec.read import apply_set, from_dict
 
 from ..conftest import wait_for
 

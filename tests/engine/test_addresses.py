@@ -10,7 +10,7 @@ import pytest
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan import addresses
 from gpu_engine.plan.preflight import probe
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 
 from ..conftest import slots
 

@@ -14,7 +14,8 @@ from gpu_engine.events.schema import EventWriter, encode
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import attempts
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import from_dict, to_toml
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.write import to_toml
 
 from ..conftest import slots, wait_for
 

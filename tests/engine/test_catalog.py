@@ -12,7 +12,7 @@ import pytest
 from gpu_engine.common.errors import UserError
 from gpu_engine.plan.preflight import probe
 from gpu_engine.spec import catalog
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 
 from ..conftest import slots
 

@@ -12,7 +12,8 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import batch_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import RUN_DIR, check, plan
-from gpu_engine.spec.schema import apply_set, from_dict, to_dict
+from gpu_engine.spec.read import apply_set, from_dict
+from gpu_engine.spec.write import to_dict
 
 from ..conftest import gpus, slots
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import replace
+
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.plan.build import check
 from gpu_engine.plan.preflight import probe
 from gpu_engine.spec import presets
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots
 
@@ -41,8 +42,8 @@ def test_an_own_preset_hides_the_shipped_one_of_its_name(home):
 
 def test_comments_survive_a_save_and_only_what_differs_changes(home):
     spec = presets.load("ddp").spec
-    batch = msgspec.structs.replace(spec.batch, size=128)
-    path = presets.save("ddp", msgspec.structs.replace(spec, batch=batch))
+    batch = replace(spec.batch, size=128)
+    path = presets.save("ddp", replace(spec, batch=batch))
     before, after = (presets.shipped_folder() / "ddp.toml").read_text(), path.read_text()
     assert after.replace("size = 128", "size = 64") == before
     assert "size = 128" in after

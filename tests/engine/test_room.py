@@ -13,7 +13,7 @@ from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.disk_room import Room
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import Failure, first_cause
 
 from ..conftest import slots

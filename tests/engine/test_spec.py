@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.spec import read, write
 from gpu_engine.spec import schema as sp
 
 
 def refused(data: dict) -> dict[str, str]:
     with pytest.raises(SpecError) as caught:
-        sp.from_dict(data)
+        read.from_dict(data)
     return {p.key: p.message for p in caught.value.problems}
 
 
 def test_the_example_of_the_contract_is_read():
-    spec = sp.from_dict({
+    spec = read.from_dict({
         "name": "bytes-gpt-ddp",
         "task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT", "params": {"width": 128}},
         "devices": {"ids": ["0", "1"]},
@@ -71,13 +71,13 @@ def test_values_out_of_range_or_of_the_wrong_type_are_refused(bad):
 def test_toml_is_refused_with_file_and_place(tmp_path):
     path = tmp_path / "p.toml"
     path.write_text("[batch\nsize=3")
-    with pytest.raises(sp.UserError, match=r"p\.toml: not valid TOML.*line 1"):
-        sp.load(path)
+    with pytest.raises(UserError, match=r"p\.toml: not valid TOML.*line 1"):
+        read.load(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(sp.UserError, match="cannot be read"):
-        sp.load(path)
-    with pytest.raises(sp.UserError, match="no such file"):
-        sp.load(tmp_path / "absent.toml")
+    with pytest.raises(UserError, match="cannot be read"):
+        read.load(path)
+    with pytest.raises(UserError, match="no such file"):
+        read.load(tmp_path / "absent.toml")
 
 
 # --- --set -------------------------------------------------------------------------------------
@@ -94,39 +94,39 @@ def test_toml_is_refused_with_file_and_place(tmp_path):
     ("parallel.static_graph=true", ("parallel", "static_graph"), True)])
 def test_set_reads_the_value_as_the_key_asks(text, key, value):
     data: dict = {}
-    sp.apply_set(data, text)
-    assert getattr(getattr(sp.from_dict(data), key[0]), key[1]) == value
+    read.apply_set(data, text)
+    assert getattr(getattr(read.from_dict(data), key[0]), key[1]) == value
 
 
 @pytest.mark.parametrize("text", ["batch.size", "=3", "batch.sise=3", "nothing.here=1",
                                   "task.parms.x=1"])
 def test_set_refuses_what_it_cannot_place(text):
     with pytest.raises(SpecError):
-        sp.apply_set({}, text)
+        read.apply_set({}, text)
 
 
 def test_setting_one_of_a_pair_drops_the_other():
     data = {"train": {"epochs": 3}, "devices": {"pick": 2}}
-    sp.apply_set(data, "train.steps=10")
-    sp.apply_set(data, "devices.ids=0")
-    spec = sp.from_dict(data)
+    read.apply_set(data, "train.steps=10")
+    read.apply_set(data, "devices.ids=0")
+    spec = read.from_dict(data)
     assert (spec.train.steps, spec.train.epochs) == (10, None)
     assert (spec.devices.ids, spec.devices.pick) == (["0"], None)
 
 
 def test_naming_another_task_drops_the_parameters_of_the_one_before():
     data = {"task": {"use": "a:A", "params": {"width": 3}}}
-    sp.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])
-    assert sp.from_dict(data).task == sp.TaskSpec(use="b:B", params={"depth": 2})
-    sp.apply_sets(data, ["task.use=b:B"])
-    assert sp.from_dict(data).task.params == {"depth": 2}
+    read.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])
+    assert read.from_dict(data).task == sp.TaskSpec(use="b:B", params={"depth": 2})
+    read.apply_sets(data, ["task.use=b:B"])
+    assert read.from_dict(data).task.params == {"depth": 2}
 
 
 def test_task_params_take_any_toml_value():
     data: dict = {}
     for text in ("task.params.width=128", "task.params.text=src/", "task.params.deep=true",
                  'task.params.s="128"'):
-        sp.apply_set(data, text)
+        read.apply_set(data, text)
     assert data["task"]["params"] == {"width": 128, "text": "src/", "deep": True, "s": "128"}
 
 
@@ -165,16 +165,16 @@ def specs(draw) -> sp.RunSpec:
 def test_written_and_read_again_it_is_the_same(spec):
     import tomllib
 
-    assert sp.from_dict(tomllib.loads(sp.to_toml(spec))) == spec
-    assert sp.from_dict(sp.to_dict(spec, defaults=False)) == spec
+    assert read.from_dict(tomllib.loads(write.to_toml(spec))) == spec
+    assert read.from_dict(write.to_dict(spec, defaults=False)) == spec
 
 
 @given(specs())
 def test_the_sets_that_name_the_differences_rebuild_it(spec):
     data: dict = {}
-    for assignment in sp.differences(sp.RunSpec(), spec):
-        sp.apply_set(data, assignment)
-    assert sp.from_dict(data) == spec
+    for assignment in write.differences(sp.RunSpec(), spec):
+        read.apply_set(data, assignment)
+    assert read.from_dict(data) == spec
 
 
 @given(st.recursive(scalars | st.none(), lambda s: st.lists(s) | st.dictionaries(words, s),
@@ -182,7 +182,7 @@ def test_the_sets_that_name_the_differences_rebuild_it(spec):
 def test_anything_read_gives_a_spec_or_a_spec_error(value):
     data = value if isinstance(value, dict) else {"batch": value, "task": {"use": value}}
     with contextlib.suppress(SpecError):
-        assert isinstance(sp.from_dict(data), sp.RunSpec)
+        assert isinstance(read.from_dict(data), sp.RunSpec)
 
 
 def test_every_key_is_documented():
@@ -192,4 +192,3 @@ def test_every_key_is_documented():
     for struct in sp.SECTIONS.values():
         assert inspect.getdoc(struct)
     assert "batch.size" in sp.known_keys()
-    assert issubclass(sp.TrainSpec, msgspec.Struct)

@@ -13,7 +13,7 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.launch.launcher import launch
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import Failure, first_cause, in_words, traceback_in
 from gpu_engine.supervisor.children import descendants
 

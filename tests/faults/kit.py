@@ -23,7 +23,7 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.events.schema import Tail
 from gpu_engine.launch.launcher import prepare, start
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 
 from ..conftest import PATIENCE, slots, wait_for
 

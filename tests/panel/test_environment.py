@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.plan.build import plan
 from gpu_engine.runs.folder import Run
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.plan import environment
 from gpu_panel.launch.runs.feed import RunLine
 from gpu_panel.launch.runs.pane import RunsTable

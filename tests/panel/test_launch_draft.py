@@ -9,7 +9,7 @@ from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
-from gpu_engine.spec.param_types import Kind
+from gpu_engine.spec.values import Kind
 from gpu_panel.launch.draft import Draft, freest
 
 from ..conftest import gpus, slots

@@ -10,7 +10,7 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.launch.form.task_params import TaskParams
 
 from ..conftest import slots
-from ..engine.test_param_types import OTHER, SOURCE
+from ..engine.test_values import OTHER, SOURCE
 from .panel_kit import panel, problems_below, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs.folder import AttemptRecord
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
 from gpu_panel.run.about import AboutRun
 from gpu_panel.run.resume_dialog import Resume

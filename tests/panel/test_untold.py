@@ -7,7 +7,8 @@ from textual.widgets import Static
 
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan import own_command as cmd
-from gpu_engine.spec.schema import from_dict, known_keys
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import known_keys
 from gpu_panel.run.words import shape
 
 from ..conftest import gpus, slots

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from gpu_engine.spec import presets
-from gpu_engine.spec.schema import RunSpec, apply_sets, from_dict
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ def command(name: str | None, as_json: bool, delete: bool) -> None:
     """List the presets, print NAME's file, or delete it."""
     from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import presets
-    from gpu_engine.spec.schema import MODE_NAMES, to_dict
+    from gpu_engine.spec.schema import MODE_NAMES
+    from gpu_engine.spec.write import to_dict
 
     if delete:
         if name is None:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot, discover
 from gpu_engine.devices.visible import hides_all
@@ -32,7 +30,9 @@ from gpu_engine.runs import (
     leftovers as remains,
 )
 from gpu_engine.spec.catalog import BUILTIN
-from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec, apply_sets, from_dict, to_toml
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
+from gpu_engine.spec.write import to_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def prepare_check(spec: RunSpec) -> Prepared:
     spec would train does not matter. Raises as `prepare`."""
     task = TaskSpec(use=BUILTIN[0])
     size = BatchSpec(size=1, meaning="per_gpu")
-    place = msgspec.structs.replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
-    prepared = prepare(msgspec.structs.replace(spec, name=f"check {spec.name}"[:80], task=task,
+    place = replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
+    prepared = prepare(replace(spec, name=f"check {spec.name}"[:80], task=task,
                                                batch=size, parallel=place))
     processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
     return replace(prepared, plan=replace(prepared.plan, processes=processes))
@@ -201,5 +201,5 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
     chosen = free.freest(count, looks, lease.holders(runs.leases_folder()))
-    devices = msgspec.structs.replace(spec.devices, ids=[d.id for d in chosen], pick=None)
-    return msgspec.structs.replace(spec, devices=devices)
+    devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None)
+    return replace(spec, devices=devices)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.processes import placeholders, torchrun_options, visible
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.spec.schema import RunSpec, apply_sets, differences, from_dict, to_dict
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import differences, to_dict
 
 
 def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
@@ -63,9 +66,7 @@ def _gives(base: RunSpec, sets: Sequence[str], wanted: RunSpec) -> bool:
 
 def _without_place(spec: RunSpec) -> RunSpec:
     """torchrun's options say where and how many; saying it twice would let them disagree."""
-    import msgspec
-
     fresh = RunSpec().parallel
-    return msgspec.structs.replace(spec, parallel=msgspec.structs.replace(
+    return replace(spec, parallel=replace(
         spec.parallel, node_rank=fresh.node_rank, master_addr=fresh.master_addr,
         master_port=fresh.master_port))

@@ -22,8 +22,8 @@ from gpu_engine.plan.batch import port_of
 from gpu_engine.plan.check import check
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec import catalog
-from gpu_engine.spec.param_types import Kind, convert
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.values import Kind, convert
 
 _PATIENCE = 1.0
 """Seconds in which a process may leave a GPU by itself: a run before this one that ends now."""

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import Batch, LearningRate
-from gpu_engine.spec.schema import RunSpec, to_dict
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_dict
 
 RUN_DIR = "{run.dir}"
 """Stands in argument lists for the run folder, which has no name before launch."""

@@ -14,7 +14,9 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import write_atomic
 from gpu_engine.runs import leftovers as remains
 from gpu_engine.runs import stacks
-from gpu_engine.spec.schema import RunSpec, differences, from_dict, read_toml
+from gpu_engine.spec.read import from_dict, read_toml
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import differences
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run

@@ -14,7 +14,9 @@ from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import why_not_readable, write_atomic
-from gpu_engine.spec.schema import RunSpec, from_dict, read_toml, to_dict
+from gpu_engine.spec.read import from_dict, read_toml
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_dict
 
 DEFAULT = "default"
 """The preset that the panel opens with."""

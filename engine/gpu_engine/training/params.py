@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.spec import param_types
+from gpu_engine.spec import values as value_types
 from gpu_engine.training.task import Task
 
 
@@ -86,12 +86,12 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
         hint = hints.get(field.name, Any)
         entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
         if field.default is not dataclasses.MISSING:
-            entry["default"] = param_types.plain_default(field.default)
+            entry["default"] = value_types.plain_default(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            entry["default"] = param_types.plain_default(field.default_factory())
-        kind = param_types.kind_of(hint).plain
+            entry["default"] = value_types.plain_default(field.default_factory())
+        kind = value_types.kind_of(hint).plain
         if kind.name == "choice":
-            entry["choices"] = [param_types.plain_default(value) for _, value in kind.choices]
+            entry["choices"] = [value_types.plain_default(value) for _, value in kind.choices]
         entry["help"] = help_texts.get(field.name, "")
         out.append(entry)
     return out
@@ -106,7 +106,7 @@ def convert(value: Any, hint: Any) -> Any:
 
     Raises ValueError saying what was expected. A type not known here takes anything.
     """
-    return param_types.convert(value, param_types.kind_of(hint))
+    return value_types.convert(value, value_types.kind_of(hint))
 
 
 def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:

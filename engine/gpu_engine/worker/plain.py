@@ -36,7 +36,9 @@ from gpu_engine.rank.joining import join
 from gpu_engine.rank.process_group import Group
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec import presets
-from gpu_engine.spec.schema import RunSpec, apply_sets, from_dict, to_dict, to_toml
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_dict, to_toml
 from gpu_engine.worker import run_again as again
 
 EXIT_STOPPED = os.EX_TEMPFAIL

@@ -1,6 +1,6 @@
 """What the form is about: a preset's own nested dict, being edited.
 
-No widgets here. Text typed into a field is read by `gpu_engine.spec.schema.apply_set`, as the
+No widgets here. Text typed into a field is read by `gpu_engine.spec.read.apply_set`, as the
 command line's `--set` is, so a value that does not parse is kept as it was typed and becomes a
 Problem when the spec is made of it.
 """
@@ -13,15 +13,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Inventory, Snapshot
-from gpu_engine.spec import param_types
+from gpu_engine.spec import values
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
-from gpu_engine.spec.schema import SECTIONS, RunSpec, apply_set, apply_sets, from_dict, to_dict
+from gpu_engine.spec.read import apply_set, apply_sets, from_dict
+from gpu_engine.spec.schema import SECTIONS, RunSpec
+from gpu_engine.spec.write import to_dict
 
 HIDDEN_BY_MODE = {
     "single": ("nodes", "node_rank", "master_addr", "master_port"),
@@ -101,7 +101,7 @@ class Draft:
             return ""
         if key == "task.command":
             return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
-        return param_types.show(value)
+        return values.show(value)
 
     def copy(self) -> dict[str, Any]:
         """The nested dict as it is now."""
@@ -133,7 +133,7 @@ class Draft:
             self.drop(key)
         else:
             params = self.data.setdefault("task", {}).setdefault("params", {})
-            params[field.name] = param_types.parse(text, field.kind)
+            params[field.name] = values.parse(text, field.kind)
 
     def drop(self, key: str) -> None:
         """Say nothing about `key`, so that its default holds."""
@@ -288,5 +288,5 @@ def _said(data: dict[str, Any]) -> Any:
     """What a draft means, so that "3e-4" retyped, or a default spelled out, is no change."""
     try:
         return to_dict(from_dict(data))
-    except (SpecError, msgspec.ValidationError):
+    except SpecError:
         return data

@@ -12,7 +12,8 @@ from gpu_engine.plan import preflight
 from gpu_engine.plan.build import LaunchPlan
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec.schema import RunSpec, from_dict
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

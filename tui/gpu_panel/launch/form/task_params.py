@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.spec import param_types
+from gpu_engine.spec import values
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow
@@ -96,7 +96,7 @@ class TaskParams(Vertical):
         if number >= len(self._fields):
             return ""
         field = self._fields[number]
-        kind = clean(param_types.words(field.kind) if field.kind.plain.name == "choice"
+        kind = clean(values.words(field.kind) if field.kind.plain.name == "choice"
                      else field.type)
         default = "" if field.required else f", default {_default(field) or '…'}"
         return f"{clean(field.name)} ({kind}{default})" + (f": {clean(field.help)}"
@@ -203,14 +203,14 @@ def _cells(options: Sequence[tuple[str, str]]) -> int:
 def _chosen(field: TaskField, value: object) -> str:
     """Which of the options a value is; "" where it is none of them."""
     try:
-        value = param_types.convert(value, field.kind)
+        value = values.convert(value, field.kind)
     except ValueError:
         return ""
     texts = [text for text, choice in field.kind.plain.choices if choice is value]
-    return texts[0] if texts else param_types.show(value)
+    return texts[0] if texts else values.show(value)
 
 
 def _default(field: TaskField) -> str:
     if isinstance(field.default, float):
         return repr(field.default)  # "4.0": that it is no whole number is worth a cell or two
-    return "" if field.default is None else clean(param_types.show(field.default))
+    return "" if field.default is None else clean(values.show(field.default))

@@ -9,7 +9,7 @@ from textual import work
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.spec import presets
 from gpu_engine.spec.presets import Preset
-from gpu_engine.spec.schema import from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskName, Confirm
 from gpu_panel.common.errors import guard, show

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.plan.preflight import probe
-from gpu_engine.spec import catalog, param_types
-from gpu_engine.spec.param_types import convert, kind_of, parse, plain_default, show
-from gpu_engine.spec.schema import apply_sets, from_dict, to_toml
+from gpu_engine.spec import catalog, values
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.values import convert, kind_of, parse, plain_default, show
+from gpu_engine.spec.write import to_toml
 from gpu_engine.training import params
 
 from ..conftest import slots
@@ -199,11 +200,11 @@ def test_it_is_readable_by_an_older_python():
     """A rank's may be 3.9: no match, no newer syntax; without tomllib JSON and Python do."""
     import ast
 
-    ast.parse(Path(param_types.__file__).read_text(), feature_version=(3, 9))
+    ast.parse(Path(values.__file__).read_text(), feature_version=(3, 9))
     code = textwrap.dedent("""
         import sys
         sys.modules["tomllib"] = None
-        from gpu_engine.spec.param_types import convert, kind_of
+        from gpu_engine.spec.values import convert, kind_of
         print(convert("(3, 4)", kind_of(tuple[int, int])), convert("[true]", kind_of(list[bool])))
     """)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

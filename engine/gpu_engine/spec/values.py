@@ -1,8 +1,8 @@
-"""The types of a task's parameters: what a value must be like, how it is typed and how it is shown.
+"""Values and their types: what a value must be like, how it is typed and how it is shown.
 
-One reading for the form, for `--set`, for presets and for the rank: the form knows a type from the
-task's source (`catalog`), the rank from the class itself (`training/params.py`), and both come
-here.
+One reading for the form, for `--set`, for presets, for plan.json and for the rank. The type of a
+key of the spec comes from its field (`schema`), that of a task's parameter from the task's source
+(`catalog`) or, in a rank, from the class itself (`training/params.py`).
 Standard library only, and no newer than Python 3.9: a rank imports this.
 """
 
@@ -12,15 +12,39 @@ import ast
 import collections.abc
 import enum
 import json
+import math
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What a number has to keep to. Stands in a type: `Annotated[int, Bounds(ge=1)]`. A number
+    with bounds is finite, too."""
+
+    ge: float | None = None
+    """At least."""
+    gt: float | None = None
+    """Greater than."""
+    le: float | None = None
+    """At most."""
+
+    def hold(self, value: float) -> bool:
+        """Whether `value` keeps to them."""
+        return math.isfinite(value) and (self.ge is None or value >= self.ge) and (
+            self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
+
+    def words(self) -> str:
+        """"at least 0 and at most 65535"; "" where nothing is asked for."""
+        said = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le))
+        return " and ".join(f"{how} {limit}" for how, limit in said if limit is not None)
+
+
+@dataclass(frozen=True)
 class Kind:
-    """A type of parameter: int, float, bool, str, path, none, choice (of Literal or Enum), list,
+    """A type of value: int, float, bool, str, path, none, choice (of Literal or Enum), list,
     tuple, dict, union, or any: what is not known here takes anything."""
 
     name: str = "any"
@@ -31,6 +55,8 @@ class Kind:
     its value does too."""
     same: bool = False
     """Of tuple: any number of values of one type (`tuple[int, ...]`)."""
+    bounds: Bounds = Bounds()
+    """Of int and float."""
 
     def has(self, name: str) -> bool:
         """Whether it is this, or a union with it."""
@@ -51,7 +77,7 @@ _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {
 
 
 def convert(value: Any, kind: Kind) -> Any:
-    """`value`, as TOML, JSON or a person's typing gives it, as a parameter of this kind wants it.
+    """`value`, as TOML, JSON or a person's typing gives it, as this kind has it.
 
     Raises ValueError saying what was expected.
     """
@@ -67,7 +93,8 @@ def convert(value: Any, kind: Kind) -> Any:
         return _table(value, kind)
     if kind.name == "path" and isinstance(value, (str, Path)):
         return Path(value).expanduser()
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and (
+        kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
         return float(value)
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
@@ -78,7 +105,7 @@ def convert(value: Any, kind: Kind) -> Any:
 
 
 def words(kind: Kind) -> str:
-    """What a parameter of this kind takes: "a whole number", "one of a, b"."""
+    """What a value of this kind is: "a whole number at least 1", "one of a, b"."""
     if kind.name == "choice":
         return "one of " + ", ".join(text for text, _ in kind.choices)
     if kind.name == "union":
@@ -88,17 +115,24 @@ def words(kind: Kind) -> str:
         if len(set(inner)) == 1:
             return f"a list of {len(inner)} " + _many(inner[0], len(inner))
         return "a list of " + ", ".join(inner[:-1]) + " and " + inner[-1]
-    if kind.name in ("list", "tuple") and kind.args:
+    if kind.name in ("list", "tuple") and kind.args and kind.args[-1] != ANY:
         return "a list of " + _many(words(kind.args[0]), 2)
-    if kind.name == "dict" and kind.args:
+    if kind.name == "dict" and kind.args and kind.args[-1] != ANY:
         return "a table of " + _many(words(kind.args[1]), 2)
-    return _WORDS[kind.name]
+    limits = kind.bounds.words()
+    return f"{_WORDS[kind.name]} {limits}" if limits else _WORDS[kind.name]
 
 
 def parse(text: str, kind: Kind) -> Any:
-    """What was typed into a field, as a preset holds it. What does not parse stays the text that
-    it is, for `convert` to say what is wrong with it."""
+    """What was typed into a field or behind `--set key=`, as a preset holds it. What does not
+    parse stays the text that it is, for `convert` to say what is wrong with it.
+
+    Where nothing is known of the type yet, it is a TOML value or else a text: who knows the type
+    goes on from there.
+    """
     plain = kind.plain
+    if plain.name == "any":
+        return _toml_or_text(text)
     if plain.has("str") or plain.has("path"):
         return text
     if plain.name == "choice":
@@ -106,6 +140,8 @@ def parse(text: str, kind: Kind) -> Any:
         return next((value for said, value in plain.choices
                      if said == text.strip() == show(value)
                      and isinstance(value, (bool, int, str))), text.strip())
+    if plain.name == "list" and not text.strip():
+        return []
     if plain.name in ("list", "tuple", "dict"):
         try:
             return plain_default(_written(text.strip(), table=plain.name == "dict",
@@ -116,7 +152,7 @@ def parse(text: str, kind: Kind) -> Any:
 
 
 def show(value: Any) -> str:
-    """A value as a field, or `--set`, takes it: "[3, 4]", "{a = 1}", "true", "ADAM"."""
+    """A value as a field shows it and takes it: "[3, 4]", "{a = 1}", "true", "ADAM"."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, bool):
@@ -128,6 +164,11 @@ def show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if value == float(f"{value:g}") else repr(value)
     return "" if value is None else str(value)
+
+
+def quote(text: str) -> str:
+    """A text as TOML writes it between quotes. JSON's escapes are TOML's, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def plain_default(value: Any) -> Any:
@@ -157,7 +198,9 @@ def kind_of(hint: Any) -> Kind:
         pass
     origin, args = get_origin(hint), get_args(hint)
     if hasattr(hint, "__metadata__"):  # Annotated
-        return kind_of(hint.__origin__)
+        kind = kind_of(hint.__origin__)
+        bounds = next((m for m in hint.__metadata__ if isinstance(m, Bounds)), kind.bounds)
+        return replace(kind, bounds=bounds)
     if origin is Literal:
         return Kind("choice", choices=tuple((show(a), a) for a in args))
     if origin is Union or origin is getattr(types, "UnionType", Union):
@@ -241,17 +284,18 @@ def _table(value: Any, kind: Kind) -> Any:
 def _written(text: str, *, table: bool = False, texts: bool = False, expected: str = "") -> Any:
     """A list or table as TOML, JSON or Python write it; a list without its brackets too, whose
     values are then texts as they stand where they are to be (`texts`)."""
+    bracketed = text.lstrip()[:1] in ("[", "(", "{")
+    if texts and not bracketed and text.strip():
+        return [part.strip() for part in text.split(",") if part.strip()]
     value = _literal(text)
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, dict if table else list):
         return value
-    bracketed = text.lstrip()[:1] in ("[", "(", "{")
     if table or bracketed or not text.strip():
         how = _HELP["dict" if table else "list"]
         raise ValueError(f"expected {expected or 'it'}, {how}")
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    return parts if texts else list(map(_literal, parts))
+    return [_literal(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def _literal(text: str) -> Any:
@@ -264,6 +308,15 @@ def _literal(text: str) -> Any:
         if isinstance(value, (bool, int, float, str, list, tuple, dict)):
             return value
     return text
+
+
+def _toml_or_text(text: str) -> Any:
+    try:
+        value = _toml(text)
+    except (ValueError, RecursionError):
+        return text
+    # A date is a text to everything that reads presets.
+    return value if isinstance(value, (bool, int, float, str, list, dict)) else text
 
 
 def _toml(text: str) -> Any:
@@ -284,14 +337,14 @@ def _inside(value: Any) -> str:
     if isinstance(value, Path):
         value = str(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return quote(value)
     return repr(value) if isinstance(value, float) else show(value)
 
 
 def _key(value: Any) -> str:
     text = show(value)
     bare = text and all(c.isascii() and (c.isalnum() or c in "-_") for c in text)
-    return text if bare else json.dumps(text, ensure_ascii=False)
+    return text if bare else quote(text)
 
 
 def _many(word: str, count: int) -> str:
