@@ -26,8 +26,11 @@ _DEEPEST = 20
 class Names(Protocol):
     """What the names of a module mean."""
 
-    classes: Mapping[str, ast.ClassDef]
-    names: Mapping[str, ast.expr]
+    @property
+    def classes(self) -> Mapping[str, ast.ClassDef]: ...
+
+    @property
+    def names(self) -> Mapping[str, ast.expr]: ...
 
     def origin(self, name: str) -> Names | None: ...
 
