@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -114,7 +115,8 @@ def small_group(size: str):
         root = Path("/sys/fs/cgroup")
         v2 = (root / "cgroup.controllers").exists()
         parent = root if v2 else root / "memory"
-        group = parent / f"gpu-panel-faults-{os.getpid()}"
+        # Not by pid, which is not one's own in a container.
+        group = parent / f"gpu-panel-faults-{secrets.token_hex(4)}"
         try:
             group.mkdir()
             (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(size)
