@@ -11,9 +11,9 @@ import click
 @click.option("--delete", is_flag=True, help="Delete NAME, a preset of your own.")
 def command(name: str | None, as_json: bool, delete: bool) -> None:
     """List the presets, print NAME's file, or delete it."""
+    from gpu_engine.plan import modes
     from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import presets
-    from gpu_engine.spec.schema import MODE_NAMES
     from gpu_engine.spec.write import to_dict
 
     if delete:
@@ -41,7 +41,7 @@ def command(name: str | None, as_json: bool, delete: bool) -> None:
         click.echo(dumps(rows))
         return
     for row in rows:
-        what = MODE_NAMES[row["mode"]] if row["mode"] else f"unreadable: {row['problem']}"
+        what = modes.get(row["mode"]).label if row["mode"] else f"unreadable: {row['problem']}"
         over = "  (in place of the shipped one)" \
             if row["shipped"] is not True and presets.ships(row["name"]) else ""
         click.echo(f"{row['name']:<16} {what:<14} {row['path']}{over}")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from gpu_engine.plan import modes
 from gpu_engine.spec.schema import RunSpec
 
 
@@ -51,9 +52,7 @@ class LearningRate:
 
 def replicas_of(spec: RunSpec, devices: int) -> int:
     """Copies of the model over all nodes, taking every node to have as many devices."""
-    if spec.parallel.mode == "multinode":
-        return devices * spec.parallel.nodes
-    return devices if spec.parallel.mode in ("dp", "ddp") else 1
+    return modes.get(spec.parallel.mode).replicas(devices, spec.parallel.nodes)
 
 
 def batch_of(spec: RunSpec, replicas: int) -> Batch | None:
@@ -83,7 +82,7 @@ def nearest_batches(size: int, divisor: int) -> tuple[int, int]:
 
 
 def backend_of(spec: RunSpec, *, cpu: bool) -> Literal["nccl", "gloo", "none"]:
-    if spec.parallel.mode in ("single", "dp"):
+    if not modes.get(spec.parallel.mode).process_a_device:
         return "none"
     if spec.parallel.backend != "auto":
         return spec.parallel.backend
@@ -91,11 +90,11 @@ def backend_of(spec: RunSpec, *, cpu: bool) -> Literal["nccl", "gloo", "none"]:
 
 
 def port_of(spec: RunSpec) -> int:
-    """The rendezvous port: torchrun's 29500 where nodes must agree on one without asking each
-    other, 0 (any free one) where they need not."""
+    """The rendezvous port: the mode's own where the spec names none, torchrun's 29500 where nodes
+    must agree on one without asking each other, 0 (any free one) where they need not."""
     if spec.parallel.master_port is not None:
         return spec.parallel.master_port
-    return 29500 if spec.parallel.mode == "multinode" else 0
+    return modes.get(spec.parallel.mode).port
 
 
 def learning_rate(spec: RunSpec, global_size: int) -> LearningRate:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import modes
 from gpu_engine.plan.batch import (
     backend_of,
     batch_of,
@@ -56,14 +57,16 @@ def plan(
     batch = batch_of(spec, replicas) or batch_untold(spec, replicas)
     ranks = _ranks(spec, chosen)
     local = len(ranks)
-    many = p.mode == "multinode"
+    mode = modes.get(p.mode)
+    nodes = mode.nodes(p.nodes)
     resolved = LaunchPlan(
         name=spec.name, mode=p.mode, backend=backend_of(spec, cpu=cpu),
         device_type="cpu" if cpu else "cuda",
-        world_size=local * (p.nodes if many else 1), local_world_size=local,
-        nodes=p.nodes if many else 1, node_rank=p.node_rank if many else 0,
+        world_size=local * nodes, local_world_size=local,
+        nodes=nodes, node_rank=mode.node_rank(p.node_rank),
         replicas=batch.replicas,
-        master_addr=p.master_addr if many else "127.0.0.1", master_port=port_of(spec),
+        master_addr=p.master_addr if mode.several_nodes else "127.0.0.1",
+        master_port=port_of(spec),
         batch=batch, lr=learning_rate(spec, batch.global_size), ranks=ranks,
         processes=(), lines=(), spec=spec, warnings=tuple(_warnings(spec)),
         unit="slot" if cpu else "GPU",
@@ -84,9 +87,10 @@ def _ranks(spec: RunSpec, devices: Sequence[Device]) -> tuple[RankPlan, ...]:
         return DeviceUse(device.id, device.label, device.uuid, name, device.cores,
                          device.memory_total)
 
-    if spec.parallel.mode in ("single", "dp"):
+    mode = modes.get(spec.parallel.mode)
+    if not mode.process_a_device:
         return (RankPlan(0, 0, 0, tuple(use(d) for d in devices)),)
-    node = spec.parallel.node_rank if spec.parallel.mode == "multinode" else 0
+    node = mode.node_rank(spec.parallel.node_rank)
     first = node * len(devices)
     return tuple(RankPlan(first + i, i, node, (use(d),)) for i, d in enumerate(devices))
 
@@ -94,7 +98,7 @@ def _ranks(spec: RunSpec, devices: Sequence[Device]) -> tuple[RankPlan, ...]:
 def _warnings(spec: RunSpec) -> list[str]:
     p = spec.parallel
     out = []
-    if p.mode == "multinode":
+    if modes.get(p.mode).several_nodes:
         host = p.master_addr
         if host == "localhost" or host.startswith("127."):
             out.append(f"{host} is this machine itself: other machines can't meet there")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import backend_of, batch_of, nearest_batches, replicas_of
 from gpu_engine.runs import checkpoints
-from gpu_engine.spec.schema import MODE_NAMES, RunSpec
+from gpu_engine.spec.schema import RunSpec
 
 
 def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
@@ -102,28 +103,30 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
 
 def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     p, n = spec.parallel, len(devices)
+    mode = modes.get(p.mode)
     cpu = devices[0].kind == "cpu"
     out = []
     repeated = n != len({d.id for d in devices})
     backend = backend_of(spec, cpu=cpu)
-    if p.mode == "single" and n > 1:
-        out.append(Problem("parallel.mode", "single",
-                           f"single trains on one device and {n} are chosen; "
-                           "untick all but one, or take ddp"))
-    if p.mode == "dp":
-        if cpu:
-            out.append(Problem("parallel.mode", "dp",
-                               "DataParallel needs GPUs; on CPU slots take ddp"))
-        elif repeated:
-            out.append(Problem("devices.ids", spec.devices.ids,
-                               "DataParallel takes each GPU once"))
-        elif n > 1 and any(d.kind == "mig" for d in devices):
-            # NVIDIA MIG user guide: one process sees one compute instance.
-            out.append(Problem("parallel.mode", "dp",
-                               "one process can use one MIG slice only; take ddp"))
+    if mode.most_devices is not None and n > mode.most_devices:
+        most = "one device" if mode.most_devices == 1 else f"at most {mode.most_devices} devices"
+        but = "one" if mode.most_devices == 1 else str(mode.most_devices)
+        out.append(Problem("parallel.mode", p.mode,
+                           f"{mode.label} trains on {most} and {n} are chosen; "
+                           f"untick all but {but}, or take ddp"))
+    elif mode.needs_gpus and cpu:
+        out.append(Problem("parallel.mode", p.mode,
+                           f"{mode.label} needs GPUs; on CPU slots take ddp"))
+    elif not mode.process_a_device and repeated:
+        out.append(Problem("devices.ids", spec.devices.ids,
+                           f"{mode.label} takes each GPU once"))
+    elif not mode.process_a_device and n > 1 and any(d.kind == "mig" for d in devices):
+        # NVIDIA MIG user guide: one process sees one compute instance.
+        out.append(Problem("parallel.mode", p.mode,
+                           "one process can use one MIG slice only; take ddp"))
     if p.backend == "nccl" and cpu:
         out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
-    if p.mode in ("ddp", "multinode") and repeated:
+    if mode.process_a_device and repeated:
         if cpu:
             out.append(Problem("devices.ids", spec.devices.ids,
                                "each CPU slot carries one rank; name each once"))
@@ -131,9 +134,9 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
             out.append(Problem("devices.ids", spec.devices.ids,
                                "nccl refuses two ranks on one GPU; to debug DDP code on one GPU "
                                "set parallel.backend = \"gloo\""))
-    if p.launcher == "torchrun" and p.mode in ("single", "dp"):
+    if p.launcher == "torchrun" and not mode.process_a_device:
         out.append(Problem("parallel.launcher", "torchrun",
-                           f"{MODE_NAMES[p.mode]} is one process and needs no launcher"))
+                           f"{mode.label} is one process and needs no launcher"))
     return out
 
 
@@ -145,16 +148,17 @@ def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
 
 def _check_nodes(spec: RunSpec) -> list[Problem]:
     p = spec.parallel
-    if p.mode != "multinode":
+    mode = modes.get(p.mode)
+    if not mode.several_nodes:
         if p.nodes > 1:
             return [Problem("parallel.nodes", p.nodes,
-                            f"{MODE_NAMES[p.mode]} stays on one machine; "
+                            f"{mode.label} stays on one machine; "
                             "take multinode, or 1 node")]
         return []
     out = []
     if p.nodes < 2:
         out.append(Problem("parallel.nodes", p.nodes,
-                           "multi-node needs 2 or more; on one machine take ddp"))
+                           f"{mode.label} needs 2 or more; on one machine take ddp"))
     elif p.node_rank >= p.nodes:
         out.append(Problem("parallel.node_rank", p.node_rank,
                            f"with {p.nodes} nodes the ranks are 0 to {p.nodes - 1}"))

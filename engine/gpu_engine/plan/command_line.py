@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device
+from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.processes import placeholders, torchrun_options, visible
 from gpu_engine.plan.records import LaunchPlan
@@ -30,7 +31,7 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
         return tuple(_typed(env, cmd.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
                      for n in range(plan.nodes))
     argv = cmd.fill(command, placeholders(plan))
-    if plan.mode in ("single", "dp") or cmd.launches_itself(command):
+    if not modes.get(plan.mode).process_a_device or cmd.launches_itself(command):
         return (_typed(env, argv),)
     return tuple(_typed(env, cmd.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
                  for node in range(plan.nodes))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.plan import torch_build
+from gpu_engine.plan import modes, torch_build
 from gpu_engine.plan.batch import port_of
 from gpu_engine.plan.check import check
 from gpu_engine.runs import folder as runs
@@ -174,8 +174,8 @@ def _python(spec: RunSpec) -> list[Problem]:
 
 
 def _port(spec: RunSpec) -> list[Problem]:
-    mode, port = spec.parallel.mode, port_of(spec)
-    ours = mode == "ddp" or (mode == "multinode" and spec.parallel.node_rank == 0)
+    mode, port = modes.get(spec.parallel.mode), port_of(spec)
+    ours = mode.process_a_device and mode.node_rank(spec.parallel.node_rank) == 0
     if not ours or port == 0:
         return []
     if 0 < port < 1024 and os.geteuid() != 0:
@@ -189,8 +189,8 @@ def _meeting(spec: RunSpec) -> list[Problem]:
     from gpu_engine.plan import addresses
 
     key, host = "parallel.master_addr", spec.parallel.master_addr
-    if spec.parallel.mode != "multinode" or not host or not addresses.is_name(host) \
-            or host == "localhost":
+    if not modes.get(spec.parallel.mode).several_nodes or not host \
+            or not addresses.is_name(host) or host == "localhost":
         return []
     found = addresses.resolve(host)
     if found == ():
@@ -210,7 +210,8 @@ def meeting_at(spec: RunSpec) -> str | None:
     from gpu_engine.plan import addresses
 
     host = spec.parallel.master_addr
-    if spec.parallel.mode != "multinode" or not addresses.is_name(host) or host == "localhost":
+    if not modes.get(spec.parallel.mode).several_nodes or not addresses.is_name(host) \
+            or host == "localhost":
         return None
     found = addresses.resolve(host)
     if not found:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_engine.devices.records import Device
+from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.records import RUN_DIR, WORKER, LaunchPlan, Process
 
@@ -37,10 +38,10 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     else:
         argv = cmd.fill(command, placeholders(plan))
     once = command is not None and cmd.launches_itself(command)
-    launcher = plan.spec.parallel.launcher
-    if plan.mode in ("single", "dp") or once:
+    mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
+    if once or not mode.process_a_device:
         return (_once(plan, devices, argv, environ),)
-    if launcher == "torchrun" or (launcher == "auto" and plan.mode == "multinode"):
+    if (mode.launcher if launcher == "auto" else launcher) == "torchrun":
         return (_torchrun(plan, devices, argv, environ),)
     return tuple(_rank(plan, i, devices, argv, environ) for i in range(plan.local_world_size))
 

@@ -68,7 +68,8 @@ class LaunchPlan:
     """Everything that one node starts for one run."""
 
     name: str
-    mode: Literal["single", "dp", "ddp", "multinode"]
+    mode: str
+    """The name of its record in `modes`."""
     backend: Literal["nccl", "gloo", "none"]
     device_type: Literal["cuda", "cpu"]
     world_size: int

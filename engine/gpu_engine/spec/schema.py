@@ -16,7 +16,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
-from gpu_engine.spec.values import Bounds, Kind, kind_of
+from gpu_engine.plan import modes
+from gpu_engine.spec.values import Bounds, Kind, OneOf, kind_of
 
 Count = Annotated[int, Bounds(ge=1)]
 Whole = Annotated[int, Bounds(ge=0)]
@@ -24,14 +25,12 @@ Port = Annotated[int, Bounds(ge=0, le=65535)]
 NotNegative = Annotated[float, Bounds(ge=0)]
 Positive = Annotated[float, Bounds(gt=0)]
 
-Mode = Literal["single", "dp", "ddp", "multinode"]
-MODE_NAMES = {"single": "single", "dp": "DataParallel", "ddp": "DDP", "multinode": "multi-node"}
+ModeName = Annotated[str, OneOf(modes.names)]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What is trained: a task @dataclass(frozen=True, slots=True)
-class (`use`) or the person's own command, never both."""
+    """What is trained: a task class (`use`) or the person's own command, never both."""
 
     use: str | None = None
     """`module:Class` or `path/to/file.py:Class`."""
@@ -57,7 +56,7 @@ class DevicesSpec:
 class ParallelSpec:
     """How the work is spread over devices and machines."""
 
-    mode: Mode = "single"
+    mode: ModeName = "single"
     """single: one process, one device. dp: DataParallel, one process, several GPUs. ddp: a process
     for each device. multinode: DDP over several machines."""
     nodes: Count = 1
@@ -208,9 +207,14 @@ class Key:
         return self.dotted.rpartition(".")[2]
 
 
-@cache
 def keys() -> Mapping[str, Key]:
     """Dotted name → key, sections in their order; `name` leads."""
+    return _keys(modes.names())
+
+
+@cache
+def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
+    """`keys`, worked out once for the modes that there are."""
     found = {"name": Key("name", kind_of(str), RunSpec().name)}
     for section, cls in SECTIONS.items():
         hints, empty = get_type_hints(cls, include_extras=True), cls()

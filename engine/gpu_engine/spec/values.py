@@ -14,6 +14,7 @@ import enum
 import json
 import math
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -40,6 +41,14 @@ class Bounds:
         """"at least 0 and at most 65535"; "" where nothing is asked for."""
         said = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le))
         return " and ".join(f"{how} {limit}" for how, limit in said if limit is not None)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The texts of which a value is one, where a registry has them. Stands in a type:
+    `Annotated[str, OneOf(modes.names)]`."""
+
+    texts: Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -198,6 +207,9 @@ def kind_of(hint: Any) -> Kind:
         pass
     origin, args = get_origin(hint), get_args(hint)
     if hasattr(hint, "__metadata__"):  # Annotated
+        registry = next((m for m in hint.__metadata__ if isinstance(m, OneOf)), None)
+        if registry is not None:
+            return Kind("choice", choices=tuple((text, text) for text in registry.texts()))
         kind = kind_of(hint.__origin__)
         bounds = next((m for m in hint.__metadata__ if isinstance(m, Bounds)), kind.bounds)
         return replace(kind, bounds=bounds)

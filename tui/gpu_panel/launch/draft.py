@@ -16,20 +16,13 @@ from typing import Any
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Inventory, Snapshot
+from gpu_engine.plan import modes
 from gpu_engine.spec import values
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import to_dict
-
-HIDDEN_BY_MODE = {
-    "single": ("nodes", "node_rank", "master_addr", "master_port"),
-    "dp": ("nodes", "node_rank", "master_addr", "master_port"),
-    "ddp": ("nodes", "node_rank", "master_addr"),
-    "multinode": (),
-}
-"""Keys of [parallel] that a mode has no field for: kept aside while it is chosen."""
 
 
 class Draft:
@@ -160,16 +153,17 @@ class Draft:
         except ValueError:  # an open quote: the spec says what is wrong with a plain text
             task["command"] = text
 
-    def _mode(self, mode: str) -> None:
-        parallel = self.data.setdefault("parallel", {})
-        parallel["mode"] = mode
-        hidden = HIDDEN_BY_MODE.get(mode, ())
-        for name in hidden:
-            if name in parallel:
-                self._aside[name] = parallel.pop(name)
-        for name in [n for n in self._aside if n not in hidden]:
-            parallel[name] = self._aside.pop(name)
-        if mode == "multinode":
+    def _mode(self, name: str) -> None:
+        """Choose a mode; the keys that mean nothing in it are kept aside until one wants them."""
+        parallel, mode = self.data.setdefault("parallel", {}), modes.find(name)
+        parallel["mode"] = name
+        if mode is None:  # kept as it was typed: the spec says what is wrong with it
+            return
+        for key in [k for k in self._aside if mode.applies(f"parallel.{k}")]:
+            parallel.setdefault(key, self._aside.pop(key))
+        for key in [k for k in parallel if not mode.applies(f"parallel.{k}")]:
+            self._aside[key] = parallel.pop(key)
+        if mode.several_nodes:
             parallel.setdefault("nodes", 2)
 
     # --- devices -------------------------------------------------------------------------------
@@ -183,9 +177,8 @@ class Draft:
     @property
     def first_rank(self) -> int:
         """The rank of the first device that is ticked here."""
-        node = self.value("parallel.node_rank")
-        many = self.value("parallel.mode") == "multinode" and isinstance(node, int)
-        return node * len(self.ids) if many else 0
+        node, mode = self.value("parallel.node_rank"), modes.find(self.value("parallel.mode"))
+        return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
     def tick(self, ids: Sequence[str]) -> None:
         """The person's ticks."""

@@ -12,6 +12,7 @@ from textual.content import Content
 from gpu_engine.common.clean import clean
 from gpu_engine.events import hang
 from gpu_engine.events.view import RankView
+from gpu_engine.plan import modes
 from gpu_engine.plan.own_command import is_told
 from gpu_panel.common import units
 from gpu_panel.run import rank_words
@@ -44,14 +45,12 @@ def shape(plan: dict[str, Any]) -> list[str]:
     if not plan:
         return []
     words = [clean(str(plan.get("name", "")), 40)]
-    mode = plan.get("mode")
-    if mode == "dp":
-        words.append(f"DP×{plan.get('replicas', '?')}")
-    elif mode in ("ddp", "multinode"):
-        nodes = f" on {plan.get('nodes')} nodes" if mode == "multinode" else ""
-        words.append(clean(f"DDP×{plan.get('world_size', '?')}{nodes}", 30))
-    elif mode:
-        words.append(clean(str(mode), 20))
+    name = plan.get("mode")
+    mode = modes.find(name)
+    if mode is not None:
+        words.append(clean(mode.shape(plan.get("replicas", "?"), plan.get("nodes", "?")), 30))
+    elif name:  # of another version
+        words.append(clean(str(name), 20))
     batch, spec = plan.get("batch"), plan.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     task = spec.get("task")

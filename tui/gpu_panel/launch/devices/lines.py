@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.plan import modes
 from gpu_panel.common.rows import Line, Part, Row, fit, wrap
 from gpu_panel.common.units import UNKNOWN
 from gpu_panel.launch.devices.history import History
@@ -170,9 +171,11 @@ def role(look: Look, device_id: str) -> str:
     """Which rank a ticked device gets, under DataParallel its number there; "" where only one is
     ticked, or the mode takes only one."""
     places = [i for i, name in enumerate(look.ticked) if name == device_id]
-    if len(look.ticked) < 2 or not places or look.mode == "single":
+    mode = modes.find(look.mode)
+    if len(look.ticked) < 2 or not places or mode is None \
+            or mode.most_devices == 1:
         return ""
-    if look.mode == "dp":
+    if not mode.process_a_device:
         return f"cuda:{places[0]}"
     return "rank " + ", ".join(str(look.first_rank + i) for i in places)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_engine.plan import modes
 from gpu_engine.plan.own_command import PLACEHOLDERS
-from gpu_engine.spec.schema import MODE_NAMES
 
 LENGTH, UNIT = "train.length", "train.unit"
 """Stand for train.epochs | train.steps, of which one is given."""
@@ -25,8 +25,6 @@ class Field:
     """Not empty: one of these, instead of a text."""
     width: int = 7
     """Cells of the text; 0: all there is."""
-    modes: tuple[str, ...] = ()
-    """Shown for these modes alone."""
     placeholder: str = ""
     """Said in an empty field instead of the default."""
 
@@ -39,7 +37,6 @@ class FormRow:
     fields: tuple[Field, ...]
 
 
-_MANY, _RANKS = ("multinode",), ("ddp", "multinode")
 _FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
 
 TASK_ROWS = (
@@ -51,20 +48,19 @@ TASK_ROWS = (
 )
 
 ROWS = (
-    FormRow("Mode", (Field("parallel.mode", "", "single: one device. DP: one process, several "
-                           "GPUs. DDP: one process a device. multi-node: DDP over machines",
-                           options=tuple((m, "DP" if m == "dp" else n)
-                                         for m, n in MODE_NAMES.items())),)),
+    FormRow("Mode", (Field("parallel.mode", "",
+                           ". ".join(f"{m.short}: {m.help}" for m in modes.every()),
+                           options=tuple((m.name, m.short) for m in modes.every())),)),
     FormRow("", (
-        Field("parallel.nodes", "machines", "How many machines take part", width=4, modes=_MANY),
+        Field("parallel.nodes", "machines", "How many machines take part", width=4),
         Field("parallel.node_rank", "this is number", "Which of them this one is, from 0",
-              width=4, modes=_MANY),
+              width=4),
     )),
     FormRow("", (
         Field("parallel.master_addr", "meet at", "Address or host name of machine 0, as all "
-              "others reach it", width=16, modes=_MANY),
+              "others reach it", width=16),
         Field("parallel.master_port", "port", "TCP port where the ranks meet; on one machine "
-              "any free one will do", width=7, modes=("ddp", "multinode")),
+              "any free one will do", width=7),
     )),
     FormRow("Batch", (
         Field("batch.size", "", "Examples in one step"),
@@ -128,10 +124,10 @@ MORE_ROWS = (
     )),
     FormRow("", (
         Field("parallel.timeout", "wait", "Seconds that ranks wait for each other before they "
-              "give up", width=6, modes=_RANKS),
+              "give up", width=6),
         Field("parallel.find_unused", "unused", "Look for parameters that a step did not use; "
               "DDP then says no error about them, and is slower",
-              options=(("false", "no"), ("true", "yes")), modes=_RANKS),
+              options=(("false", "no"), ("true", "yes"))),
     )),
     FormRow("", (
         Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "

@@ -17,6 +17,7 @@ from textual.widgets import Button, Collapsible, Input, Select, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
+from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel import keys
@@ -182,7 +183,8 @@ from field to field; left and right choose between the dots."""
             return False
         if field.key == "train.lr_reference_batch":
             return draft.value("train.lr_scale") != "none" or draft.says(field.key)
-        return not field.modes or mode in field.modes
+        chosen = modes.find(mode)
+        return chosen is None or chosen.applies(field.key)
 
     async def show_task(self, info: TaskInfo | None, draft: Draft) -> None:
         """Draw the fields of the task's own parameters."""
@@ -328,7 +330,8 @@ def _say(place: Static, lines: Sequence[str]) -> None:
 
 def _default(key: str, mode: str) -> str:
     if key == "parallel.master_port":
-        return "29500" if mode == "multinode" else "any"
+        chosen = modes.find(mode)
+        return str(chosen.port) if chosen and chosen.port else "any"
     return Draft().text(key)
 
 

@@ -14,9 +14,9 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from gpu_engine.common.clean import clean
+from gpu_engine.plan import modes
 from gpu_engine.spec import presets
 from gpu_engine.spec.presets import Preset
-from gpu_engine.spec.schema import MODE_NAMES
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 
@@ -115,7 +115,7 @@ def _about(path: Path) -> str:
 
 
 def _shown(preset: Preset, about: str) -> Content:
-    mode = MODE_NAMES.get(preset.spec.parallel.mode, preset.spec.parallel.mode)
+    mode = modes.get(preset.spec.parallel.mode).label
     over = ", in place of the shipped one" if presets.ships(preset.name) else ""
     whose = "shipped" if preset.shipped else f"your own{over}"
     return Content.assemble(

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
-from gpu_engine.spec.schema import MODE_NAMES
+from gpu_engine.plan import modes
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
@@ -220,7 +220,8 @@ def _end(line: RunLine) -> Line:
 
 
 def _mode(line: RunLine) -> str:
-    name = "DP" if line.mode == "dp" else MODE_NAMES.get(line.mode, clean(line.mode, 12))
+    mode = modes.find(line.mode)
+    name = mode.short if mode else clean(line.mode, 12)
     return name + (f"×{line.world}" if line.world > 1 else "")
 
 
