@@ -21,7 +21,7 @@ class Job:
     who: Identity
     attempt: int
     mode: str
-    """single, dp, ddp or multinode."""
+    """The name of its record in `plan/modes.py`."""
     backend: str
     """gloo, nccl or none."""
     node: int
@@ -46,7 +46,14 @@ class Job:
     @property
     def micro(self) -> int:
         """Examples in one backward pass of this process."""
-        return self.per_gpu * (self.replicas if self.mode == "dp" else 1)
+        return self.per_gpu * len(self.local_replicas)
+
+    @property
+    def local_replicas(self) -> range:
+        """Which of the replicas train in this process: one, under DataParallel all."""
+        ranks = self.who.world_size
+        first = self.who.rank * self.replicas // ranks
+        return range(first, first + max(self.replicas // ranks, 1))
 
     @property
     def distributed(self) -> bool:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpu_engine.plan import modes
 from gpu_engine.rank.job import Job
 from gpu_engine.training.precision import Autocast, Precision
 from gpu_engine.training.task import Task
@@ -34,7 +35,7 @@ def spread(task: Task, raw: nn.Module, job: Job, precision: Precision) -> Spread
     """Place `raw` on the job's devices and spread it as its mode says."""
     devices = [torch.device(d) for d in job.devices]
     raw.to(devices[0])
-    if job.mode == "dp":
+    if modes.get(job.mode).replica_a_device and not job.distributed:
         return _data_parallel(task, raw, devices, precision)
     if job.distributed:
         return _distributed(raw, devices[0], job)

@@ -214,9 +214,9 @@ class Session:
                             "a dataset has len() and [index], or is a "
                             "torch.utils.data.IterableDataset")
         deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
-        first, count = (0, job.replicas) if job.mode == "dp" else (who.rank, 1)
+        mine = job.local_replicas
         return MapData(
-            data, deal, seed=self.seed, first=first, count=count, workers=workers,
+            data, deal, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
             default_collate=type(self.task).collate is Task.collate), deal
 

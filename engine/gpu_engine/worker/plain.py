@@ -29,7 +29,8 @@ import torch
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.plan.batch import batch_of, learning_rate, nearest_batches
+from gpu_engine.plan import modes
+from gpu_engine.plan.batch import backend_of, batch_of, learning_rate, nearest_batches
 from gpu_engine.rank.identity import Identity, identify
 from gpu_engine.rank.job import Job, from_plan
 from gpu_engine.rank.joining import join
@@ -188,8 +189,9 @@ def devices_here(spec: RunSpec, who: Identity) -> list[dict[str, Any]]:
         return [{"id": f"cpu:{who.local_rank}", "label": f"CPU rank {who.local_rank}",
                  "uuid": None, "torch": "cpu", "cores": []}]
     count = torch.cuda.device_count()
-    if spec.parallel.mode == "dp":
-        chosen = list(range(count))
+    mode = modes.get(spec.parallel.mode)
+    if not mode.process_a_device:
+        chosen = list(range(count))[:mode.most_devices]
     elif spec.parallel.backend == "gloo":
         chosen = [who.local_rank % count]
     elif count == 1:
@@ -204,29 +206,29 @@ def devices_here(spec: RunSpec, who: Identity) -> list[dict[str, Any]]:
 
 def resolve(spec: RunSpec, who: Identity, devices: list[dict[str, Any]]) -> dict[str, Any]:
     """The plan of this rank, in plan.json's shape. Raises UserError for what does not fit."""
-    mode = spec.parallel.mode
-    if who.world_size > 1 and mode in ("single", "dp"):
-        raise UserError(f"parallel.mode = \"{mode}\" is one process, but {who.source} started "
+    mode = modes.get(spec.parallel.mode)
+    if who.world_size > 1 and not mode.process_a_device:
+        raise UserError(f"parallel.mode = \"{mode.name}\" is one process, but {who.source} started "
                         f"{who.world_size}; add --set parallel.mode=ddp")
     if spec.task.use is None:
         raise UserError("task.use: name a task; a command of your own needs no gpu_engine.worker")
     cpu = devices[0]["torch"] == "cpu"
-    if mode == "dp" and cpu:
-        raise UserError("parallel.mode = \"dp\": DataParallel needs GPUs; on the CPU take ddp")
+    if mode.needs_gpus and cpu:
+        raise UserError(f"parallel.mode = \"{mode.name}\": {mode.label} needs GPUs; on the CPU "
+                        "take ddp")
     if cpu and spec.amp.dtype == "fp16":
         raise UserError("amp.dtype = \"fp16\": needs a GPU; on the CPU take bf16 or off")
-    replicas = who.world_size if mode in ("ddp", "multinode") else len(devices)
+    replicas = mode.replicas(who.world_size, 1) if mode.process_a_device else \
+        mode.replicas(len(devices), 1)
     batch = batch_of(spec, replicas)
     if batch is None:
         near = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
         raise UserError(f"batch.size = {spec.batch.size}: must divide by {replicas} replicas × "
                         f"{spec.batch.accumulate}; {near[0]} or {near[1]} would")
-    backend = spec.parallel.backend if spec.parallel.backend != "auto" else (
-        "gloo" if cpu else "nccl")
     local = max(who.local_world_size, 1)
     return {
-        "version": 1, "name": spec.name, "mode": mode,
-        "backend": backend if mode in ("ddp", "multinode") else "none",
+        "version": 1, "name": spec.name, "mode": mode.name,
+        "backend": backend_of(spec, cpu=cpu),
         "device_type": "cpu" if cpu else "cuda", "world_size": who.world_size,
         "local_world_size": local, "nodes": who.nodes, "node_rank": who.node,
         "replicas": replicas,
