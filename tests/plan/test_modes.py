@@ -9,7 +9,8 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.plan import modes
-from gpu_engine.spec.schema import from_dict, known_keys
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import known_keys
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"]
