@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices import recheck as again
-from gpu_engine.devices.records import Device, discover
+from gpu_engine.devices import recheck
+from gpu_engine.devices.discover import discover
+from gpu_engine.devices.records import Device
 from gpu_engine.launch.launcher import prepare, start
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
@@ -274,7 +275,7 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
 
 
 def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(again, "looks", None)
+    monkeypatch.setattr(recheck, "looks", None)
     assert blocked(plan_of() | {"device_type": "cpu"}) is None
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import records as devices
 from gpu_engine.devices import sampler
+from gpu_engine.devices.backends.nvidia import backend
+from gpu_engine.devices.discover import discover
 from gpu_engine.devices.probe import client as probe
 from gpu_engine.devices.records import Device
 
@@ -28,7 +29,7 @@ SLICES = (
 
 def test_one_gpu_with_its_facts(as_this_machine):
     as_this_machine("gpu 0 name NVIDIA H100", "gpu 0 uuid GPU-1", "gpu 0 major 9", "cuda 12080")
-    found = devices.discover()
+    found = discover()
     assert found.devices == (
         Device("0", "gpu", "NVIDIA H100", index=0, uuid="GPU-1", memory_total=85899345920,
                capability=(9, 0)),
@@ -41,7 +42,7 @@ def test_one_gpu_with_its_facts(as_this_machine):
 @pytest.mark.parametrize("count", [8, 64])
 def test_many_gpus_in_the_drivers_order(as_this_machine, count):
     as_this_machine(f"count {count}")
-    found = devices.discover()
+    found = discover()
     assert [d.id for d in found.devices] == [str(i) for i in range(count)]
     assert len({d.uuid for d in found.devices}) == count
     snapshot = sampler.take_once(found)
@@ -50,8 +51,8 @@ def test_many_gpus_in_the_drivers_order(as_this_machine, count):
 
 
 def test_without_a_driver_the_cores_are_offered(monkeypatch):
-    monkeypatch.setattr(probe, "LIBRARY", "libnvidia-ml.so.of-no-machine")
-    found = devices.discover()
+    monkeypatch.setattr(backend, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    found = discover()
     assert found.source == "cpu"
     assert found.problem is None
     assert {c for d in found.devices for c in d.cores} == os.sched_getaffinity(0)
@@ -63,21 +64,21 @@ def test_without_a_driver_the_cores_are_offered(monkeypatch):
 )
 def test_a_driver_that_does_not_start_is_explained(as_this_machine, code, words):
     as_this_machine(f"init {code}")
-    found = devices.discover()
+    found = discover()
     assert found.source == "cpu"
     assert words in found.problem
 
 
 def test_a_driver_without_gpus(as_this_machine):
     as_this_machine("count 0")
-    found = devices.discover()
+    found = discover()
     assert (found.source, found.problem) == ("cpu", None)
 
 
 def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
     as_this_machine("init_hang 1")
     began = time.monotonic()
-    found = devices.discover(timeout=0.5)
+    found = discover(timeout=0.5)
     assert time.monotonic() - began < 20  # it would hang for ever
     assert found.source == "cpu"
     assert "did not answer in 0.5 s" in found.problem
@@ -85,7 +86,7 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
 
 def test_one_gpu_that_hangs_holds_up_no_other(as_this_machine):
     machine = as_this_machine("count 3", "gpu 1 hang 1")
-    found = devices.discover(timeout=6.0)  # the probe's own start is part of it
+    found = discover(timeout=6.0)  # the probe's own start is part of it
     assert [(d.id, d.uuid is None) for d in found.devices] == [
         ("0", False), ("1", True), ("2", False),
     ]  # fmt: skip
@@ -93,19 +94,19 @@ def test_one_gpu_that_hangs_holds_up_no_other(as_this_machine):
     samples = sampler.take_once(found, timeout=6.0).samples
     assert [s.problem is None for s in samples] == [True, False, True]
     machine.add("gpu 1 hang 0")
-    assert devices.discover().devices[1].uuid is not None
+    assert discover().devices[1].uuid is not None
 
 
 def test_a_driver_library_that_crashes_takes_nobody_along(as_this_machine):
     as_this_machine("crash 1")
-    found = devices.discover()
+    found = discover()
     assert found.source == "cpu"
     assert "signal 11" in found.problem
 
 
 def test_an_old_driver_gives_what_it_can(as_this_machine):
     as_this_machine("gpu 0 util 20", f"gpu 0 proc {os.getpid()} 1000", flags=("-DOLD",))
-    found = devices.discover()
+    found = discover()
     sample = sampler.take_once(found).samples[0]
     assert found.devices[0].memory_total == 85899345920
     assert sample.utilization == 0.2
@@ -117,7 +118,7 @@ def test_an_old_driver_gives_what_it_can(as_this_machine):
 
 def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
     as_this_machine("count 3", "gpu 1 lost 1")
-    found = devices.discover()
+    found = discover()
     assert [(d.id, d.uuid is None) for d in found.devices] == [
         ("0", False), ("1", True), ("2", False),
     ]  # fmt: skip
@@ -128,14 +129,14 @@ def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
 
 def test_a_gpu_that_this_user_may_not_open(as_this_machine):
     as_this_machine("count 2", "gpu 0 error nvmlDeviceGetHandleByIndex_v2 4")
-    samples = sampler.take_once(devices.discover()).samples
+    samples = sampler.take_once(discover()).samples
     assert "rights of /dev/nvidia" in samples[0].problem
     assert samples[1].problem is None
 
 
 def test_mig_slices_are_devices_and_their_gpu_is_not(as_this_machine):
     as_this_machine(*SLICES)
-    found = devices.discover().devices
+    found = discover().devices
     assert [(d.kind, d.id, d.index) for d in found] == [
         ("gpu", "0", 0),
         ("mig", "MIG-aaaaaaaa-1111-5222-8333-444444444444", 1),
@@ -148,7 +149,7 @@ def test_mig_slices_are_devices_and_their_gpu_is_not(as_this_machine):
 
 def test_mig_without_slices_is_said(as_this_machine):
     as_this_machine("count 2", "gpu 1 mig 1")
-    found = devices.discover()
+    found = discover()
     assert [d.id for d in found.devices] == ["0"]
     assert "GPU 1 is in MIG mode and has no slice" in found.problem
 
@@ -156,7 +157,7 @@ def test_mig_without_slices_is_said(as_this_machine):
 def test_only_what_was_allotted_is_offered(as_this_machine, monkeypatch):
     as_this_machine("count 4")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    found = devices.discover()
+    found = discover()
     assert [(d.id, d.visible_index) for d in found.devices] == [("3", 0), ("1", 1)]
     assert found.inherited_visible == "3,1"
     assert found.problem is None
@@ -167,7 +168,7 @@ def test_only_what_was_allotted_is_offered(as_this_machine, monkeypatch):
 def test_nothing_allotted(as_this_machine, monkeypatch, value):
     as_this_machine("count 4")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    found = devices.discover()
+    found = discover()
     assert found.source == "cpu"
     assert found.inherited_visible == value
     assert "none of the 4 devices" in found.problem
@@ -176,9 +177,9 @@ def test_nothing_allotted(as_this_machine, monkeypatch, value):
 def test_indices_are_in_doubt_with_mixed_cards(as_this_machine, monkeypatch):
     as_this_machine("count 2", "gpu 1 name NVIDIA GT 710")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert "fastest card first" in devices.discover().problem
+    assert "fastest card first" in discover().problem
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert devices.discover().problem is None
+    assert discover().problem is None
 
 
 def test_importing_is_cheap():
@@ -194,14 +195,14 @@ def test_a_module_of_the_folder_one_stands_in_is_not_taken(as_this_machine, tmp_
     as_this_machine("count 2")
     (tmp_path / "queue.py").write_text("raise SystemExit('a file of somebody else')\n")
     monkeypatch.chdir(tmp_path)
-    found = devices.discover()
+    found = discover()
     assert (found.source, found.problem) == ("nvml", None)
 
 
 def test_a_package_that_only_looks_like_pynvml_is_named(as_this_machine, tmp_path: Path):
     machine = as_this_machine()
     (tmp_path / "pynvml.py").write_text("def nvmlInit(): pass\n")
-    code = "from gpu_engine.devices.records import discover; print(discover().problem)"
+    code = "from gpu_engine.devices.discover import discover; print(discover().problem)"
     env = machine.env() | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
@@ -212,7 +213,7 @@ def test_a_package_that_only_looks_like_pynvml_is_named(as_this_machine, tmp_pat
 def test_the_probe_that_found_the_devices_samples_them(as_this_machine):
     """Waking GPUs without persistence mode takes seconds: it is done once."""
     machine = as_this_machine("count 2")
-    found = devices.discover()
+    found = discover()
     spare = probe._spare
     with sampler.Sampler(found, interval=0.05) as running:
         while running.latest is None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gpu_engine.devices import host
 from gpu_engine.devices.backends import cpu
-from gpu_engine.devices.probe.owners import Owners
+from gpu_engine.devices.discover import cpu_slots
+from gpu_engine.devices.owners import Owners
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, unique=True).map(sorted))
@@ -60,15 +61,15 @@ def test_slots_take_the_cores_of_this_process():
     mine = sorted(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{mine[-1]}}}); "
-        "from gpu_engine.devices.backends import cpu; "
-        "print([d.cores for d in cpu.discover().devices])"
+        "from gpu_engine.devices.discover import cpu_slots; "
+        "print([d.cores for d in cpu_slots().devices])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"[({mine[-1]},)]"
 
 
 def test_a_busy_core_is_seen_on_its_slot():
-    slots = cpu.discover().devices
+    slots = cpu_slots().devices
     core = slots[-1].cores[0]
     burn = subprocess.Popen([
         sys.executable, "-c",
@@ -180,7 +181,7 @@ def test_a_containers_cpu_time(tmp_path, monkeypatch):
 
 
 def test_who_a_process_is():
-    owners = Owners()
+    owners = Owners("/dev/nvidia")
     assert owners.look(os.getpid()).cpu is None
     began, spent = time.monotonic(), time.process_time()
     while time.process_time() - spent < 0.3:  # however long that takes on a busy machine
@@ -191,8 +192,6 @@ def test_who_a_process_is():
     assert "python" in mine.command
     assert owners.look(0) is None
     assert owners.look(1 << 22) is None
-    owners.forget_others([])
-    assert owners.look(os.getpid()).cpu is None
 
 
 def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
@@ -205,7 +204,7 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
         (tmp_path / "7" / "cmdline").write_bytes(name.encode() + b"\0--lr\0001\0")
 
     now = [0.0]
-    owners = Owners(tmp_path, clock=lambda: now[0])
+    owners = Owners("/dev/nvidia", tmp_path, clock=lambda: now[0])
     process("one", 100, 500)
     assert owners.look(7).command == "one --lr 1"
     now[0] = 2.0
@@ -220,9 +219,13 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
 
 def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
     """The driver names the machine's pids; ours of the same number is another process."""
-    from gpu_engine.devices.probe import owners as module
+    from gpu_engine.devices import owners as module
 
     monkeypatch.setattr(module, "_FIRST_PID_NAMESPACE", -1)
-    monkeypatch.setattr(module.Path, "exists", lambda _: True)
-    owners = Owners()
+    device = tmp_path / "device0"
+    device.touch()
+    owners = Owners(str(tmp_path / "device"))
     assert owners.look(os.getpid()) is None
+    with device.open():
+        assert owners.look(os.getpid()) is not None, "it holds a device file"
+    assert Owners("/dev/of-no-vendor").look(os.getpid()) is not None

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices import leases as lease
+from gpu_engine.devices import leases
 from gpu_engine.devices.records import Device
 
 A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
@@ -23,9 +23,9 @@ SLOT = Device("cpu:0", "cpu", "CPU core 0", index=0)
 HOLD = """
 import sys, time
 from pathlib import Path
-from gpu_engine.devices import leases as lease
+from gpu_engine.devices import leases
 from gpu_engine.devices.records import Device
-held = lease.acquire(Path(sys.argv[1]), [Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")],
+held = leases.acquire(Path(sys.argv[1]), [Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")],
                      "3f2a", share=len(sys.argv) > 2)
 print("held", flush=True)
 time.sleep(60)
@@ -61,40 +61,40 @@ def folder(tmp_path):
 
 def test_who_holds_it_is_known(folder, elsewhere):
     process = elsewhere()
-    (holder,) = lease.holders(folder).values()
+    (holder,) = leases.holders(folder).values()
     assert (holder.device, holder.run, holder.pid) == ("GPU-aaaa", "3f2a", process.pid)
     assert holder.label == "GPU 0"
     assert abs(holder.since - time.time()) < 60
     with pytest.raises(UserError) as caught:
-        lease.acquire(folder, [A, B], "other")
+        leases.acquire(folder, [A, B], "other")
     assert "GPU 0 is held by run 3f2a" in str(caught.value)
     assert f"pid {process.pid}" in str(caught.value)
-    assert set(lease.holders(folder)) == {"GPU-aaaa"}, "all or none"
+    assert set(leases.holders(folder)) == {"GPU-aaaa"}, "all or none"
 
 
 def test_it_goes_with_its_process(folder, elsewhere):
     process = elsewhere()
     process.kill()
     process.wait()
-    assert lease.holders(folder) == {}
-    lease.acquire(folder, [A], "next").close()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "next").close()
 
 
 def test_it_goes_when_closed(folder):
-    with lease.acquire(folder, [A, SLOT], "one") as held:
-        assert set(lease.holders(folder)) == {"GPU-aaaa", lease.key(SLOT)}
+    with leases.acquire(folder, [A, SLOT], "one") as held:
+        assert set(leases.holders(folder)) == {"GPU-aaaa", leases.key(SLOT)}
         assert not any(os.get_inheritable(fd) for fd in held.fds)
-    assert lease.holders(folder) == {}
+    assert leases.holders(folder) == {}
     held.close()
 
 
 def test_ranks_do_not_keep_it(folder):
     """A rank that is left behind must not hold a lease that nobody knows of."""
-    held = lease.acquire(folder, [A], "one")
+    held = leases.acquire(folder, [A], "one")
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     held.close()
     try:
-        assert lease.holders(folder) == {}
+        assert leases.holders(folder) == {}
     finally:
         rank.kill()
         rank.wait()
@@ -102,33 +102,33 @@ def test_ranks_do_not_keep_it(folder):
 
 def test_sharing_on_purpose(folder, elsewhere):
     first = elsewhere()
-    with lease.acquire(folder, [A], "second", share=True):
-        holder = lease.holders(folder)["GPU-aaaa"]
+    with leases.acquire(folder, [A], "second", share=True):
+        holder = leases.holders(folder)["GPU-aaaa"]
         assert (holder.run, [o.run for o in holder.others]) == ("3f2a", ["second"])
         assert "3f2a" in str(holder)
         assert "second" in str(holder)
         first.kill()
         first.wait()
-        assert lease.holders(folder)["GPU-aaaa"].run == "second"
-        assert lease.holders(folder)["GPU-aaaa"].shared
+        assert leases.holders(folder)["GPU-aaaa"].run == "second"
+        assert leases.holders(folder)["GPU-aaaa"].shared
         with pytest.raises(UserError, match="run second"):
-            lease.acquire(folder, [A], "third")
-        lease.acquire(folder, [A], "third", share=True).close()
-    assert lease.holders(folder) == {}
-    lease.acquire(folder, [A], "third").close()
+            leases.acquire(folder, [A], "third")
+        leases.acquire(folder, [A], "third", share=True).close()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "third").close()
 
 
 def test_a_sharer_that_was_killed_leaves_nothing(folder, elsewhere):
     process = elsewhere("share")
-    assert lease.holders(folder)["GPU-aaaa"].shared
+    assert leases.holders(folder)["GPU-aaaa"].shared
     process.kill()
     process.wait()
-    assert lease.holders(folder) == {}
-    lease.acquire(folder, [A], "next").close()
+    assert leases.holders(folder) == {}
+    leases.acquire(folder, [A], "next").close()
 
 
 def test_files_are_private_and_name_the_holder(folder):
-    with lease.acquire(folder, [A], "one"):
+    with leases.acquire(folder, [A], "one"):
         (path,) = folder.iterdir()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -137,10 +137,10 @@ def test_files_are_private_and_name_the_holder(folder):
 
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"run": 7, "pid": "x", "host": null}', "\x00"])
 def test_a_half_written_file_still_says_that_it_is_held(folder, body):
-    with lease.acquire(folder, [SLOT], "one"):
+    with leases.acquire(folder, [SLOT], "one"):
         (path,) = folder.iterdir()
         path.write_text(body)
-        holder = lease.holders(folder)[lease.key(SLOT)]
+        holder = leases.holders(folder)[leases.key(SLOT)]
         assert (holder.run, holder.pid) == (None, None)
         assert str(holder) == "another run"
 
@@ -150,21 +150,21 @@ def test_a_link_in_its_place_is_not_followed(folder, tmp_path):
     (tmp_path / "precious").write_text("kept")
     (folder / "GPU-aaaa.lock").symlink_to(tmp_path / "precious")
     with pytest.raises(UserError, match="can't be taken"):
-        lease.acquire(folder, [A], "one")
+        leases.acquire(folder, [A], "one")
     assert (tmp_path / "precious").read_text() == "kept"
 
 
 def test_no_folder_means_no_leases(folder):
-    assert lease.holders(folder) == {}
+    assert leases.holders(folder) == {}
 
 
 def test_a_slot_is_of_this_machine(folder, monkeypatch):
     """The folder may be shared by machines, each of which has a cpu:0."""
-    with lease.acquire(folder, [SLOT, A], "one"):
-        monkeypatch.setattr(lease.socket, "gethostname", lambda: "another")
-        assert lease.key(SLOT) not in lease.holders(folder)
-        lease.acquire(folder, [SLOT], "two").close()
-        assert "on " in str(lease.holders(folder)["GPU-aaaa"])
+    with leases.acquire(folder, [SLOT, A], "one"):
+        monkeypatch.setattr(leases.socket, "gethostname", lambda: "another")
+        assert leases.key(SLOT) not in leases.holders(folder)
+        leases.acquire(folder, [SLOT], "two").close()
+        assert "on " in str(leases.holders(folder)["GPU-aaaa"])
 
 
 def test_of_many_launches_one_gets_it(folder):
@@ -173,7 +173,7 @@ def test_of_many_launches_one_gets_it(folder):
 
     def look():
         while not stop.is_set():
-            lease.holders(folder)
+            leases.holders(folder)
 
     lookers = [threading.Thread(target=look) for _ in range(2)]
     for thread in lookers:
@@ -187,7 +187,7 @@ def test_of_many_launches_one_gets_it(folder):
                 barrier.wait()
                 try:
                     order = [A, B] if number % 2 else [B, A]
-                    got.append(lease.acquire(folder, order, str(number)))
+                    got.append(leases.acquire(folder, order, str(number)))
                 except UserError:
                     pass
 

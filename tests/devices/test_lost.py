@@ -8,8 +8,8 @@ import time
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices import leases as lease
-from gpu_engine.devices import records as devices
+from gpu_engine.devices import leases
+from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.runs import folder as runs
@@ -35,7 +35,7 @@ def spec(*ids, pick=None, **sections):
     ("gpu 1 lost 1", "gpu * hang 1"), ("gpu 1 lost 1", "crash 1", "init_hang 1")])
 def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
     machine = as_this_machine("count 3")
-    inventory = devices.discover()
+    inventory = discover()
     with Sampler(inventory, interval=0.05, patience=0.3) as found:
         wait_for(lambda: found.latest and not found.latest.problem)
         machine.add(lines[0])
@@ -56,7 +56,7 @@ def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
 
 def test_it_is_lost_from_the_first_look_on(as_this_machine):
     as_this_machine("count 3", "gpu 0 hang 1", "gpu 1 lost 1")
-    with Sampler(devices.discover(), interval=0.05, patience=0.3) as found:
+    with Sampler(discover(), interval=0.05, patience=0.3) as found:
         wait_for(lambda: found.latest)
         wait_for(lambda: "lost" in (found.latest.of("1").problem or ""))
         assert "not answered" in found.latest.of("0").problem
@@ -80,7 +80,7 @@ async def refused(pilot, screen):
 async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
     machine = as_this_machine("count 2")
     async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
-        held = lease.acquire(runs.leases_folder(), screen.devices.inventory.devices[1:], "3f2a")
+        held = leases.acquire(runs.leases_folder(), screen.devices.inventory.devices[1:], "3f2a")
         with held:
             await until(pilot, lambda: screen.freedom and screen.freedom["1"].state == "leased")
             machine.add("gpu 1 lost 1")

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from gpu_engine.devices import records as devices
 from gpu_engine.devices import sampler
 from gpu_engine.devices.availability import judge
-from gpu_engine.devices.backends import nvidia_words as words
+from gpu_engine.devices.backends.nvidia import words
+from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
 from ..conftest import wait_for
@@ -20,7 +20,7 @@ from ..conftest import wait_for
 
 def look(machine_lines, as_this_machine, **kinds) -> Sample:
     as_this_machine(*machine_lines, **kinds)
-    return sampler.take_once(devices.discover()).samples[0]
+    return sampler.take_once(discover()).samples[0]
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_can_not_be_true_is_none(as_this_machine):
 def test_memory_shared_with_the_machine_is_unknown(as_this_machine):
     sample = look(["gpu 0 mem_total 0", "gpu 0 mem_used 0"], as_this_machine)
     assert (sample.memory_used, sample.memory_total) == (None, None)
-    assert devices.discover().devices[0].memory_total is None
+    assert discover().devices[0].memory_total is None
     assert sample.memory_is_hosts
 
 
@@ -222,7 +222,7 @@ def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
         f"gpu 0 slice 1 proc {os.getpid()} 500",
         "gpu 0 slice 3 MIG-cccc3333",
     )
-    first, second = sampler.take_once(devices.discover()).samples
+    first, second = sampler.take_once(discover()).samples
     assert (first.memory_used, first.memory_total) == (1000, 10200547328)
     assert [p.pid for p in first.processes] == [os.getpid()]
     assert (second.memory_used, second.processes) == (4718592, ())
@@ -232,7 +232,7 @@ def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
 def test_bus_rates_only_when_asked_for(as_this_machine):
     """Each question takes the driver 20 ms: only of the GPU that a person looks at."""
     machine = as_this_machine("count 2", "gpu * pcie_tx 5000")
-    with sampler.Sampler(devices.discover(), interval=0.05) as running:
+    with sampler.Sampler(discover(), interval=0.05) as running:
         running.watch_bus("1")
 
         def rates():
@@ -243,7 +243,7 @@ def test_bus_rates_only_when_asked_for(as_this_machine):
         running.watch_bus()
         wait_for(lambda: rates()[1] == (None, None), 10)
         calls = machine.calls()["nvmlDeviceGetPcieThroughput"]
-    sampler.take_once(devices.discover())
+    sampler.take_once(discover())
     assert machine.calls()["nvmlDeviceGetPcieThroughput"] == calls
 
 
@@ -251,7 +251,7 @@ def test_what_was_refused_is_not_asked_each_second(as_this_machine):
     machine = as_this_machine(
         "gpu 0 fan na", "gpu 0 power na", "gpu 0 error nvmlDeviceGetMemoryInfo_v2 13"
     )
-    sampler.take_several(devices.discover(), looks=8, apart=0.05)
+    sampler.take_several(discover(), looks=8, apart=0.05)
     calls = machine.calls()
     assert calls["nvmlDeviceGetUtilizationRates"] >= 9
     assert calls["nvmlDeviceGetPowerUsage"] == 1
@@ -262,7 +262,7 @@ def test_what_was_refused_is_not_asked_each_second(as_this_machine):
 def test_a_look_costs_six_calls_a_gpu(as_this_machine):
     """Fast ones each look; those of processes and health are rarer than these ten looks."""
     machine = as_this_machine("count 4")
-    found = devices.discover()
+    found = discover()
     with sampler.Sampler(found, interval=0.05) as running:
         while len(running.recent) < 2:
             time.sleep(0.005)

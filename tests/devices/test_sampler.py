@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import records as devices
 from gpu_engine.devices import sampler
+from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.sampler import Sampler
 
 LONG = 20.0
@@ -38,7 +38,7 @@ def running(as_this_machine):
 
     def start(*lines, interval=0.05, patience=0.3, **options):
         machine = as_this_machine(*lines)
-        found = Sampler(devices.discover(), interval=interval, patience=patience, **options)
+        found = Sampler(discover(), interval=interval, patience=patience, **options)
         started.append(found)
         found.start()
         until(lambda: found.latest)
@@ -120,7 +120,7 @@ def test_a_driver_that_hangs_shows_its_age(running):
 
 def test_a_driver_that_hangs_before_the_first_look(as_this_machine):
     machine = as_this_machine("count 2")
-    inventory = devices.discover()
+    inventory = discover()
     machine.add("gpu 1 hang 1")
     with Sampler(inventory, interval=0.05, patience=0.3) as found:
         until(lambda: found.latest)
@@ -163,7 +163,7 @@ def test_a_gpu_that_vanishes_does_not_lend_its_number_to_another(running):
 def test_a_renumbered_machine_is_read_by_uuid(as_this_machine):
     """GPU 0 falls off between discovery and the first look: all handles are new."""
     machine = as_this_machine("count 3", "gpu 1 util 20", "gpu 2 util 30")
-    inventory = devices.discover()
+    inventory = discover()
     machine.add("gpu 0 gone 1")
     samples = sampler.take_once(inventory).samples
     assert "no longer lists it" in samples[0].problem
@@ -256,9 +256,9 @@ def alive(pid: int) -> bool:
 
 PROGRAM = """
 import os, sys, time
-from gpu_engine.devices import records as devices
+from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
-inventory = devices.discover()
+inventory = discover()
 if sys.argv[1] == "start":
     open(os.environ["NVML_STANDIN_STATE"], "a").write("init_hang 1\\n")
 found = Sampler(inventory, interval=0.05, patience=0.3)
@@ -301,7 +301,7 @@ def test_a_discovery_alone_leaves_no_process_for_long(as_this_machine, monkeypat
     from gpu_engine.devices.probe import client as probe
 
     as_this_machine()
-    devices.discover()
+    discover()
     spare = probe._spare
     assert not spare.ended()
     until(spare.ended)
@@ -318,9 +318,7 @@ def test_the_probe_is_out_of_the_terminals_reach(running):
 
 
 def test_cpu_slots_are_sampled_alike():
-    from gpu_engine.devices.backends import cpu
-
-    inventory = cpu.discover()
+    inventory = cpu_slots()
     seen = threading.Event()
     with Sampler(inventory, Path.cwd(), interval=60.0,
                  on_snapshot=lambda _: seen.set()) as found:
@@ -337,7 +335,7 @@ def test_cpu_slots_are_sampled_alike():
 
 def test_some_looks_for_a_program_without_a_screen(as_this_machine):
     as_this_machine("count 2", "gpu 0 util 5")
-    looks = sampler.take_several(devices.discover(), looks=3, apart=0.05)
+    looks = sampler.take_several(discover(), looks=3, apart=0.05)
     assert len(looks) == 3
     assert looks[-1].host.cpu is not None
     assert all(s.of("0").utilization == 0.05 for s in looks)
@@ -345,7 +343,7 @@ def test_some_looks_for_a_program_without_a_screen(as_this_machine):
 
 def test_no_look_where_the_driver_hangs(as_this_machine):
     machine = as_this_machine("count 2")
-    inventory = devices.discover()
+    inventory = discover()
     machine.add("gpu * hang 1")
     began = time.monotonic()
     snapshot = sampler.take_once(inventory, timeout=0.6)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.devices.backends.nvidia.visible import hides_all, narrow, order_doubt
 from gpu_engine.devices.records import Device
-from gpu_engine.devices.visible import hides_all, narrow, order_doubt
 
 GPUS = tuple(
     Device(str(i), "gpu", "A100", index=i, uuid=u)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.devices import sampler
-from gpu_engine.devices.records import discover
+from gpu_engine.devices.discover import discover
 from gpu_engine.events.schema import Tail
 from gpu_engine.runs import folder as runs
 

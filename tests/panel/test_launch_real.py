@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input
 
-from gpu_engine.devices.backends import cpu
+from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.runs.pane import RunsTable
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 async def test_tick_launch_watch_and_remove():
-    machine = cpu.discover()
+    machine = cpu_slots()
     if len(machine.devices) < 2:
         machine = slots(2)
     async with panel(machine, sets=("task.params.width=32", "task.params.layers=1",

@@ -147,7 +147,8 @@ async def test_so_many_of_the_freest_and_again():
 def test_an_inherited_allocation_is_shown_with_its_numbers():
     machine = gpus(4)
     kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))
-    found = replace(machine, devices=kept, inherited_visible="3,1")
+    found = replace(machine, devices=kept, inherited_visible="3,1",
+                    visible_variable="CUDA_VISIBLE_DEVICES")
     _, rows = build(Look(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
     said = "\n".join("".join(part for part, _ in line) for row in rows for line in row.lines)
     assert "☐ 3→0" in said

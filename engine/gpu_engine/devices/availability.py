@@ -16,9 +16,9 @@ order, the first that applies is the answer:
 A device that a person names need not be free by all of this (a screen is on many a desktop's only
 GPU), but nobody else may train on it: see `in_the_way`.
 
-A MIG slice has no utilisation by nature: processes and memory decide. A GPU that uses the
-machine's memory has none of its own: processes and utilisation decide. A CPU slot is shared by
-everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
+A slice of a GPU (MIG) has no utilisation by nature: processes and memory decide. A GPU that uses
+the machine's memory has none of its own: processes and utilisation decide. A CPU slot is shared
+by everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
 and else free.
 """
 
@@ -30,9 +30,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices.backends import nvidia_words as words
 from gpu_engine.devices.leases import Holder, key
-from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
+from gpu_engine.devices.records import (
+    HARDWARE_REASONS,
+    Device,
+    DeviceProcess,
+    Sample,
+    Snapshot,
+)
 
 State = Literal["free", "busy", "unknown", "unhealthy", "leased"]
 
@@ -75,7 +80,7 @@ def judge(
     last = samples[-1]
     if last.problem:
         return Freedom("unhealthy", last.problem)
-    if last.device.kind == "cpu":
+    if last.device.is_cpu:
         return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
         # It was lost when devices were looked for: a lease would not be of its UUID.
@@ -96,9 +101,9 @@ def judge(
         return Freedom("unknown", "the driver does not say which processes are on it")
     if last.memory_used is None and not last.memory_is_hosts:
         return Freedom("unknown", "the driver does not say how much of its memory is used")
-    if last.device.kind == "gpu" and last.utilization is None:
+    if not last.device.is_slice and last.utilization is None:
         return Freedom("unknown", "the driver does not say how much it is used")
-    seen = len(samples[-looks:]) if last.device.kind == "mig" else len(newest)
+    seen = len(samples[-looks:]) if last.device.is_slice else len(newest)
     if seen < looks:
         return Freedom("unknown", f"seen {seen} of the {looks} times that it takes to be sure")
     return Freedom("free", "free")
@@ -114,7 +119,7 @@ def in_the_way(
     not known is the person's choice (see `doubts`). Asked when a run is planned, and again right
     before its ranks start. CPU slots are never in the way of anything.
     """
-    if sample.device.kind == "cpu":
+    if sample.device.is_cpu:
         return None
     if sample.problem:
         return sample.problem
@@ -131,7 +136,7 @@ def in_the_way(
 
 def doubts(sample: Sample) -> tuple[str, ...]:
     """What a person should hear before a run on a device that they named."""
-    if sample.device.kind == "cpu" or sample.problem:
+    if sample.device.is_cpu or sample.problem:
         return ()
     unknown = () if sample.processes is not None else (
         "the driver does not say which processes are on it, so nobody knows whether it is free",
@@ -171,7 +176,7 @@ def freest(
     newest = snapshots[-1].samples if snapshots else ()
     order = {s.device.id: i for i, s in enumerate(newest)}
     able = [s for s in newest if states[s.device.id].free]
-    able += [s for s in newest if s.device.kind == "cpu" and states[s.device.id].state == "busy"]
+    able += [s for s in newest if s.device.is_cpu and states[s.device.id].state == "busy"]
     if len(able) < n:
         raise UserError(_too_few(n, newest, states))
     able = unmixed(able, n)
@@ -184,9 +189,9 @@ def freest(
         by_model.setdefault((_model(device), device.memory_total or 0), []).append(sample)
     enough = [(model, group) for model, group in by_model.items() if len(group) >= n]
     if enough:
-        _, able = min(enough, key=lambda e: (e[1][0].device.kind == "mig", -e[0][1]))
+        _, able = min(enough, key=lambda e: (e[1][0].device.is_slice, -e[0][1]))
     else:
-        able.sort(key=lambda s: (s.device.kind == "mig", -(s.device.memory_total or 0)))
+        able.sort(key=lambda s: (s.device.is_slice, -(s.device.memory_total or 0)))
     if len(by_model) == 1 or enough:
         able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
@@ -195,15 +200,15 @@ def freest(
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
     """Those to choose `n` of: whole GPUs (or CPU slots), or MIG slices where these are enough and
     the whole ones are not. Where neither are enough, of whichever there are more."""
-    slices = [s for s in able if s.device.kind == "mig"]
-    whole = [s for s in able if s.device.kind != "mig"]
+    slices = [s for s in able if s.device.is_slice]
+    whole = [s for s in able if not s.device.is_slice]
     return whole if len(whole) >= min(n, len(slices)) and whole else slices
 
 
 def _wrong(sample: Sample) -> tuple[str, ...]:
     """What is wrong with the hardware."""
     slowed = sample.throttle or ()
-    return (*sample.health, *(t for t in slowed if t in words.HARDWARE_SLOWDOWN))
+    return (*sample.health, *(t for t in slowed if t in HARDWARE_REASONS))
 
 
 def _judge_cpu(samples: Sequence[Sample], looks: int) -> Freedom:
@@ -219,10 +224,10 @@ def _history(snapshots: Sequence[Snapshot], device: Device) -> list[Sample]:
 
 
 def _load(sample: Sample, freedom: Freedom, order: int) -> tuple[object, ...]:
-    used = (sample.memory_used or 0) >> 26 if sample.device.kind != "cpu" else 0
+    used = (sample.memory_used or 0) >> 26 if not sample.device.is_cpu else 0
     share = (
         round(sample.utilization or 0.0, 1)
-        if sample.device.kind == "cpu"
+        if sample.device.is_cpu
         else (sample.utilization or 0.0)
     )
     return (freedom.state != "free", used, share, order)
@@ -230,9 +235,9 @@ def _load(sample: Sample, freedom: Freedom, order: int) -> tuple[object, ...]:
 
 def _model(device: Device) -> str:
     """What two devices have in common when they are equally fast."""
-    if device.kind == "mig":
+    if device.is_slice:
         return device.name.rsplit(" ", 1)[0]
-    return device.name if device.kind == "gpu" else "cpu"
+    return "cpu" if device.is_cpu else device.name
 
 
 def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Freedom]) -> str:

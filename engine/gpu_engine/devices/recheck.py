@@ -9,17 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from gpu_engine.devices.backends import nvidia_words as words
+from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe import client as probe
+from gpu_engine.devices.probe.messages import Broken, Discover, Found, Looked
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 _STEP = 0.2
 """Seconds between two questions whether to go on waiting."""
 
+_Reply = TypeVar("_Reply", Found, Looked)
+
 
 class NoAnswer(Exception):
     """The driver can't be asked, or does not answer; the text says so for people."""
+
+
+class _Ended(Exception):
+    """The caller does not want to wait any more."""
 
 
 def looks(
@@ -30,65 +38,83 @@ def looks(
 ) -> Iterator[tuple[Sample, ...]]:
     """Samples of `wanted`, in its order, each `interval` seconds for as long as they are taken.
 
-    The devices are found anew, by UUID: one that is gone since has a sample that says so. Ends
-    early once `asked_to_end`. Raises `NoAnswer` when nothing comes for `timeout` seconds.
+    The devices, GPUs of one vendor, are found anew, by UUID: one that is gone since has a sample
+    that says so. Ends early once `asked_to_end`. Raises `NoAnswer` when nothing comes for
+    `timeout` seconds.
     """
-    if not probe.library_present():
-        raise NoAnswer("there is no NVIDIA driver library here any more")
+    drivers = [name for name in registry.BACKENDS if registry.load(name).asks_driver]
+    present = [name for name in drivers if registry.load(name).present()]
+    if not present:
+        raise NoAnswer("; ".join(registry.load(name).missing for name in drivers))
     try:
         asked = probe.Probe()
     except OSError as error:
         raise NoAnswer(f"the process that reads the GPUs could not be started: {error}")
     try:
-        # All GPUs, whatever CUDA_VISIBLE_DEVICES says: what was chosen stands.
-        asked.send(("discover", (None, None, timeout / 2)))
-        found = _reply(asked, "inventory", timeout, asked_to_end)
-        if found is None:
-            return
+        name, found = _found_by(asked, present, wanted, timeout, asked_to_end)
         there = [_same(device, found) for device in wanted]
         watched = tuple(dict.fromkeys(d for d in there if d is not None))
-        gone = found.problem if not found.devices and found.problem else words.error(28)
+        gone = found.problem if not found.devices and found.problem else registry.load(name).gone
         if watched:
-            probe.watch(asked, watched, interval, patience=timeout / 2)
+            probe.watch(asked, name, watched, interval, patience=timeout / 2)
         while True:
             by_id: dict[str, Sample] = {}
             if watched:
-                frame = _reply(asked, "samples", timeout, asked_to_end)
-                if frame is None:
-                    return
-                by_id = {s.device.id: s for s in frame[0]}
+                look = _reply(asked, Looked, timeout, asked_to_end)
+                by_id = {s.device.id: s for s in look.samples}
             yield tuple(
                 _seen(device, here, by_id) if here is not None else Sample(device, problem=gone)
                 for device, here in zip(wanted, there, strict=True)
             )
             if not watched:
                 return
+    except _Ended:
+        return
     except probe.Gone as gone_wrong:
         raise NoAnswer(str(gone_wrong))
     finally:
         asked.close()
 
 
+def _found_by(
+    asked: probe.Probe,
+    names: Sequence[str],
+    wanted: Sequence[Device],
+    timeout: float,
+    asked_to_end: Callable[[], bool],
+) -> tuple[str, Inventory]:
+    """The backend that knows any of `wanted`, with all that it finds; the last of `names` where
+    none does."""
+    name, found = names[-1], Inventory((), names[-1])
+    for name in names:
+        # All its GPUs, whatever CUDA_VISIBLE_DEVICES says: what was chosen stands.
+        asked.send(Discover(registry.BACKENDS[name], {}, timeout / 2))
+        found = _reply(asked, Found, timeout, asked_to_end).inventory
+        if any(_same(device, found) is not None for device in wanted):
+            break
+    return name, found
+
+
 def _reply(
-    asked: probe.Probe, kind: str, timeout: float, asked_to_end: Callable[[], bool]
-) -> object | None:
-    """What the next reply of this kind brings; None once `asked_to_end`."""
+    asked: probe.Probe, kind: type[_Reply], timeout: float, asked_to_end: Callable[[], bool]
+) -> _Reply:
+    """The next reply of this kind. Raises `_Ended`, `NoAnswer` and `probe.Gone`."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         if asked_to_end():
-            return None
+            raise _Ended
         reply = asked.receive(_STEP)
-        if reply is not None and reply[0] == "broken":
-            raise NoAnswer(str(reply[1]))
-        if reply is not None and reply[0] == kind:
-            return reply[1]
+        if isinstance(reply, Broken):
+            raise NoAnswer(reply.problem)
+        if isinstance(reply, kind):
+            return reply
     raise NoAnswer(f"the driver has not answered for {timeout:g} s (see dmesg)")
 
 
 def _seen(device: Device, here: Device, by_id: Mapping[str, Sample]) -> Sample:
     """The sample of a device, by the name it was asked for."""
     sample = replace(by_id[here.id], device=device)
-    if device.kind == "gpu" and here.index != device.index and not sample.problem:
+    if not device.is_slice and here.index != device.index and not sample.problem:
         # Its number is what the ranks are told: they would start on the card that has it now.
         return replace(sample, problem=f"a card came or went, and it is GPU {here.index} now")
     return sample

@@ -1,8 +1,9 @@
-"""What a device is, and what was last seen of it.
+"""What a device is, and what was last seen of it. Pure data.
 
 Two frozen records hold everything that the rest of the program knows about hardware:
 `Device` (facts that do not change while the program runs) and `Sample` (one look at it).
-`discover()` finds the devices once; a `Sampler` takes a `Snapshot` of them at an interval.
+`discover.discover` finds the devices once; a `sampler.Sampler` takes a `Snapshot` of them at an
+interval. No record names a vendor: what differs between vendors is in `backends/`.
 
 Unknown is always None: a value that the driver would not give is never 0, "" or "N/A".
 Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, shares 0 to 1.
@@ -10,10 +11,16 @@ Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["gpu", "mig", "cpu"]
+ProcessKind = Literal["compute", "graphics", "mps"]
+
+TOO_HOT, POWER_BRAKE = "too hot (hardware)", "power brake (power supply)"
+HARDWARE_SLOWDOWN = "hardware slowdown"
+HARDWARE_REASONS = frozenset({TOO_HOT, POWER_BRAKE, HARDWARE_SLOWDOWN})
+"""Those of `Sample.throttle` that slow a GPU to half or less: something is wrong with its cooling
+or its power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,29 +28,40 @@ class Device:
     """One thing that a rank can run on; nothing here changes while the program runs."""
 
     id: str
-    """How a person names it: NVML index ("0"), MIG UUID, or CPU slot ("cpu:0")."""
-    kind: Kind
+    """How a person names it: the GPU's index ("0"), a slice's UUID, or a CPU slot ("cpu:0")."""
+    kind: str
+    """"gpu", "cpu", or what its vendor calls a slice of a GPU ("mig"). See `is_cpu`, `is_slice`."""
     name: str
+    """The model's name. A slice's ends with its place, "0:1": slice 1 of GPU 0."""
     index: int | None = None
-    """NVML index (PCI order) of a GPU, of the parent GPU for a MIG slice; slot number on CPU."""
+    """Of a GPU in the driver's order (PCI order), of its GPU for a slice; a CPU slot's number."""
     uuid: str | None = None
-    """"GPU-…" or "MIG-…"; None for CPU slots. Presets keep it, so a card keeps its identity."""
+    """What names it for good ("GPU-…", "MIG-…"); None for CPU slots and where it is not known.
+    Presets keep it, so a card keeps its identity."""
     memory_total: int | None = None
     cores: tuple[int, ...] = ()
     """Logical CPUs of a CPU slot, as `os.sched_setaffinity` takes them."""
     capability: tuple[int, int] | None = None
     """CUDA compute capability (major, minor)."""
     visible_index: int | None = None
-    """Position in the CUDA_VISIBLE_DEVICES we were started with, where one was set."""
+    """Position in the variable (CUDA_VISIBLE_DEVICES) that narrows what we see, where it is set."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a slot of the processor."""
+        return self.kind == "cpu"
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a part of a GPU, with memory and cores of its own. A process can use one
+        alone."""
+        return self.kind not in ("gpu", "cpu")
 
     @property
     def label(self) -> str:
         """Short name for a table: "GPU 0", "MIG 0:1", "CPU 0"."""
-        if self.kind == "gpu":
-            return f"GPU {self.index}"
-        if self.kind == "mig":
-            return f"MIG {self.name.rsplit(' ', 1)[-1]}"
-        return f"CPU {self.index}"
+        number = self.name.rsplit(" ", 1)[-1] if self.is_slice else self.index
+        return f"{self.kind.upper()} {number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,7 @@ class DeviceProcess:
     pid: int
     memory: int | None = None
     """Bytes on this GPU."""
-    kind: Literal["compute", "graphics", "mps"] = "compute"
+    kind: ProcessKind = "compute"
     visible: bool = True
     """False: the driver names a pid that this namespace cannot see (a container, say)."""
     user: str | None = None
@@ -147,14 +165,25 @@ class Inventory:
     """The devices found on this machine, and how."""
 
     devices: tuple[Device, ...]
-    source: Literal["nvml", "cpu"]
+    source: str
+    """The backend that found them: a name in `backends.registry.BACKENDS`, "cpu" or "nvml"."""
     driver: str | None = None
     cuda: str | None = None
     """Highest CUDA version the driver supports, "13.0"."""
     problem: str | None = None
     """Why there is no GPU although something was expected (a driver mismatch, say)."""
     inherited_visible: str | None = None
-    """CUDA_VISIBLE_DEVICES as this process was started with; only those GPUs are offered."""
+    """The value of `visible_variable` as this process was started with; only what it lets through
+    is offered."""
+    visible_variable: str | None = None
+    """Which variable narrows what we see ("CUDA_VISIBLE_DEVICES"); None where it is not set."""
+    hidden: bool = False
+    """Whether that was set so as to hide every GPU."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether these are slots of the processor, and not GPUs."""
+        return self.source == "cpu"
 
     def find(self, name: str) -> Device | None:
         """The device that `name` (id, UUID, or a UUID's unambiguous beginning) means, or None."""
@@ -179,19 +208,3 @@ class Snapshot:
 
     def of(self, device_id: str) -> Sample | None:
         return next((s for s in self.samples if s.device.id == device_id), None)
-
-
-def discover(timeout: float = 20.0) -> Inventory:
-    """Find the devices: NVIDIA GPUs where a driver answers, else CPU slots. Never raises.
-
-    The driver is asked from another process (see `probe`), so this returns within about
-    `timeout` seconds even where a driver call never does; it blocks until then, so a screen
-    calls it from a thread. Without persistence mode waking the GPUs takes 1 to 2 s each.
-    """
-    from gpu_engine.devices.backends import cpu
-    from gpu_engine.devices.probe import client as probe
-
-    found = probe.discover(timeout)
-    if found.devices:
-        return found
-    return replace(cpu.discover(), problem=found.problem, inherited_visible=found.inherited_visible)

@@ -1,7 +1,7 @@
 """Look at every device at an interval, without ever keeping anybody waiting.
 
-`Sampler.latest` is always a complete snapshot and reading it never blocks. GPUs are read by
-another process (`probe_child`); this side only waits for its replies, with a time limit, in a
+`Sampler.latest` is always a complete snapshot and reading it never blocks. What needs a driver is
+read by another process (`probe`); this side only waits for its replies, with a time limit, in a
 daemon thread. While a driver hangs, snapshots go on with the figures that were read last, the
 machine's own figures of now, and `problem` saying since when nothing came.
 """
@@ -16,9 +16,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.devices.backends.cpu import CpuReader
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.host import HostReader
 from gpu_engine.devices.probe.client import Gone, Probe, take, watch, watch_bus
+from gpu_engine.devices.probe.messages import Looked
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 
 KEPT = 120
@@ -104,20 +106,23 @@ class Sampler:
 
     def _run(self) -> None:
         host = HostReader(self._runs_folder)
-        if self.inventory.source == "cpu":
-            self._run_cpu(host)
+        backend = registry.load(self.inventory.source)
+        if backend.asks_driver:
+            self._run_probe(host)
         else:
-            self._run_gpu(host)
+            self._run_here(backend, host)
 
-    def _run_cpu(self, host: HostReader) -> None:
-        reader = CpuReader(self.inventory.devices)
+    def _run_here(self, backend: Backend, host: HostReader) -> None:
+        readers = backend.open(self.inventory.devices)
         wait = min(0.25, self.interval)  # the first look soon: it needs a little time to compare
         while not self._stop.wait(wait):
             started = time.monotonic()
-            self._publish(Snapshot(time.time(), reader.read(), host.read()), started)
+            by_id = {s.device.id: s for reader in readers for s in reader.read()}
+            samples = tuple(by_id[d.id] for d in self.inventory.devices)
+            self._publish(Snapshot(time.time(), samples, host.read()), started)
             wait = max(0.05, self.interval - (time.monotonic() - started))
 
-    def _run_gpu(self, host: HostReader) -> None:
+    def _run_probe(self, host: HostReader) -> None:
         began = time.monotonic()
         failures = 0
         while not self._stop.is_set():
@@ -126,7 +131,8 @@ class Sampler:
                 self._probe = take()
                 if self._stop.is_set():
                     break
-                watch(self._probe, self.inventory.devices, self.interval, self._patience)
+                watch(self._probe, self.inventory.source, self.inventory.devices,
+                      self.interval, self._patience)
                 if self._follow(self._probe, host, began):
                     failures = 0
                 problem = "the driver does not answer: trying once more"
@@ -159,9 +165,9 @@ class Sampler:
                 bus = self._bus
                 watch_bus(probe, bus)
             reply = probe.receive(self.interval + (0.5 if spoke else 0.0))
-            if reply is not None and reply[0] == "samples":
+            if isinstance(reply, Looked):
                 heard, spoke = time.monotonic(), True
-                self._frame(*reply[1], host.read())
+                self._frame(reply.samples, reply.at, host.read())
                 continue
             if reply is not None:
                 continue  # the inventory that a discovery before us did not wait for

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.devices.records import Inventory, Snapshot, discover
-from gpu_engine.devices.visible import hides_all
+from gpu_engine.devices.discover import cpu_slots, discover
+from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import logind
 from gpu_engine.plan import torch_build
 from gpu_engine.plan.build import LaunchPlan, plan
@@ -172,9 +172,7 @@ def discover_for(spec: RunSpec) -> Inventory:
     machine has GPUs."""
     ids = spec.devices.ids
     if ids and all(i.startswith("cpu:") for i in ids):
-        from gpu_engine.devices.backends import cpu
-
-        return cpu.discover()
+        return cpu_slots()
     return discover()
 
 
@@ -188,18 +186,15 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     count = spec.devices.pick
     if not count or spec.devices.ids:
         return spec
-    from gpu_engine.devices import availability as free
-    from gpu_engine.devices import leases as lease
-    from gpu_engine.devices import sampler
+    from gpu_engine.devices import availability, leases, sampler
 
-    if inventory.problem and inventory.source == "cpu" and not hides_all(
-            inventory.inherited_visible):
+    if inventory.problem and inventory.is_cpu and not inventory.hidden:
         slots = ",".join(d.id for d in inventory.devices[:count])
         raise UserError(f"devices.pick = {count}: no GPU can be used: {inventory.problem}. To "
                         f"train on the processor all the same, name its slots: devices.ids={slots}")
     if count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
-    chosen = free.freest(count, looks, lease.holders(runs.leases_folder()))
+    chosen = availability.freest(count, looks, leases.holders(runs.leases_folder()))
     devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None)
     return replace(spec, devices=devices)

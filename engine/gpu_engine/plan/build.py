@@ -52,7 +52,7 @@ def plan(
         raise SpecError(problems)
     chosen, _ = chosen_devices(spec, inventory)
     p = spec.parallel
-    cpu = chosen[0].kind == "cpu"
+    cpu = chosen[0].is_cpu
     replicas = replicas_of(spec, len(chosen))
     batch = batch_of(spec, replicas) or batch_untold(spec, replicas)
     ranks = _ranks(spec, chosen)
@@ -71,19 +71,21 @@ def plan(
         processes=(), lines=(), spec=spec, warnings=tuple(_warnings(spec)),
         unit="slot" if cpu else "GPU",
     )
-    started = processes(resolved, chosen, python=spec.run.python or python, environ=environ or {})
+    started = processes(resolved, chosen, source=inventory.source,
+                        python=spec.run.python or python, environ=environ or {})
     return replace(resolved, processes=started,
-                   lines=lines(resolved, chosen, base=base, python=spec.run.python or "python"))
+                   lines=lines(resolved, chosen, source=inventory.source, base=base,
+                               python=spec.run.python or "python"))
 
 
 def _ranks(spec: RunSpec, devices: Sequence[Device]) -> tuple[RankPlan, ...]:
     """Which rank uses what. Under DDP a rank sees all the run's GPUs, as under torchrun, and
-    uses cuda:local_rank; a MIG slice is alone in its process, so it is cuda:0 there."""
+    uses cuda:local_rank; a slice (MIG) is alone in its process, so it is cuda:0 there."""
     seen = list(dict.fromkeys(d.id for d in devices))  # a repeated GPU is visible once
-    alone = any(d.kind == "mig" for d in devices)
+    alone = any(d.is_slice for d in devices)
 
     def use(device: Device) -> DeviceUse:
-        name = "cpu" if device.kind == "cpu" else f"cuda:{0 if alone else seen.index(device.id)}"
+        name = "cpu" if device.is_cpu else f"cuda:{0 if alone else seen.index(device.id)}"
         return DeviceUse(device.id, device.label, device.uuid, name, device.cores,
                          device.memory_total)
 

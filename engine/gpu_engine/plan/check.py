@@ -87,7 +87,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
     found, problems = [], []
     for name in ids:
         device = inventory.find(name)
-        if device is None and name.startswith("cpu:") and inventory.source == "nvml":
+        if device is None and name.startswith("cpu:") and not inventory.is_cpu:
             problems.append(Problem("devices.ids", name,
                                     "CPU slots and GPUs can't train together"))
         elif device is None:
@@ -95,7 +95,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                                     f"there is no such device here; this machine has {offered}"))
         else:
             found.append(device)
-    kinds = {"cpu" if d.kind == "cpu" else "gpu" for d in found}
+    kinds = {d.is_cpu for d in found}
     if len(kinds) > 1:
         problems.append(Problem("devices.ids", ids, "CPU slots and GPUs can't train together"))
     return ([] if problems else found), problems
@@ -104,7 +104,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
 def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     p, n = spec.parallel, len(devices)
     mode = modes.get(p.mode)
-    cpu = devices[0].kind == "cpu"
+    cpu = devices[0].is_cpu
     out = []
     repeated = n != len({d.id for d in devices})
     backend = backend_of(spec, cpu=cpu)
@@ -120,7 +120,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     elif not mode.process_a_device and repeated:
         out.append(Problem("devices.ids", spec.devices.ids,
                            f"{mode.label} takes each GPU once"))
-    elif not mode.process_a_device and n > 1 and any(d.kind == "mig" for d in devices):
+    elif not mode.process_a_device and n > 1 and any(d.is_slice for d in devices):
         # NVIDIA MIG user guide: one process sees one compute instance.
         out.append(Problem("parallel.mode", p.mode,
                            "one process can use one MIG slice only; take ddp"))
@@ -141,7 +141,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
 
 
 def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
-    if devices[0].kind == "cpu" and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
+    if devices[0].is_cpu and spec.amp.dtype == "fp16" and _told(spec, "amp.dtype"):
         return [Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off")]
     return []
 

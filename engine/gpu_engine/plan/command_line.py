@@ -7,24 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
-from gpu_engine.plan.processes import placeholders, torchrun_options, visible
+from gpu_engine.plan.processes import placeholders, torchrun_options
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import differences, to_dict
 
 
-def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
-          python: str) -> tuple[str, ...]:
-    """One line for one machine; for several, node 0's first."""
+def lines(plan: LaunchPlan, devices: Sequence[Device], *, source: str,
+          base: tuple[str, RunSpec] | None, python: str) -> tuple[str, ...]:
+    """One line for one machine; for several, node 0's first. `source`: the backend of `devices`."""
     command = plan.spec.task.command
     many = plan.nodes > 1
     if command is None and not many:
         return (shlex.join(["gpu-engine", "run", *_arguments(plan.spec, base)]),)
-    env = visible(devices)
+    env = environment(source, devices)
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]

@@ -114,7 +114,7 @@ def _unusable(device: Device, sample: Sample) -> Problem:
 def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
     """The GPUs and slices that are named, each once. CPU slots are shared by everything."""
     found = [inventory.find(name) for name in spec.devices.ids or ()]
-    return [d for d in dict.fromkeys(found) if d is not None and d.kind != "cpu"]
+    return [d for d in dict.fromkeys(found) if d is not None and not d.is_cpu]
 
 
 def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
@@ -15,23 +16,9 @@ HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 """The folder whose sitecustomize lets a person's own command be seen; see observe/install.py."""
 
 
-def visible(devices: Sequence[Device]) -> dict[str, str]:
-    """The two variables that show a process these GPUs and no others.
-
-    CUDA numbers the fastest card first unless told to go by PCI order, which is how NVML (and
-    so our ids) count: the list alone would name the wrong card on a mixed machine. Indices, as
-    much training code calls int() on the variable; a MIG slice has no other name than its UUID.
-    """
-    if devices[0].kind == "cpu":
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    names = [str(d.uuid if d.kind == "mig" else d.index) for d in devices]
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(names))}
-
-
-def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
+def processes(plan: LaunchPlan, devices: Sequence[Device], *, source: str, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
-    """What this node's supervisor starts."""
+    """What this node's supervisor starts. `source`: the backend of `devices`."""
     command = plan.spec.task.command
     if command is None:
         argv: tuple[str, ...] = (python, WORKER, "--run", RUN_DIR)
@@ -40,10 +27,11 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     once = command is not None and cmd.launches_itself(command)
     mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
     if once or not mode.process_a_device:
-        return (_once(plan, devices, argv, environ),)
+        return (_once(plan, devices, source, argv, environ),)
     if (mode.launcher if launcher == "auto" else launcher) == "torchrun":
-        return (_torchrun(plan, devices, argv, environ),)
-    return tuple(_rank(plan, i, devices, argv, environ) for i in range(plan.local_world_size))
+        return (_torchrun(plan, devices, source, argv, environ),)
+    return tuple(_rank(plan, i, devices, source, argv, environ)
+                 for i in range(plan.local_world_size))
 
 
 def torchrun_options(plan: LaunchPlan, *, node_rank: int | None = None) -> tuple[str, ...]:
@@ -70,20 +58,20 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
     }
 
 
-def _once(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
-          environ: Mapping[str, str]) -> Process:
+def _once(plan: LaunchPlan, devices: Sequence[Device], source: str,
+          argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     cores = tuple(sorted({c for d in devices for c in d.cores}))
-    env = visible(devices) | _threads(len(cores) or None, environ)
+    env = environment(source, devices) | _threads(len(cores) or None, environ)
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     first = plan.ranks[0].rank
     return Process(argv, env, tuple(r.rank for r in plan.ranks), "rank", cores,
                    f"ranks/{first:05d}.log")
 
 
-def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, ...],
-          environ: Mapping[str, str]) -> Process:
+def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], source: str,
+          argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     rank, mine = plan.ranks[i], devices[i]
-    shown = visible([mine] if mine.kind == "mig" else devices)
+    shown = environment(source, [mine] if mine.is_slice else devices)
     env = shown | _threads(len(mine.cores) or (1 if plan.local_world_size > 1 else None), environ)
     env |= {
         "RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank),
@@ -95,15 +83,15 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], argv: tuple[str, 
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log")
 
 
-def _torchrun(plan: LaunchPlan, devices: Sequence[Device], argv: tuple[str, ...],
-              environ: Mapping[str, str]) -> Process:
+def _torchrun(plan: LaunchPlan, devices: Sequence[Device], source: str,
+              argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     options = torchrun_options(plan)
     if plan.spec.task.command is not None:
         # A script's output goes to files a rank, which torchrun names in its own way.
         options += ("--redirects=3", f"--log-dir={RUN_DIR}/torchrun")
     whole = cmd.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
-    env = visible(devices) | {"PYTHONUNBUFFERED": "1"}
+    env = environment(source, devices) | {"PYTHONUNBUFFERED": "1"}
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),
                    f"node{plan.node_rank}.log")

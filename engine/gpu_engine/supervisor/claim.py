@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from gpu_engine.devices import availability as free
-from gpu_engine.devices import leases as lease
-from gpu_engine.devices import recheck as again
+from gpu_engine.devices import availability, leases, recheck
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.runs.folder import leases_folder
 
@@ -23,7 +21,7 @@ half of it."""
 PATIENCE = 2.0
 """Seconds in which what is in the way may go by itself: a process that ends just now."""
 PATIENCE_AGAIN = 10.0
-"""The same where our own ranks have just died there: their memory is given back by and by."""
+"""The same where our own ranks have just died there: the driver frees their memory over time."""
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ log = logging.getLogger(__name__)
 def devices_of(plan: Mapping[str, Any]) -> list[Device]:
     """Each device of a plan.json once."""
     used = {d["id"]: d for r in plan.get("ranks", ()) for d in r["devices"]}
-    return [Device(d["id"], _kind(d), d["label"], uuid=d["uuid"],
+    return [Device(d["id"], _kind(d["id"]), d["label"], uuid=d["uuid"],
                    index=int(d["id"]) if d["id"].isdigit() else None)
             for d in used.values()]
 
@@ -43,9 +41,9 @@ def shared(plan: Mapping[str, Any]) -> bool:
     return bool(wished) or plan.get("device_type") == "cpu"
 
 
-def take(plan: Mapping[str, Any], run_id: str) -> lease.Leases:
+def take(plan: Mapping[str, Any], run_id: str) -> leases.Leases:
     """Hold the devices for as long as this process lives. Raises UserError with who has them."""
-    return lease.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
+    return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
 
 
 def blocked(plan: Mapping[str, Any], *, again_on_them: bool,
@@ -53,23 +51,24 @@ def blocked(plan: Mapping[str, Any], *, again_on_them: bool,
     """Why ranks can't start on the devices now; None: they can.
 
     `again_on_them`: ranks of this run were there before. A driver that does not answer blocks:
-    ranks would wait in it beyond any signal. What it merely does not tell does not.
+    ranks would wait in it beyond any signal. What the driver does not tell blocks nothing: it is
+    logged as a doubt.
     """
     if shared(plan):
         return None
     devices, found = devices_of(plan), None
     end = time.monotonic() + (PATIENCE_AGAIN if again_on_them else PATIENCE)
     try:
-        for samples in again.looks(devices, TIMEOUT, asked_to_end):
+        for samples in recheck.looks(devices, TIMEOUT, asked_to_end):
             found = _first(samples)
             if found is None:
                 for sample in samples:
-                    for doubt in free.doubts(sample):
+                    for doubt in availability.doubts(sample):
                         log.warning("%s: %s", sample.device.name, doubt)
                 return None
             if time.monotonic() >= end:
                 break
-    except again.NoAnswer as err:
+    except recheck.NoAnswer as err:
         return (f"its GPUs can't be looked at before the start: {err}. With devices.share = true "
                 "they are not looked at")
     return found
@@ -77,7 +76,7 @@ def blocked(plan: Mapping[str, Any], *, again_on_them: bool,
 
 def _first(samples: tuple[Sample, ...]) -> str | None:
     for sample in samples:
-        why = free.in_the_way(sample)
+        why = availability.in_the_way(sample)
         if sample.problem:
             return (f"{sample.device.name} can't be used: {why}. Take other devices, or look for "
                     "them anew (in the panel: c twice)")
@@ -87,7 +86,8 @@ def _first(samples: tuple[Sample, ...]) -> str | None:
     return None
 
 
-def _kind(use: Mapping[str, Any]) -> Literal["gpu", "mig", "cpu"]:
-    if use["id"].startswith("cpu:"):
+def _kind(device_id: str) -> str:
+    """The kind of a device as its id tells it: a slot is "cpu:0", a whole GPU a number."""
+    if device_id.startswith("cpu:"):
         return "cpu"
-    return "mig" if (use["uuid"] or "").startswith("MIG") else "gpu"
+    return "gpu" if device_id.isdigit() else "slice"

@@ -256,7 +256,7 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
     """
     from gpu_engine.devices import availability as free
 
-    if not looks and inventory.source == "cpu":
+    if not looks and inventory.is_cpu:
         return list(inventory.devices[:count])
     count = min(count, len(inventory.devices))
     try:

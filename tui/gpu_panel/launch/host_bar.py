@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
-from gpu_engine.devices.records import HostSample, Inventory
+from gpu_engine.devices.records import Device, HostSample, Inventory
 from gpu_engine.runs import disk_room as room
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
@@ -64,15 +64,19 @@ def _long(parts: list[str], gap: str) -> int:
 def _machine(inventory: Inventory | None) -> list[str]:
     if inventory is None:
         return ["…"]
-    names = {"gpu": "GPU", "mig": "MIG slice", "cpu": "CPU slot"}
-    counts = Counter(d.kind for d in inventory.devices)
-    out = [" + ".join(f"{n} {names[kind]}{'' if n == 1 else 's'}"
-                      for kind, n in sorted(counts.items()))]
+    counts = Counter(_kind(d) for d in inventory.devices)
+    out = [" + ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in sorted(counts.items()))]
     if inventory.driver:
         out.append(f"driver {clean(inventory.driver)}")
     if inventory.cuda:
         out.append(f"CUDA {clean(inventory.cuda)}")
     return out
+
+
+def _kind(device: Device) -> str:
+    """"GPU", "MIG slice", "CPU slot"."""
+    name = device.kind.upper()
+    return f"{name} slice" if device.is_slice else f"{name} slot" if device.is_cpu else name
 
 
 def _figures(sample: HostSample) -> list[str]:

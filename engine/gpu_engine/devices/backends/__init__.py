@@ -1,1 +1,1 @@
-"""One file or group of files a vendor: find its devices, read them, put its errors into words."""
+"""The vendors whose devices can be used: `protocol` says what one brings, `registry` lists them."""

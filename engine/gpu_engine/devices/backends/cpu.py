@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpu_engine.devices import host
+from gpu_engine.devices.backends.protocol import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 MOST_SLOTS = 8
 
 
-def discover(problem: str | None = None) -> Inventory:
-    """The machine's cores as devices. Never raises."""
-    try:
-        cores = sorted(os.sched_getaffinity(0))
-    except OSError:
-        cores = list(range(os.cpu_count() or 1))
-    _, memory = host.memory()
-    return Inventory(slots(cores, memory, host.cgroup_cpus()), "cpu", problem=problem)
+class Cpu(Backend):
+    """The processor: always there, and asked without a driver."""
+
+    name = "cpu"
+    asks_driver = False
+    missing = "this machine tells nothing of its processor"
+    gone = "these cores are switched off"
+
+    def present(self) -> bool:
+        return True
+
+    def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
+        """The cores that this process may use. Nothing of `environ` narrows them; the process'
+        affinity does."""
+        try:
+            cores = sorted(os.sched_getaffinity(0))
+        except OSError:
+            cores = list(range(os.cpu_count() or 1))
+        _, memory = host.memory()
+        return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
+
+    def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
+        return [CpuReader(devices)]
+
+    def environment(self, devices: Sequence[Device]) -> dict[str, str]:
+        """None: a process is held to its slots by its affinity (`Device.cores`)."""
+        return {}
 
 
 def slots(
@@ -62,34 +84,38 @@ def _name(cores: tuple[int, ...]) -> str:
     return f"CPU cores {','.join(parts)}"
 
 
-class CpuReader:
+class CpuReader(Reader):
     """Reads CPU slots; the first look has no utilisation, as it has nothing to compare with."""
 
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        self._devices = devices
-        self._before = self._times()
+    def __init__(self, devices: Sequence[Device]) -> None:
+        super().__init__(devices)
+        self._before = _times()
 
     def read(self) -> tuple[Sample, ...]:
-        taken, after = time.time(), self._times()
+        taken, after = time.time(), _times()
         used, total = host.memory()
         samples = []
-        for device in self._devices:
+        for device in self.devices:
             shares = [host.busy_share(self._before.get(c), after.get(c)) for c in device.cores]
             known = [s for s in shares if s is not None]
+            off = bool(after) and not any(c in after for c in device.cores)
             samples.append(
                 Sample(
                     device,
                     utilization=sum(known) / len(known) if known else None,
                     memory_used=used,
                     memory_total=total,
+                    problem=Cpu.gone if off else None,
+                    lost=off,
                     taken=taken,
                 )
             )
         self._before = after
         return tuple(samples)
 
-    def _times(self) -> dict[int, host.CoreTimes]:
-        try:
-            return host.core_times()
-        except (OSError, ValueError):
-            return {}
+
+def _times() -> dict[int, host.CoreTimes]:
+    try:
+        return host.core_times()
+    except (OSError, ValueError):
+        return {}

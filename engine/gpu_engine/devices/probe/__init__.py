@@ -1,1 +1,1 @@
-"""Talking to a driver from a process of its own, as a call into one may never come back."""
+"""The process that asks a driver, as a call into one may never come back."""

@@ -1,13 +1,13 @@
 """The process that talks to the driver, so that nobody else has to wait for it.
 
-`python -c "from gpu_engine.devices.probe.child import main; main()"`, started by `probe.Probe`.
+`python -c "from gpu_engine.devices.probe.child import main; main()"`, started by `client.Probe`.
 Why a process and not a thread: a call that hangs inside the driver puts its thread into
 uninterruptible sleep, and a process with such a thread cannot end, so a shell would wait for the
 panel for ever. It also keeps a crash inside the driver's library out of the panel.
 
-Requests come on standard input, replies go to standard output, each a pickle after its length.
-The end of standard input (the parent has gone, however it went) ends this process at once. It
-holds a thread a GPU, so that one that hangs leaves the others readable.
+Requests come on standard input, replies go to standard output (`messages`). The end of standard
+input (the parent has gone, however it went) ends this process at once. It has a thread for each
+GPU, so that one that hangs leaves the others readable.
 """
 
 from __future__ import annotations
@@ -16,39 +16,58 @@ import math
 import os
 import pickle
 import queue
-import struct
 import sys
 import threading
 import time
-from dataclasses import replace
-from typing import Any, BinaryIO
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
-from gpu_engine.devices.backends import nvidia_find as nvml
-from gpu_engine.devices.backends import nvidia_words as words
-from gpu_engine.devices.backends.nvidia_read import GpuReader
-from gpu_engine.devices.probe.calls import Trouble
-from gpu_engine.devices.probe.owners import Owners
-from gpu_engine.devices.records import Device, Sample
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.backends.protocol import DriverLost, Reader
+from gpu_engine.devices.probe.messages import (
+    HEAD,
+    Broken,
+    Discover,
+    Found,
+    Looked,
+    Reply,
+    Request,
+    Watch,
+    WatchBus,
+    pack,
+)
+from gpu_engine.devices.records import Sample
 
 IDLE_END = 3.0
 """Seconds without a request after which a probe that watches nothing ends."""
 
 
-def send(stream: BinaryIO, message: Any) -> None:
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(struct.pack("<I", len(body)) + body)
-    stream.flush()
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The readers for a request to watch."""
+
+    request: Watch
+    readers: Sequence[Reader]
+
+
+@dataclass(frozen=True, slots=True)
+class WasRead:
+    """Some reader has come back from a look."""
+
+
+Inbox = queue.SimpleQueue[Request | Found | Broken | Opened | WasRead]
 
 
 class Worker(threading.Thread):
     """Reads one GPU whenever it is told to; may be stuck in a call at any time."""
 
-    def __init__(self, reader: GpuReader, done: queue.SimpleQueue[Any], patience: float) -> None:
+    def __init__(self, reader: Reader, done: Inbox, patience: float) -> None:
         super().__init__(name=f"read {reader.devices[0].id}", daemon=True)
         self.reader = reader
         self._patience = patience
         self.since: float | None = None
-        """Monotonic time since when the look under way lasts; None: at rest."""
+        """Monotonic time at which the look under way began; None: at rest."""
         self.latest: tuple[Sample, ...] | None = None
         self.looked = -math.inf
         """Monotonic time, which all processes of a machine share, of the latest look."""
@@ -56,17 +75,19 @@ class Worker(threading.Thread):
         self._done = done
 
     def go(self) -> None:
+        """Begin a look, unless one is under way."""
         if self.since is None:
             self.since = time.monotonic()
             self._go.release()
 
     def run(self) -> None:
+        """The thread: a look each time it is told to."""
         while True:
             self._go.acquire()
             try:
                 self.latest = self.reader.read()
-            except Trouble as trouble:
-                self._done.put(("broken", str(trouble)))
+            except DriverLost as lost:
+                self._done.put(Broken(str(lost)))
             except Exception as error:  # noqa: BLE001  one GPU's oddity is not the others'
                 taken = time.time()
                 self.latest = tuple(
@@ -75,10 +96,10 @@ class Worker(threading.Thread):
                 )
             self.looked = self.since or time.monotonic()
             self.since = None
-            self._done.put(("read", None))
+            self._done.put(WasRead())
 
     def samples(self) -> tuple[Sample, ...]:
-        """The latest look, with the waiting said where the driver keeps us."""
+        """The latest look; where the driver keeps us waiting, with for how long."""
         since = self.since
         waited = time.monotonic() - since if since is not None else 0.0
         latest = self.latest
@@ -102,87 +123,80 @@ class Child:
 
     def __init__(self, replies: BinaryIO) -> None:
         self._replies = replies
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._driver: Any = None
+        self._inbox: Inbox = queue.SimpleQueue()
         self._workers: list[Worker] = []
         self._order: list[str] = []
         self._bus: frozenset[str] = frozenset()
-        self._owners: Owners | None = None
         self._interval = 1.0
         self._patience = 2.0
         self._tick: float | None = None
-        self._started: float | None = None
+        """When the latest look began, monotonic; None: nothing is watched."""
+        self._sent = False
+        """Whether that look has been sent."""
+        self._busy = False
+        """Whether the driver is being asked for what is not a look."""
 
     def run(self, requests: BinaryIO) -> None:
+        """Serve until nobody needs it any more, or the driver has to be loaded afresh."""
         threading.Thread(target=self._listen, args=(requests,), daemon=True).start()
         while True:
             try:
-                kind, value = self._inbox.get(timeout=self._wait())
+                message = self._inbox.get(timeout=self._wait())
             except queue.Empty:
-                if self._tick is None and self._started is None:
+                if self._tick is None and not self._busy:
                     return  # nobody needs us
                 self._beat()
                 continue
-            if kind == "discover":
-                self._begin(lambda v=value: ("inventory", nvml.discover(*v)))
-            elif kind == "watch":
-                self._begin(lambda v=value: ("ready", self._bind(*v)))
-            elif kind == "bus":
-                self._bus = value
-                self._tell_bus()
-            elif kind == "inventory":
-                self._started = None
-                send(self._replies, ("inventory", value))
-            elif kind == "ready":
-                self._started = None
-                self._watch(*value)
-            elif kind == "broken":
-                send(self._replies, ("broken", value))
-                return  # a fresh process starts the driver's library from nothing
-            elif kind == "read":
-                self._frame_if_done()
+            match message:
+                case Discover():
+                    self._begin(lambda m=message: _find(m))
+                case Watch():
+                    self._begin(lambda m=message: _open(m))
+                case WatchBus():
+                    self._bus = message.device_ids
+                    self._tell_bus()
+                case Found():
+                    self._busy = False
+                    self._send(message)
+                case Opened():
+                    self._busy = False
+                    self._watch(message)
+                case Broken():
+                    self._send(message)
+                    return  # a fresh process starts the driver's library from nothing
+                case WasRead():
+                    self._frame_if_done()
+
+    def _send(self, reply: Reply) -> None:
+        self._replies.write(pack(reply))
+        self._replies.flush()
 
     def _listen(self, requests: BinaryIO) -> None:
         while True:
-            head = requests.read(4)
-            if len(head) < 4:
+            head = requests.read(HEAD.size)
+            if len(head) < HEAD.size:
                 os._exit(0)  # the parent has gone; other threads may be stuck for ever
-            self._inbox.put(pickle.loads(requests.read(struct.unpack("<I", head)[0])))
+            self._inbox.put(pickle.loads(requests.read(HEAD.unpack(head)[0])))
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Callable[[], Found | Opened]) -> None:
         """Do what may hang in a thread; what it returns comes back through the inbox."""
 
         def run() -> None:
             try:
                 self._inbox.put(work())
+            except DriverLost as lost:
+                self._inbox.put(Broken(str(lost)))
             except Exception as error:  # noqa: BLE001  the parent shows it
-                self._inbox.put(("broken", f"asking the driver failed: {error!r}"))
+                self._inbox.put(Broken(f"asking the driver failed: {error!r}"))
 
-        self._started = time.monotonic()
+        self._busy = True
         threading.Thread(target=run, daemon=True).start()
 
-    def _bind(self, *order: Any) -> tuple[Any, ...]:
-        return (*order, *nvml.start())
-
-    def _watch(
-        self,
-        devices: tuple[Device, ...],
-        interval: float,
-        patience: float,
-        driver: Any,
-        problem: str | None,
-    ) -> None:
-        if driver is None:
-            self._inbox.put(("broken", problem or words.error(9)))
-            return
-        self._owners = Owners()
-        self._interval, self._patience = interval, patience
-        self._order = [d.id for d in devices]
-        self._workers = []
-        for index in dict.fromkeys(d.index for d in devices):
-            same = [d for d in devices if d.index == index]
-            reader = GpuReader(driver, same, self._owners)
-            self._workers.append(Worker(reader, self._inbox, patience))
+    def _watch(self, opened: Opened) -> None:
+        request = opened.request
+        self._interval, self._patience = request.interval, request.patience
+        self._order = [d.id for d in request.devices]
+        self._workers = [Worker(r, self._inbox, request.patience) for r in opened.readers]
         self._tell_bus()
         for worker in self._workers:
             worker.start()
@@ -198,7 +212,7 @@ class Child:
         if self._tick is not None:
             due = self._tick + (self._interval if self._sent else self._patience)
             return max(0.0, due - time.monotonic())
-        if self._started is not None:
+        if self._busy:
             return 1.0
         return IDLE_END
 
@@ -226,15 +240,22 @@ class Child:
 
     def _frame(self) -> None:
         by_id = {s.device.id: s for w in self._workers for s in w.samples()}
-        samples = tuple(by_id[i] for i in self._order)
         looked = max((w.looked for w in self._workers), default=-math.inf)
-        send(self._replies, ("samples", (samples, looked)))
+        self._send(Looked(tuple(by_id[i] for i in self._order), looked))
         self._sent = True
-        if self._owners is not None:
-            self._owners.forget_others(p.pid for s in samples for p in s.processes or ())
+
+
+def _find(request: Discover) -> Found:
+    backend = registry.load_reference(request.backend)
+    return Found(backend.discover(request.environ, request.patience))
+
+
+def _open(request: Watch) -> Opened:
+    return Opened(request, registry.load_reference(request.backend).open(request.devices))
 
 
 def main() -> None:
+    """Serve on standard input and output until the parent is done."""
     # Whatever a library prints must not fall between the replies.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

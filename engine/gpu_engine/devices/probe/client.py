@@ -1,4 +1,4 @@
-"""The caller's side of the process that talks to the driver (`probe_child`).
+"""The caller's side of the process that asks the driver (`probe.child`).
 
 Nothing here waits longer than it is told to, and nothing waits for that process to end.
 """
@@ -6,27 +6,34 @@ Nothing here waits longer than it is told to, and nothing waits for that process
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
 import select
-import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.probe.messages import (
+    HEAD,
+    Broken,
+    Discover,
+    Found,
+    Reply,
+    Request,
+    Watch,
+    WatchBus,
+    pack,
+)
 from gpu_engine.devices.records import Device, Inventory
 
-LIBRARY = "libnvidia-ml.so.1"
 _START = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from gpu_engine.devices.probe.child import main; main()"
 )
-
-
 _SHARE = 0.75
 """Part of the time for finding devices that a single GPU may take."""
 
@@ -57,24 +64,23 @@ class Probe:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, request: tuple[str, Any]) -> None:
+    def send(self, request: Request) -> None:
         """Raises `Gone`. Requests are small: the pipe takes them without waiting."""
-        body = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        assert self._process.stdin is not None
         try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(struct.pack("<I", len(body)) + body)
+            self._process.stdin.write(pack(request))
         except (OSError, ValueError):
             raise Gone(self._why())
 
-    def receive(self, timeout: float) -> tuple[str, Any] | None:
+    def receive(self, timeout: float) -> Reply | None:
         """The next reply, or None when none came in time. Raises `Gone`."""
         assert self._process.stdout is not None
         end = time.monotonic() + timeout
         while True:
             message = self._unpack()
             if message is not None:
-                if message[0] == "broken":
-                    self.problem = message[1]
+                if isinstance(message, Broken):
+                    self.problem = message.problem
                 return message
             left = max(0.0, end - time.monotonic())
             try:
@@ -98,16 +104,17 @@ class Probe:
         _leave(self._process)
 
     def ended(self) -> bool:
+        """Whether the process is dead."""
         return self._process.poll() is not None
 
-    def _unpack(self) -> tuple[str, Any] | None:
-        if len(self._buffer) < 4:
+    def _unpack(self) -> Reply | None:
+        if len(self._buffer) < HEAD.size:
             return None
-        size = struct.unpack_from("<I", self._buffer)[0]
-        if len(self._buffer) < 4 + size:
+        end = HEAD.size + HEAD.unpack_from(self._buffer)[0]
+        if len(self._buffer) < end:
             return None
-        body = bytes(self._buffer[4 : 4 + size])
-        del self._buffer[: 4 + size]
+        body = bytes(self._buffer[HEAD.size:end])
+        del self._buffer[:end]
         return pickle.loads(body)
 
     def _why(self) -> str:
@@ -158,76 +165,49 @@ def _put_back(probe: Probe) -> None:
         old.close()
 
 
-def library_present() -> bool:
-    """Whether there is a driver library at all: a machine without one needs no probe.
-
-    Opening it runs none of its calls. The environment is looked at too, as the loader of this
-    process does not see what was set after it started.
-    """
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    if any((Path(f) / LIBRARY).exists() for f in folders if f):
-        return True
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-def discover(timeout: float) -> Inventory:
-    """The GPUs, asked in another process. Never raises, and returns within about `timeout`."""
-    inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
-    none = Inventory((), "nvml", inherited_visible=inherited)
-    if not library_present():
-        return none
+def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory:
+    """The devices of the backend `name`, asked in another process; `environ` is what narrows them
+    (`Backend.variables`). Never raises, and returns within about `timeout` seconds."""
+    nothing = registry.load(name).nothing
     try:
         probe = take()
     except OSError as error:
-        return _with(none, f"the process that reads the GPUs could not be started: {error}")
+        return nothing(environ, f"the process that reads the GPUs could not be started: {error}")
     try:
-        order = os.environ.get("CUDA_DEVICE_ORDER")
-        probe.send(("discover", (inherited, order, _SHARE * timeout)))
+        probe.send(Discover(registry.BACKENDS[name], environ, _SHARE * timeout))
         reply = probe.receive(timeout)
     except Gone as gone:
         probe.close()
-        return _with(none, str(gone))
-    if reply is None:
-        probe.close()
-        return _with(
-            none,
-            f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; nvidia-smi "
-            f"would wait as well)",
-        )
-    if reply[0] != "inventory":
-        probe.close()
-        return _with(none, str(reply[1]))
-    _put_back(probe)
-    return reply[1]
+        return nothing(environ, str(gone))
+    if isinstance(reply, Found):
+        _put_back(probe)
+        return reply.inventory
+    probe.close()
+    if isinstance(reply, Broken):
+        return nothing(environ, reply.problem)
+    return nothing(
+        environ,
+        f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; its own tools "
+        f"would wait as well)",
+    )
 
 
 def watch(
     probe: Probe,
+    name: str,
     devices: tuple[Device, ...],
     interval: float,
     patience: float,
 ) -> None:
-    """Have it send ("samples", …) at each interval from now on. Raises `Gone`.
+    """Have it look at `devices` of the backend `name` at each interval from now on, and send a
+    `Looked` each time. Raises `Gone`.
 
-    A GPU that does not answer within `patience` seconds is said to be late, and the others wait
-    for it no longer.
+    A device that does not answer within `patience` seconds is said to be late, and the others
+    wait for it no longer.
     """
-    probe.send(("watch", (devices, interval, patience)))
+    probe.send(Watch(registry.BACKENDS[name], devices, interval, patience))
 
 
 def watch_bus(probe: Probe, device_ids: frozenset[str]) -> None:
     """Have it read the bus rates of these devices, and of no other, from now on. Raises `Gone`."""
-    probe.send(("bus", device_ids))
-
-
-def _with(inventory: Inventory, problem: str) -> Inventory:
-    return Inventory(
-        inventory.devices,
-        inventory.source,
-        problem=problem,
-        inherited_visible=inventory.inherited_visible,
-    )
+    probe.send(WatchBus(device_ids))

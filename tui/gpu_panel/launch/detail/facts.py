@@ -38,7 +38,7 @@ def identity(device: Device) -> str:
     parts = [clean(device.name)]
     if device.uuid:
         parts.append(clean(device.uuid))
-    if device.index is not None and device.kind != "cpu":
+    if device.index is not None and not device.is_cpu:
         parts.append(f"index {device.index}")
     if device.visible_index is not None:
         parts.append(f"place {device.visible_index} in CUDA_VISIBLE_DEVICES")
@@ -64,7 +64,7 @@ def memory(device: Device, s: Sample) -> str:
 def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[Fact]:
     """The rest of what is known of it, in the order it is read."""
     lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
-    if device.kind == "cpu":
+    if device.is_cpu:
         return [Fact("lease", lease, "accent" if holder else "")]
     return [
         Fact("temperature", _with(s.temperature, "°C"),
@@ -84,7 +84,7 @@ def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) 
         Fact("persistence", UNKNOWN if s.persistence is None else
              ("on" if s.persistence else "off")),
         Fact("compute mode", clean(s.compute_mode) if s.compute_mode else UNKNOWN),
-        Fact("MIG", "a slice of GPU " + str(device.index) if device.kind == "mig"
+        Fact("MIG", "a slice of GPU " + str(device.index) if device.is_slice
              else "not sliced"),
         Fact("lease", lease, "accent" if holder else ""),
     ]

@@ -52,7 +52,7 @@ def build(view: View, width: int) -> list[Row]:
     for said, tone in device_facts.trouble(sample, said_already=text):
         lines += [((part, tone),) for part in wrap(said, width)]
     rows = [Row("", tuple(lines))]
-    return rows if device.kind == "cpu" else rows + _processes(view, sample, width)
+    return rows if device.is_cpu else rows + _processes(view, sample, width)
 
 
 def _curves(view: View, sample: Sample, width: int) -> list[Line]:

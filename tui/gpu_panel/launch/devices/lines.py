@@ -62,7 +62,7 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
     if look.inventory.problem:
         rows.append(_words("! " + clean(look.inventory.problem), "warn", width))
     if look.inventory.inherited_visible is not None:
-        rows.append(_words("CUDA_VISIBLE_DEVICES was set when the panel was started: "
+        rows.append(_words(f"{look.inventory.visible_variable} was set when the panel was started: "
                            f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
                            "offered, and 3→0 means: GPU 3 is the first of them", "dim",
                            width))
@@ -131,8 +131,8 @@ def _name(device: Device) -> str:
     """The card's name; that it is NVIDIA's goes without saying. A slice's size comes first, as
     the end is what there may be no room for."""
     name = clean(device.name).removeprefix("NVIDIA ")
-    card, mig, size = name.partition(" MIG ")
-    return f"{size.partition(' ')[0]} of {card}" if device.kind == "mig" and mig else name
+    card, between, size = name.partition(f" {device.kind.upper()} ")
+    return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
 
 
 def _header(c: Columns) -> Line:
@@ -216,7 +216,7 @@ def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:
 
 def short(device: Device) -> str:
     """The id as the first column has it: "0", "0:1" for a MIG slice, "cpu:0"."""
-    return clean(device.label.removeprefix("MIG ")) if device.kind == "mig" else clean(device.id)
+    return clean(device.label.partition(" ")[2] if device.is_slice else device.id)
 
 
 def numbered(device: Device) -> str:

@@ -41,7 +41,7 @@ class DeviceSource:
     async def find(self) -> Inventory:
         """Find the devices (once) and begin to sample them."""
         if self.inventory is None:
-            from gpu_engine.devices.records import discover
+            from gpu_engine.devices.discover import discover
 
             self.inventory = await in_thread(discover, name="panel-discover")
         if self._sampler is None and not self._given:
@@ -53,15 +53,15 @@ class DeviceSource:
         """The machine's CPU slots in place of its GPUs, or its GPUs, looked for anew. Where there
         is no GPU, the slots stay."""
         if kind == "cpu":
-            from gpu_engine.devices.backends.cpu import discover as find
+            from gpu_engine.devices.discover import cpu_slots as find
         else:
-            from gpu_engine.devices.records import discover as find
+            from gpu_engine.devices.discover import discover as find
 
         before = self.inventory
         found = await in_thread(find, name="panel-discover")
-        hidden = kind == "cpu" and before is not None and before.source == "nvml"
+        hidden = kind == "cpu" and before is not None and not before.is_cpu
         self.gpus_aside = len(before.devices) if hidden and before is not None else 0
-        if before is not None and found.source == before.source == "cpu":
+        if before is not None and found.is_cpu and before.is_cpu:
             return found  # nothing else came of it: what is sampled goes on
         self.close()
         self.inventory, self.history = found, History()

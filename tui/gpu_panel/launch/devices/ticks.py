@@ -48,7 +48,7 @@ class TickActions:
         if not hasattr(self, "form"):
             return False
         enough = len(self.devices.looks) >= LOOKS or self._ticks > PICK_PATIENCE
-        return self.draft.picks is None or inventory.source == "cpu" or enough
+        return self.draft.picks is None or inventory.is_cpu or enough
 
     @work(exit_on_error=False, group="resolve", exclusive=True)
     async def resolve_devices(self: LaunchScreen) -> None:
@@ -57,7 +57,7 @@ class TickActions:
             draft, inventory = self.draft, self.devices.inventory
             slots = [i.startswith("cpu:") for i in draft.ids]
             if slots and inventory is not None and not draft.ids_by_hand:
-                if all(slots) and inventory.source == "nvml":
+                if all(slots) and not inventory.is_cpu:
                     inventory = await self.devices.offer("cpu")
                 elif not any(slots) and self.devices.gpus_aside:
                     inventory = await self.devices.offer("gpu")
@@ -89,7 +89,7 @@ class TickActions:
             ticked = [d for d in map(before.find, self.draft.ids) if d is not None]
             # By UUID: GPUs that are looked for anew may be numbered anew.
             self._ticks_of[before.source] = [d.uuid or d.id for d in ticked]
-            found = await self.devices.offer("cpu" if before.source == "nvml" else "gpu")
+            found = await self.devices.offer("gpu" if before.is_cpu else "cpu")
             if found.source == before.source:
                 self.notify(found.problem or "No NVIDIA GPU answers on this machine",
                             title="CPU slots", markup=False)
@@ -102,7 +102,7 @@ class TickActions:
                 return
             known = [d for d in map(found.find, self._ticks_of.get(found.source, ()))
                      if d is not None]
-            if not known and found.source == "cpu":
+            if not known and found.is_cpu:
                 known = list(found.devices[:max(1, len(self.draft.ids))])
             self.take_ticks([d.id for d in known])
 

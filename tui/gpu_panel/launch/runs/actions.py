@@ -170,7 +170,7 @@ class RunActions:
                 continue
             state = states[device.id]
             # Any program keeps cores busy for moments; a run of ours is another matter.
-            fine = ("free", "unknown", "busy") if device.kind == "cpu" else ("free", "unknown")
+            fine = ("free", "unknown", "busy") if device.is_cpu else ("free", "unknown")
             if state.state not in fine:
                 out[device.id] = (state.state, f"{device.label}: {state.reason}")
         return out

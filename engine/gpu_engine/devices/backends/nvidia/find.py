@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from gpu_engine.devices import visible
-from gpu_engine.devices.backends import nvidia_words as words
-from gpu_engine.devices.probe.calls import Calls, Trouble, code_of
+from gpu_engine.devices.backends.nvidia import visible, words
+from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble, code_of
 from gpu_engine.devices.records import Device, Inventory
 
 
@@ -46,29 +46,23 @@ def start() -> tuple[ModuleType | None, str | None]:
     return nvml, None
 
 
-def discover(inherited: str | None, device_order: str | None, patience: float) -> Inventory:
-    """All GPUs that may be offered.
-
-    `inherited` and `device_order` are CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as this program
-    was started with. A GPU that does not answer within `patience` seconds is listed without what
-    is not known of it, and holds up no other.
-    """
-    nvml, problem = start()
-    if nvml is None:
-        return Inventory((), "nvml", problem=problem, inherited_visible=inherited)
-    return _look(nvml, inherited, device_order, patience)
-
-
-def _look(
-    nvml: Any, inherited: str | None, device_order: str | None, patience: float
+def look(
+    nvml: ModuleType, nothing: Inventory, device_order: str | None, patience: float
 ) -> Inventory:
+    """All GPUs that may be offered: `nothing` with what was found.
+
+    `device_order` is CUDA_DEVICE_ORDER as this program was started with. A GPU that does not
+    answer within `patience` seconds is listed without what is not known of it, and holds up no
+    other.
+    """
+    inherited = nothing.inherited_visible
     calls = Calls(nvml)
     try:
         driver = text(calls.ask("nvmlSystemGetDriverVersion"))
         version = calls.ask("nvmlSystemGetCudaDriverVersion")
         count = calls.ask("nvmlDeviceGetCount") or 0
     except Trouble as trouble:
-        return Inventory((), "nvml", problem=str(trouble), inherited_visible=inherited)
+        return replace(nothing, problem=str(trouble))
     problems: list[str] = []
     if not count and calls.last_error is not None:
         problems.append(words.error(calls.last_error))
@@ -86,13 +80,12 @@ def _look(
             f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which lets through none of the '
             f"{len(found)} devices"
         )
-    return Inventory(
-        offered,
-        "nvml",
+    return replace(
+        nothing,
+        devices=offered,
         driver=driver,
         cuda=f"{version // 1000}.{version % 1000 // 10}" if version else None,
         problem="; ".join(problems) or None,
-        inherited_visible=inherited,
     )
 
 
@@ -115,7 +108,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
         except Trouble as own:
             if index == first or own.code in words.START_AGAIN:
                 trouble = own
-    raise trouble or Trouble(28)
+    raise trouble or Trouble(words.GONE)
 
 
 def _handle_at(nvml: Any, index: int) -> Any:
@@ -123,12 +116,12 @@ def _handle_at(nvml: Any, index: int) -> Any:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
         code = code_of(error)
-        raise Trouble(28 if code in (2, 6) else code)
+        raise Trouble(words.GONE if code in (2, 6) else code)
 
 
 def _uuids(nvml: Any, device: Device, handle: Any) -> list[str | None]:
     calls = Calls(nvml)
-    if device.kind == "gpu":
+    if not device.is_slice:
         return [text(calls.ask("nvmlDeviceGetUUID", handle))]
     return [text(calls.ask("nvmlDeviceGetUUID", h)) for _, h in slices_of(calls, handle)]
 

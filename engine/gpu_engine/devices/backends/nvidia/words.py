@@ -6,27 +6,33 @@ pynvml's names, as older versions of it lack some of them.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from gpu_engine.devices.records import HARDWARE_SLOWDOWN, POWER_BRAKE, TOO_HOT
+
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
+NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
+GONE = 28
 
 # The driver says no to this question on this device: asking again each second is useless.
 REFUSALS = frozenset({2, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 25, 26})
 
 # Not a question's fault: the device, or the whole driver, is in trouble.
-TROUBLE = frozenset({1, 9, 15, 16, 18, 28})
+TROUBLE = frozenset({1, NOT_LOADED, 15, 16, 18, GONE})
 
 # The driver has said of this device that nothing can run on it.
-LOST = frozenset({NO_PERMISSION, 15, 16, 17, 28})
+LOST = frozenset({NO_PERMISSION, 15, 16, 17, GONE})
 
 # The connection to the driver is gone as a whole: only a fresh nvmlInit can mend it.
-START_AGAIN = frozenset({1, 9, 18})
+START_AGAIN = frozenset({1, NOT_LOADED, 18})
 
 _ERRORS = {
     1: "the driver was unloaded",
     NO_PERMISSION: "this user may not use it (check the rights of /dev/nvidia*)",
-    9: "the NVIDIA driver is not loaded (try: sudo modprobe nvidia)",
+    NOT_LOADED: "the NVIDIA driver is not loaded (try: sudo modprobe nvidia)",
     10: "the driver timed out",
     11: "the driver has a problem with the GPU's interrupts (see dmesg)",
     14: "the GPU's infoROM is corrupted",
@@ -37,7 +43,7 @@ _ERRORS = {
     18: "the NVIDIA driver and its library have different versions, as after an update: "
     "reboot, or reload the nvidia kernel module",
     20: "the driver is out of memory",
-    28: "GPU is gone: the driver no longer lists it",
+    GONE: "GPU is gone: the driver no longer lists it",
     999: "the driver gives an unknown error for it (see dmesg)",
 }
 
@@ -51,26 +57,21 @@ _THROTTLE = (
     # 0x1 is idle, which is no reason to worry; 0x2 (application clocks) is somebody's wish.
     (0x2, "clocks set by a user"),
     (0x4, "power limit"),
-    (0x40, "too hot (hardware)"),
-    (0x80, "power brake (power supply)"),
-    (0x8, "hardware slowdown"),
+    (0x40, TOO_HOT),
+    (0x80, POWER_BRAKE),
+    (0x8, HARDWARE_SLOWDOWN),
     (0x10, "sync boost"),
     (0x20, "too hot"),
     (0x100, "display clocks"),
     (0x200, "board limit"),
     (0x400, "reliability voltage"),
 )
-HARDWARE_SLOWDOWN = frozenset(
-    {"too hot (hardware)", "power brake (power supply)", "hardware slowdown"}
-)
-"""Reasons that slow a GPU to half or less: something is wrong with cooling or power."""
-
 
 def throttle(bits: int) -> tuple[str, ...]:
     """Reasons why clocks are held down, most telling first; idle and unknown bits say nothing."""
     reasons = [words for bit, words in _THROTTLE if bits & bit]
     if len(reasons) > 1 and bits & (0x40 | 0x80) and bits & 0x8:
-        reasons.remove("hardware slowdown")  # 0x8 is set beside the bit that says why
+        reasons.remove(HARDWARE_SLOWDOWN)  # 0x8 is set beside the bit that says why
     return tuple(reasons)
 
 
@@ -82,6 +83,9 @@ def share(percent: int | None) -> float | None:
     return percent / 100 if percent is not None and 0 <= percent <= 100 else None
 
 
-def within(value: float | None, low: float, high: float) -> float | None:
+_Number = TypeVar("_Number", int, float)
+
+
+def within(value: _Number | None, low: float, high: float) -> _Number | None:
     """The value, or None where it can't be true (0xFFFFFFFF for "unknown", say)."""
     return value if value is not None and low <= value <= high else None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_engine.devices.backends import nvidia_words as words
+from gpu_engine.devices.backends.nvidia import words
 
 ASK_AGAIN_AFTER = 300.0
 """Seconds after which a refused question is tried once more (MIG switched, rights changed)."""
@@ -58,6 +58,7 @@ class Calls:
         if refused is not None and self._clock() - refused < ASK_AGAIN_AFTER:
             return None
         chosen = self._chosen.get(key)
+        code = words.FUNCTION_NOT_FOUND
         for name in (chosen,) if chosen else (question, *names):
             try:
                 answer = self._call(name, args)

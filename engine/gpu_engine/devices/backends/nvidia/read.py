@@ -12,20 +12,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine.devices.backends import nvidia_find as nvml
-from gpu_engine.devices.backends import nvidia_words as words
-from gpu_engine.devices.probe.calls import Calls, Trouble
-from gpu_engine.devices.probe.owners import Owners
-from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_engine.devices.backends.nvidia import find as nvml
+from gpu_engine.devices.backends.nvidia import words
+from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble
+from gpu_engine.devices.backends.protocol import DriverLost, Reader
+from gpu_engine.devices.owners import Owners
+from gpu_engine.devices.records import Device, DeviceProcess, ProcessKind, Sample
 
 PROCESSES_EVERY = 2.0
 SLOW_EVERY = 10.0
 _MHZ = 1_000_000
-_PID_KINDS = (("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
+_LISTS: tuple[tuple[ProcessKind, str], ...] = (
+    ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"),
+)
 
 
-class GpuReader:
-    """One physical GPU. `devices` is the GPU itself, or the slices that are cut from it."""
+class GpuReader(Reader):
+    """One physical GPU: the GPU itself, or the slices that are cut from it. Reading the bus rates
+    holds the GPU for 40 ms."""
 
     def __init__(
         self,
@@ -34,11 +38,9 @@ class GpuReader:
         owners: Owners,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.devices = tuple(devices)
+        super().__init__(devices)
         self._driver = driver
         self._owners = owners
-        self.bus = False
-        """Whether the rates over the bus are read too: that holds the GPU for 40 ms."""
         self._clock = clock
         self._start()
 
@@ -52,8 +54,6 @@ class GpuReader:
         self._seen_until = 0
 
     def read(self) -> tuple[Sample, ...]:
-        """One look. A device in trouble gives a sample with `problem`; `Trouble` is raised only
-        where the driver as a whole must be started again."""
         taken = time.time()
         try:
             if self._handle is None:
@@ -62,13 +62,13 @@ class GpuReader:
         except Trouble as trouble:
             self._start()  # a handle does not survive; the next look tries from the beginning
             if trouble.code in words.START_AGAIN:
-                raise
+                raise DriverLost(str(trouble))
             return tuple(Sample(d, problem=str(trouble), lost=trouble.code in words.LOST,
                                 taken=taken) for d in self.devices)
 
     def _open(self) -> None:
         self._handle = nvml.handle_of(self._driver, self.devices[0])
-        if self.devices[0].kind != "mig":
+        if not self.devices[0].is_slice:
             return
         for _, handle in nvml.slices_of(self._calls, self._handle):
             calls = Calls(self._driver, self._clock)
@@ -91,7 +91,7 @@ class GpuReader:
             raise Trouble(self._calls.last_error or 999)
         samples = []
         for device in self.devices:
-            if device.kind == "mig":
+            if device.is_slice:
                 values = self._slice(device, whole, processes_due)
             else:
                 values = whole | nvml_memory(self._calls, handle)
@@ -195,8 +195,8 @@ class GpuReader:
         Asked for compute, MPS and graphics: a list that this device does not have at all is
         empty, but without the compute list nobody knows.
         """
-        merged: dict[int, tuple[str, int | None]] = {}
-        for kind, name in _PID_KINDS:
+        merged: dict[int, tuple[ProcessKind, int | None]] = {}
+        for kind, name in _LISTS:
             question = f"nvmlDeviceGet{name}RunningProcesses"
             listed = calls.ask(
                 f"{question}_v3", handle, names=(f"{question}_v2", question), key=question
@@ -206,7 +206,7 @@ class GpuReader:
                     return None
                 continue
             for entry in listed:
-                memory = words.within(entry.usedGpuMemory, 0, 1 << 48)
+                memory: int | None = words.within(entry.usedGpuMemory, 0, 1 << 48)
                 before = merged.get(entry.pid)
                 if before is None:  # one process can be in two lists; the first one says more
                     merged[entry.pid] = (kind, memory)
@@ -216,7 +216,7 @@ class GpuReader:
         return tuple(self._process(pid, *merged[pid], used.get(pid)) for pid in merged)
 
     def _process(
-        self, pid: int, kind: Any, memory: int | None, utilization: float | None
+        self, pid: int, kind: ProcessKind, memory: int | None, utilization: float | None
     ) -> DeviceProcess:
         owner = self._owners.look(pid)
         if owner is None:
@@ -260,7 +260,7 @@ def nvml_memory(calls: Calls, handle: Any) -> dict[str, Any]:
     info = nvml.memory(calls, handle)
     shared = calls.unsupported("memory") if info is None else not info.total
     total = words.within(info.total, 1, 1 << 48) if info is not None else None
-    if total is None or not 0 <= info.used <= total:
+    if info is None or total is None or not 0 <= info.used <= total:
         return {
             "memory_used": None,
             "memory_total": total,

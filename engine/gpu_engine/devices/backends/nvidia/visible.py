@@ -46,7 +46,7 @@ def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
 
 
 def hides_all(visible: str | None) -> bool:
-    """Whether somebody meant to hide every GPU: set, and its first entry can't name any."""
+    """Whether somebody meant to hide every GPU: it is set, and its first entry can't name any."""
     return visible is not None and not re.match(r"\s*(\+?\d|GPU-.|MIG-.)", visible)
 
 

@@ -1,6 +1,7 @@
-"""Who a process on a GPU is, from /proc; read in the probe, as /proc can hang with a driver.
+"""Who a process on a GPU is, from /proc.
 
-Standard library only, three files a process: one stat a look, user and command once.
+For backends: read in the probe's process, as /proc can hang with a driver. Standard library only,
+three files a process: one stat a look, user and command once.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
+
+_FORGOTTEN = 60.0
+"""Seconds for which a process is remembered that nobody asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,13 @@ class Owners:
     """Looks processes up, and remembers them by pid *and* start, as pids are used again."""
 
     def __init__(
-        self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
+        self,
+        device_files: str,
+        proc: Path = procs.PROC,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`device_files`: how the paths of the vendor's device files begin ("/dev/nvidia")."""
+        self._device_files = device_files
         self._proc = proc
         self._clock = clock
         self._known: dict[tuple[int, int], _Known] = {}
@@ -56,9 +65,7 @@ class Owners:
         self._boot = _boot_time(proc)
         # In a container the driver still names the machine's pids. One of them can be the
         # number of some other process in here, so a match must be seen holding the GPU.
-        self._doubt = (
-            _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and Path("/dev/nvidiactl").exists()
-        )
+        self._doubt = _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and _any(device_files)
 
     def look(self, pid: int) -> Owner | None:
         """The process of that pid, or None where this namespace can't see it."""
@@ -72,6 +79,7 @@ class Owners:
         known = self._known.get((pid, ticks))
         cpu = None
         if known is None:
+            self._forget(now)
             user, command = self._user(pid), self._command(pid) or stat.name or None
             known = self._known[pid, ticks] = _Known(user, command, seconds, now)
         elif now - known.at < 0.05 and known.owner is not None:
@@ -88,10 +96,9 @@ class Owners:
         )
         return known.owner
 
-    def forget_others(self, pids: Iterable[int]) -> None:
-        """Drop what is remembered of processes that hold no GPU any more."""
-        keep = set(pids)
-        for key in [k for k in list(self._known) if k[0] not in keep]:
+    def _forget(self, now: float) -> None:
+        """Drop processes that nobody has asked for in a while: they hold no GPU any more."""
+        for key in [k for k, v in list(self._known.items()) if now - v.at > _FORGOTTEN]:
             self._known.pop(key, None)
 
     def _user(self, pid: int) -> str | None:
@@ -116,7 +123,7 @@ class Owners:
     def _holds_gpu(self, pid: int) -> bool:
         try:
             return any(
-                str(link.readlink()).startswith("/dev/nvidia")
+                str(link.readlink()).startswith(self._device_files)
                 for link in (self._proc / str(pid) / "fd").iterdir()
             )
         except OSError:
@@ -138,3 +145,12 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except OSError:
         return None
+
+
+def _any(device_files: str) -> bool:
+    """Whether any of these files is here: without one, no process can be seen holding it."""
+    folder, _, start = device_files.rpartition("/")
+    try:
+        return any(name.startswith(start) for name in os.listdir(folder or "/"))  # noqa: PTH208
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs and MIG slices, through NVML."""

@@ -1,0 +1,58 @@
+"""Find the devices of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.probe import client as probe
+from gpu_engine.devices.records import Inventory
+
+
+def discover(timeout: float = 20.0) -> Inventory:
+    """The GPUs of the first vendor that has any here, else CPU slots. Never raises.
+
+    A driver is asked from another process (see `probe`), so this returns within about `timeout`
+    seconds even where a driver call never does; it blocks until then, so a screen calls it from
+    a thread. Without persistence mode waking NVIDIA's GPUs takes 1 to 2 s each.
+    """
+    without: list[Inventory] = []
+    for name in registry.BACKENDS:
+        found = discover_of(name, timeout)
+        if found.devices:
+            return _explained(found, without)
+        without.append(found)
+    return _explained(without[-1], without[:-1])
+
+
+def discover_of(name: str, timeout: float = 20.0) -> Inventory:
+    """The devices of one backend (a name in `registry.BACKENDS`). Never raises."""
+    backend = registry.load(name)
+    environ = {v: os.environ[v] for v in backend.variables if v in os.environ}
+    if not backend.present():
+        return backend.nothing(environ)
+    if backend.asks_driver:
+        return probe.discover(name, environ, timeout)
+    return backend.discover(environ, timeout)
+
+
+def cpu_slots() -> Inventory:
+    """The slots of the processor, whatever GPUs there are. Never raises."""
+    return discover_of("cpu")
+
+
+def _explained(found: Inventory, without: Sequence[Inventory]) -> Inventory:
+    """With why the vendors that were asked before have no devices to offer."""
+    problems = [i.problem for i in (*without, found) if i.problem]
+    narrowed = next((i for i in without if i.visible_variable), found)
+    if found.visible_variable:
+        narrowed = found
+    return replace(
+        found,
+        problem="; ".join(problems) or None,
+        inherited_visible=narrowed.inherited_visible,
+        visible_variable=narrowed.visible_variable,
+        hidden=narrowed.hidden,
+    )
