@@ -11,6 +11,7 @@ from torch import nn
 from gpu_engine.training.precision import Autocast, Precision
 
 from . import ranks
+from .whole import WHOLE
 
 TF32 = """
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def test_clipping_limits_the_norm(check: bool) -> None:
     optimizer = torch.optim.SGD([weight], lr=1.0)
     precision = Precision("off", "cpu", leave_out_nonfinite=check)
     precision.backward((weight * 100).sum())
-    assert precision.step(optimizer, [weight], 2.0)
+    assert precision.step(optimizer, [weight], 2.0, WHOLE)
     assert weight.norm().item() == pytest.approx(2.0, rel=1e-4)
 
 
@@ -95,7 +96,7 @@ def test_a_scaler_leaves_out_what_is_not_finite(clip: float, fused: bool) -> Non
     def step(factor: float) -> bool:
         optimizer.zero_grad()
         precision.backward(factor * ours.square().sum())
-        return precision.step(optimizer, [ours], clip)
+        return precision.step(optimizer, [ours], clip, WHOLE)
 
     # The first is left out: 65536 · 2 · 1e36 is above float32's largest.
     assert [step(1e36), step(float("nan")), step(1.0)] == [False, False, True]
@@ -125,13 +126,13 @@ def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> No
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     precision = Precision("off", "cpu", leave_out_nonfinite=True)
     precision.backward(weight.square().sum())
-    assert precision.step(optimizer, [weight], clip)
+    assert precision.step(optimizer, [weight], clip, WHOLE)
     before = weight.detach().clone()
     moments = {k: v.clone() for k, v in optimizer.state[weight].items()}
     optimizer.zero_grad()
     # A loss that is not finite although its gradients are.
     precision.backward(weight.sum() + torch.tensor(float("inf")))
-    assert not precision.step(optimizer, [weight], clip)
+    assert not precision.step(optimizer, [weight], clip, WHOLE)
     assert torch.equal(weight, before)
     assert all(torch.equal(v, moments[k]) for k, v in optimizer.state[weight].items())
 

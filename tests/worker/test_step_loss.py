@@ -13,6 +13,8 @@ from gpu_engine.rank.process_group import Group
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.step_loss import StepLoss
 
+from .whole import WHOLE
+
 ALONE = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
 
 
@@ -122,7 +124,7 @@ def test_fp16_is_unscaled_before_it_is_clipped() -> None:
     precision, loss = Precision("fp16", "cpu"), StepLoss(1, ALONE, [weight])
     precision.backward(loss.of(((weight * torch.tensor([30.0, 40.0])).sum(), 10), last=True))
     loss.finish()
-    assert precision.step(torch.optim.SGD([weight], lr=1.0), [weight], 1.0)
+    assert precision.step(torch.optim.SGD([weight], lr=1.0), [weight], 1.0, WHOLE)
     assert (-weight).tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
 
 

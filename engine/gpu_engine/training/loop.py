@@ -13,10 +13,10 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.rank.process_group import Group, pack_first, unpack_first
 from gpu_engine.rank.recorder import Recorder
 from gpu_engine.rank.signals import Signals
-from gpu_engine.training.parallel import Spread
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.step_loss import StepLoss
+from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
 
 _ASK_EVERY = 0.2  # seconds between two questions to all ranks: how late a stop may be noticed
@@ -47,7 +47,7 @@ class Loop:
 
     task: Task
     data: Any
-    spread: Spread
+    strategy: Strategy
     optimizer: Optimizer
     schedule: Schedule
     precision: Precision
@@ -116,7 +116,7 @@ class Loop:
 
     def _step(self, batches: Iterator[Any]) -> bool:
         """One optimizer step on the next `accumulate` batches; False when there are none."""
-        task, model, rec, last = self.task, self.spread.model, self.recorder, self.accumulate - 1
+        task, model, rec, last = self.task, self.strategy.model, self.recorder, self.accumulate - 1
         wait = 0.0
         for micro in range(self.accumulate):
             rec.phase = "data"
@@ -128,12 +128,12 @@ class Loop:
             if micro == last:
                 self._forward_backward(task, model, batch, last=True)
             else:  # gradients add up here; only the last pass averages them over ranks
-                with self.spread.local():
+                with self.strategy.local_gradients():
                     self._forward_backward(task, model, batch, last=False)
         rec.phase = "optimizer"
         loss = self._loss.finish()
         lr = self.optimizer.param_groups[0]["lr"]
-        if self.precision.step(self.optimizer, self._parameters, self.clip):
+        if self.precision.step(self.optimizer, self._parameters, self.clip, self.strategy):
             self.schedule.step()
             self._skips_in_a_row = 0
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,18 @@ from torch.optim import Optimizer
 
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Gradients(Protocol):
+    """Who knows the gradients of a model, wherever their parts are: a strategy."""
+
+    def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """The norm of all gradients together, shape ()."""
+        ...
+
+    def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+        """Scale them down to a norm of `limit`, where it is larger; the norm before, shape ()."""
+        ...
 
 
 class Precision:
@@ -46,32 +58,33 @@ class Precision:
             loss = self._scaler.scale(loss)
         loss.backward()
 
-    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float) -> bool:
-        """Clip the gradients to a norm of `clip` (0: don't) and step the optimizer.
+    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float,
+             gradients: Gradients) -> bool:
+        """Clip the gradients of `parameters` to a norm of `clip` (0: don't) and step the optimizer.
 
         False where the step was left out because of gradients that are not finite; weights and
         optimizer are then as before, on every rank alike.
         """
         if self._scaler is not None:
-            return self._scaled_step(optimizer, parameters, clip)
+            if clip > 0:  # the limit is meant for the gradients' true size
+                self._scaler.unscale_(optimizer)
+                gradients.clip(parameters, clip)
+            return self._scaled_step(self._scaler, optimizer)
+        norm = None
         if clip > 0:
-            norm = nn.utils.clip_grad_norm_(parameters, clip)
+            norm = gradients.clip(parameters, clip)
         elif self._check:
-            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if self._check and not torch.isfinite(norm).item():
+            norm = gradients.gradient_norm(parameters)
+        if self._check and norm is not None and not torch.isfinite(norm).item():
             return False
         optimizer.step()
         return True
 
-    def _scaled_step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter],
-                     clip: float) -> bool:
-        if clip > 0:  # the limit is meant for the gradients' true size
-            self._scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(parameters, clip)
-        self._scaler.step(optimizer)
-        self._scaler.update()
+    def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> bool:
+        scaler.step(optimizer)
+        scaler.update()
         # The scale goes down exactly when the step was left out (torch/amp/grad_scaler.py).
-        before, self._scale = self._scale, self._scaler.get_scale()
+        before, self._scale = self._scale, scaler.get_scale()
         return self._scale >= before
 
     def state_dict(self) -> dict[str, Any] | None:

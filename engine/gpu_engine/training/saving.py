@@ -35,7 +35,7 @@ class Saver:
                  weights: Iterable[tuple[str, torch.Tensor]], state: Callable[[], dict[str, Any]],
                  ) -> None:
         """`weights`: the named parameters, which must be finite to be saved; `state`: what a
-        checkpoint holds, "step" among it, as it is when it is called."""
+        checkpoint holds, "step" among it, as it is when it is called, by all ranks together."""
         self.folder = job.run / "checkpoints"
         self.best = checkpoints.parse_best(job.get("train.best"))
         self.step: int | None = None
@@ -62,8 +62,7 @@ class Saver:
         self._recorder.phase = "checkpoint"
         began = time.monotonic()
         ranks = self._group.gather_bytes(checkpoint.to_bytes(rng.capture(self._devices)))
-        problem = self._begin(ranks, metrics, began, final=final) if self._group.rank == 0 else ""
-        problem = self._group.hear(problem)
+        problem = self._group.hear(self._begin(ranks, metrics, began, final=final))
         if problem == _UNDER_WAY:
             self._under_way = step
         elif not problem:
@@ -77,8 +76,9 @@ class Saver:
     def check(self) -> None:
         """Whether the state as it is now could be loaded again. Raises UserError, on rank 0: at the
         first checkpoint, which may be the last, what was trained by then would be lost."""
+        state = self._state()
         if self._group.rank == 0:
-            checkpoint_state.plain(self._state())
+            checkpoint_state.plain(state)
 
     def finish(self) -> None:
         """Wait for a checkpoint that is under way, on all ranks. Raises what it failed of, but
@@ -116,14 +116,16 @@ class Saver:
         with contextlib.suppress(Exception):  # there is a reason already
             self._writer.wait()
 
-    # --- rank 0 -------------------------------------------------------------------------------
-
     def _begin(self, ranks: list[bytes], metrics: dict[str, float], began: float, *,
                final: bool) -> str:
-        """Write, or begin to: "", _UNDER_WAY, or what was wrong."""
+        """On rank 0 write, or begin to: "", _UNDER_WAY, or what was wrong. The others have a part
+        in the state alone."""
         try:
+            state = self._state()
+            if self._group.rank:
+                return ""
             bad = checkpoint_state.nonfinite(self._weights)
-            state = checkpoint_state.plain(self._state())
+            state = checkpoint_state.plain(state)
         except Exception as err:
             if not checkpoint.is_memory(err):
                 raise
@@ -143,6 +145,8 @@ class Saver:
         self._recorder.writing = Progress()
         self._writer.start(lambda: self._write(copy, ranks, about, began, blocked))
         return _UNDER_WAY
+
+    # --- rank 0 -------------------------------------------------------------------------------
 
     def _copy(self, state: dict[str, Any]) -> dict[str, Any] | None:
         if self._copier is None:

@@ -14,7 +14,7 @@ from gpu_engine.rank.meeting import Patient, PeerLost
 from gpu_engine.rank.process_group import Group
 from gpu_engine.rank.recorder import Recorder
 from gpu_engine.rank.signals import Signals
-from gpu_engine.training import parallel, resuming, rng
+from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import Deal, MapData
 from gpu_engine.training.division import Watch
 from gpu_engine.training.evaluate import Broken, Evaluation
@@ -23,6 +23,7 @@ from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
+from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task
 
@@ -60,7 +61,7 @@ class Session:
             warm.join()
         group.meet()  # what came so far may take one rank for long: files to fetch, to index
         recorder.phase = "init"
-        self.spread = parallel.spread(self.task, raw, job, self.precision)
+        self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
         self.optimizer = self.task.optimizer(raw, job.lr)
         # Not before the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
@@ -79,7 +80,7 @@ class Session:
                                  params=job.get("task.params", {}),
                                  evaluates=self.evaluation is not None)
         self.loop = Loop(
-            task=self.task, data=self.data, spread=self.spread, optimizer=self.optimizer,
+            task=self.task, data=self.data, strategy=self.strategy, optimizer=self.optimizer,
             schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
             signals=signals, at=self.at, total_steps=total, epochs=epochs,
             accumulate=job.accumulate, examples_a_step=job.micro * job.accumulate,
@@ -115,10 +116,9 @@ class Session:
         if self.evaluation is None or self._evaluated_step == self.at.step:
             return True
         self.recorder.phase = "eval"
-        if self.job.distributed:
-            parallel.take_buffers_of_first(self.spread.raw)
+        model = self.strategy.for_evaluation()
         try:
-            result = self.evaluation.run(self.spread.for_eval, self.precision,
+            result = self.evaluation.run(model, self.precision,
                                          lambda: self.loop.signals.asked is not None)
             if result is None:
                 return False
@@ -165,8 +165,8 @@ class Session:
                 "offset": self.at.offset, "global_batch": self.job.global_size,
                 "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
                 "evaluated": self._evaluated_step == self.at.step,
-                "model": self.spread.raw.state_dict(), "optimizer": self.optimizer.state_dict(),
-                **self.schedule.state_dict(), "scaler": self.precision.state_dict()}
+                **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
+                "scaler": self.precision.state_dict()}
 
     def _place(self, state: dict[str, Any]) -> None:
         """Where an epoch was left when the global batch was another: the same examples are
@@ -180,8 +180,7 @@ class Session:
     def _restore(self, state: dict[str, Any]) -> None:
         """Put a checkpoint's values into the parts. Raises UserError where they don't fit."""
         try:
-            self.spread.raw.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
             raise UserError(f"{self._from} does not fit this task's model: {err}") from err
@@ -254,7 +253,7 @@ class Session:
     def _announce(self, total: int | None, epochs: int | None) -> None:
         deal = self.deal
         self.recorder.total_steps = total
-        if self.job.who.rank == 0 and not self.spread.raw.training:
+        if self.job.who.rank == 0 and not self.strategy.raw.training:
             # from_pretrained of several libraries returns a model in this mode.
             self.recorder.write("warning", message="the model is in evaluation mode, and is "
                                 "trained so: its dropout is off and its BatchNorm averages stand "

@@ -1,0 +1,1 @@
+"""What torch does in each mode: one class a way of training; `choose` finds that of a mode."""

@@ -1,0 +1,98 @@
+"""The strategies of the modes that there are, as far as one process without a GPU shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_engine import Task
+from gpu_engine.common.errors import SpecError
+from gpu_engine.plan import modes
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.strategies.base import Strategy
+from gpu_engine.training.strategies.choose import strategy_of
+
+JOB = SimpleNamespace(devices=("cpu",))
+OFF = Precision("off", "cpu")
+
+
+class Divides(Task):
+    """Writes down which models it was asked to divide."""
+
+    def __init__(self) -> None:
+        self.given: list[nn.Module] = []
+
+    def data_parallel(self, model, devices):
+        self.given.append(model)
+        return super().data_parallel(model, devices)
+
+
+def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast() -> None:
+    """DataParallel's threads don't take autocast's type along: the replica enters it itself."""
+    raw, batch = nn.Linear(4, 4), torch.randn(2, 4)
+    dp = strategy_of("dp")
+    made = dp(Task(), raw, JOB, Precision("bf16", "cpu"))
+    assert isinstance(made.model, nn.DataParallel)
+    assert made.model(batch).dtype == torch.bfloat16
+    assert made.raw is raw
+    assert made.for_evaluation() is made.model
+    assert isinstance(dp(Task(), raw, JOB, OFF).model, nn.DataParallel)
+    # A task that spreads parts of its model is given the model itself.
+    task = Divides()
+    dp(task, raw, JOB, Precision("bf16", "cpu"))
+    assert task.given == [raw]
+    assert strategy_of("single")(Task(), raw, JOB, OFF).model is raw
+
+
+@pytest.mark.parametrize("name", ["single", "dp"])
+def test_a_checkpoint_has_the_names_of_the_tasks_own_model(name: str) -> None:
+    """Loaded in another mode, it gives the same weights."""
+    torch.manual_seed(0)
+    there, here = (strategy_of(n)(Task(), nn.Linear(2, 1), JOB, OFF) for n in (name, "single"))
+    optimizers = [torch.optim.SGD(s.raw.parameters(), lr=r, momentum=0.5)
+                  for s, r in ((there, 0.25), (here, 1.0))]
+    there.model(torch.ones(1, 2)).sum().backward()
+    optimizers[0].step()
+    state = there.full_state(optimizers[0])
+    assert list(state["model"]) == ["weight", "bias"]
+    here.load_full_state(state, optimizers[1])
+    assert torch.equal(here.raw.weight, there.raw.weight)
+    assert optimizers[1].param_groups[0]["lr"] == 0.25
+    with pytest.raises(RuntimeError):
+        here.load_full_state({"model": {}, "optimizer": {}}, optimizers[1])
+
+
+def test_norm_and_clipping_by_hand() -> None:
+    """Gradients (3, 0) and 4: their norm is 5."""
+    strategy = strategy_of("single")(Task(), nn.Linear(2, 1), JOB, OFF)
+    weight, bias = strategy.raw.weight, strategy.raw.bias
+    weight.grad, bias.grad = torch.tensor([[3.0, 0.0]]), torch.tensor([4.0])
+    unused = nn.Parameter(torch.ones(1))
+    assert strategy.gradient_norm([weight, bias, unused]).item() == 5
+    assert strategy.clip([weight, bias, unused], 1.0).item() == 5
+    assert weight.grad.tolist()[0] == pytest.approx([0.6, 0.0])
+    assert bias.grad.tolist() == pytest.approx([0.8])
+
+
+@pytest.mark.parametrize("name", modes.names())
+def test_each_mode_has_its_strategy(name: str) -> None:
+    found = strategy_of(name)
+    assert issubclass(found, Strategy)
+    assert not getattr(found, "__abstractmethods__", None)
+
+
+@pytest.mark.parametrize("strategy", ["gpu_engine.training.strategies.single:Singel",
+                                      "gpu_engine.training.task:Task"])
+def test_what_is_no_strategy_is_refused(strategy: str, monkeypatch) -> None:
+    monkeypatch.setattr(modes, "get", lambda name: replace(modes.find("single"), strategy=strategy))
+    with pytest.raises(TypeError, match=rf"'single' names {strategy} .* no subclass"):
+        strategy_of("single")
+
+
+def test_an_unknown_mode_has_no_strategy() -> None:
+    with pytest.raises(SpecError, match="ring"):
+        strategy_of("ring")

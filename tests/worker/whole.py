@@ -1,0 +1,13 @@
+"""The gradients of a model that lies whole in this process, as a step asks for them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from torch import nn
+
+from gpu_engine import Task
+from gpu_engine.training.precision import Precision
+from gpu_engine.training.strategies.single import Single
+
+WHOLE = Single(Task(), nn.Linear(1, 1), SimpleNamespace(devices=("cpu",)), Precision("off", "cpu"))
