@@ -8,10 +8,10 @@ import pytest
 
 from .listed import ROOT, Mutation, Stale, read
 
-ROOMS = {"plan/batch.py", "plan/build.py", "plan/check.py",
+ROOMS = {"plan/batch.py", "plan/build.py", "plan/check.py", "plan/modes.py",
          *(f"training/{name}.py" for name in (
-             "checkpoint", "data", "evaluate", "loop", "parallel", "precision", "rng", "session",
-             "step_loss"))}
+             "checkpoint", "data", "evaluate", "loop", "precision", "rng", "session", "step_loss",
+             "strategies/base", "strategies/data_parallel", "strategies/distributed"))}
 
 
 def test_every_mutation_fits_the_code() -> None:
