@@ -14,7 +14,7 @@ from gpu_engine.runs.folder import Cause
 from gpu_panel import theme
 from gpu_panel.app import PanelApp
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.run.log_view import LogView
+from gpu_panel.run.log.view import LogView
 
 from .colours import contrast, painted, too_faint
 from .panel_kit import panel, screen_text, settled, until

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.run.log_view import LogView
-from gpu_panel.run.rank_table import RankTable
+from gpu_panel.run.log.view import LogView
+from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.screen import RunScreen
 
 from .run_kit import (
@@ -121,7 +121,7 @@ async def test_the_log_of_another_rank(tmp_path: Path) -> None:
         await pilot.press("r")
         await shown(pilot)
         assert "rank 1 says 49" in terminal(app)
-        assert app.run_screen.query_one(RankTable).chosen == 1
+        assert app.run_screen.query_one(RanksPane).chosen == 1
         await pilot.press("right_square_bracket")
         await shown(pilot)
         assert "supervising" in terminal(app)
@@ -218,4 +218,4 @@ async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_
         assert "val/accuracy 0.625" in text
         assert "0.2" in text
         view = app.run_screen.query_one("#loss", CurveView)
-        assert view._marks == (10, 20)
+        assert view.marks == (10, 20)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpu_engine.events.schema import encode
 from gpu_engine.runs.folder import Run
-from gpu_panel.run import words as run_words
 from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.banner import banner
 
 from .run_kit import T0, Written
 
@@ -29,7 +29,7 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
     while not store.caught_up:
         await asyncio.sleep(0.001)
         if store.state is not None and store.ranks:
-            shares += run_words.banner(store, T0)[0]
+            shares += banner(store, T0)[0]
     task.cancel()
     assert len(set(shares)) > 3  # the share that is read moves: others have their turn between
     assert any("reading what the ranks wrote… " in s and s.endswith(" %") for s in shares)
@@ -55,24 +55,26 @@ events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled
 @given(st.lists(events, max_size=12))
 @settings(max_examples=150, deadline=None)
 def test_no_event_breaks_the_screen(told: list[dict[str, object]]) -> None:
-    from gpu_panel.run import curves as run_curves
-    from gpu_panel.run import rank_words
-    from gpu_panel.run.rank_table import RankTable
+    from gpu_panel.run.loss import loss_title
+    from gpu_panel.run.memory import memory_lines, memory_title
+    from gpu_panel.run.ranks import RanksPane
+    from gpu_panel.run.text.headline import figures, headline
+    from gpu_panel.run.text.ranks import doing
 
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()
     store.caught_up = True
     store.fold([(0, told), (1, told)])
-    run_words.headline(store, T0 + 5, 80)
-    run_words.facts(store, T0 + 5)
-    run_words.banner(store, T0 + 5)
-    run_curves.loss_title(store)
-    run_curves.memory_title(store)
-    run_curves.memory_lines(store, 0)
-    table = RankTable(clock=lambda: T0 + 5)
-    table._ranks = store.ranks
+    headline(store, T0 + 5, 80)
+    figures(store, T0 + 5)
+    banner(store, T0 + 5)
+    loss_title(store)
+    memory_title(store)
+    memory_lines(store, 0)
+    table = RanksPane()
+    table.show(store.ranks, store.plan, now=T0 + 5, live=True)
     table.build(80)
     for view in store.ranks.values():
-        rank_words.doing(view, store.ranks, T0 + 5, live=True)
+        doing(view, store.ranks, T0 + 5, live=True)
     for series in store.loss.ranks.values():
         assert all(math.isfinite(v) for v, n in zip(series.lo, series.count, strict=True) if n)

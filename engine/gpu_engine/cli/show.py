@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.common import units
+from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
@@ -106,19 +105,9 @@ def _processes(state: State) -> list[str]:
         out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
-        out += [f"rank {p.rank}  pid {p.pid}  {exit_in_words(p.exit)}"
+        out += [f"rank {p.rank}  pid {p.pid}  {exit_status.in_words(p.exit)}"
                 for p in state.processes if p.exit is not None]
     return out
-
-
-def exit_in_words(status: int) -> str:
-    """What a process ended with."""
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
 
 
 def _dumps(value: object) -> str:

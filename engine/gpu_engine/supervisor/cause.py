@@ -8,11 +8,11 @@ communication error; only when there is none, the earliest of all.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_engine.common import exit_status
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause
@@ -111,15 +111,12 @@ def in_words(status: int, oom_kills: int | None = None) -> str:
     if status == 0:
         return "exited with 0 before training ended"
     if status > 0:
-        return f"exited with {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
+        return exit_status.in_words(status)
+    name = exit_status.signal_name(-status)
     if name != "SIGKILL":
         more = {"SIGSEGV": ": a crash in native code", "SIGBUS": ": often a full /dev/shm",
                 "SIGABRT": ": native code gave up"}.get(name, "")
-        return f"killed by {name}{more}"
+        return exit_status.in_words(status) + more
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:

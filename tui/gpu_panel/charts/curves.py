@@ -12,11 +12,12 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gpu_panel import keys
 from gpu_panel.charts import palette
 from gpu_panel.charts.axes import Columns, Scale, plain, reduce, scale_of, smoothed, step_ticks
 from gpu_panel.charts.braille import Canvas, band, stroke
@@ -59,24 +60,7 @@ class CurveView(Widget, can_focus=True):
         .curve--empty { color: $text-muted; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "cross(-1)", "Earlier", show=False, id="curve-left",
-                tooltip="Read the values a little earlier"),
-        Binding("right", "cross(1)", "Later", show=False, id="curve-right",
-                tooltip="Read the values a little later"),
-        Binding("shift+left", "cross(-20)", "Much earlier", show=False,
-                id="curve-far-left"),
-        Binding("shift+right", "cross(20)", "Much later", show=False,
-                id="curve-far-right"),
-        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", show=False, id="curve-zoom-in",
-                tooltip="Half as many steps"),
-        Binding("minus", "zoom(2)", "Zoom out", show=False, id="curve-zoom-out",
-                tooltip="Twice as many steps"),
-        Binding("0", "whole", "All of it", show=False, id="curve-whole",
-                tooltip="The whole run, without the reading line"),
-        Binding("b", "band", "Band", show=False, id="curve-band",
-                tooltip="Every rank's line, or their band and mean"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("chart"))
 
     def __init__(self, *, y_text: Callable[[float | None], str] = units.loss,
                  x_text: Callable[[int], str] = lambda x: f"{x:,}", x_name: str = "step",
@@ -105,7 +89,8 @@ class CurveView(Widget, can_focus=True):
         """None: by the number of ranks."""
         self.cross: int | None = None
         """The x whose values are read."""
-        self._marks: tuple[int, ...] = ()
+        self.marks: tuple[int, ...] = ()
+        """Each x where a faint upright line stands."""
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -119,7 +104,7 @@ class CurveView(Widget, can_focus=True):
         if state == self._drawn:
             return
         self._drawn = state
-        self._lines, self._all, self._chosen, self._marks = lines, over_all, chosen, marks
+        self._lines, self._all, self._chosen, self.marks = lines, over_all, chosen, marks
         self.redraw()
 
     def entitle(self, title: str) -> None:
@@ -216,7 +201,8 @@ class CurveView(Widget, can_focus=True):
             shown = [x for x in self._lines if x.index == self._chosen]
         plot_high = high - 1 if high > 3 else high
         guess = max(wide - 8, 1) * 2
-        over_all = reduce(self._all, x0, x1, guess) if banded and self._all else None
+        total = self._all if banded else None
+        over_all = reduce(total, x0, x1, guess) if total else None
         found = [reduce(line.series, x0, x1, guess) for line in shown]
         scale = scale_of([*found, *([over_all] if over_all else [])], plot_high * 4,
                          log=self.log_scale, zero=self._zero)
@@ -230,8 +216,8 @@ class CurveView(Widget, can_focus=True):
         gutter = min(max(map(len, labels), default=0) + 1, max(wide - 4, 0))
         cells = self._cells = max(wide - gutter, 1)
         if cells * 2 != guess:
-            if over_all is not None:
-                over_all = reduce(self._all, x0, x1, cells * 2)
+            if total:
+                over_all = reduce(total, x0, x1, cells * 2)
             found = [reduce(line.series, x0, x1, cells * 2) for line in shown]
         plot = Canvas(cells, plot_high)
         if over_all is not None:
@@ -272,7 +258,7 @@ class CurveView(Widget, can_focus=True):
             plot.text(cell, 0, "×", _BAD)
 
     def _paint_marks(self, plot: Canvas, x0: float, x1: float) -> None:
-        for x in self._marks:
+        for x in self.marks:
             if x0 <= x <= x1:
                 self._upright(plot, x, "┊", _FAINT)
 
@@ -344,8 +330,9 @@ class CurveView(Widget, can_focus=True):
 
     def _extent(self) -> tuple[int, int]:
         """The first and the last x of all lines."""
-        known = [x.series for x in self._lines if len(x.series)]
-        return (min((s.start for s in known), default=0), max((s.last for s in known), default=1))
+        starts = [x.series.start for x in self._lines if x.series.start is not None]
+        ends = [x.series.last for x in self._lines if x.series.last is not None]
+        return min(starts, default=0), max(ends, default=1)
 
     def _as_band(self) -> bool:
         if self._all is None or len(self._lines) < 2:

@@ -18,13 +18,14 @@ _ON_LIGHT = ("blue", "red", "magenta", "green", "cyan", "black", "bright_magenta
 
 def strokes(app: App[object]) -> list[Style]:
     """Eight line styles that suit the theme, the first its primary colour."""
+    terminals = [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
     try:
         primary = Color.parse(app.theme_variables.get("primary", ""))
         background = Color.parse(app.theme_variables.get("background", ""))
     except ColorParseError:
-        primary = background = None
-    if primary is None or primary.ansi is not None or app.native_ansi_color:
-        return [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
+        return terminals
+    if primary.ansi is not None or app.native_ansi_color:
+        return terminals
     hue, saturation, _ = primary.hsl
     light = background.brightness > 0.5
     found = []

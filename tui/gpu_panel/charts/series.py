@@ -10,7 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf, isfinite, nan
+from operator import add
 
 CAPACITY = 2048
 """Buckets; a power of two. A screen has some 300 columns of braille dots."""
@@ -37,8 +38,11 @@ class Series:
         """The greatest x."""
         self.bad_at: int | None = None
         """Where the first value came that was not finite."""
-        self.lo, self.hi, self.total = array("d"), array("d"), array("d")
-        self.count, self.bad = array("q"), array("q")
+        self.lo: array[float] = array("d")
+        self.hi: array[float] = array("d")
+        self.total: array[float] = array("d")
+        self.count: array[int] = array("q")
+        self.bad: array[int] = array("q")
 
     def __len__(self) -> int:
         """Buckets in use."""
@@ -93,7 +97,7 @@ class Series:
         if not 0 <= i < len(self) or not (self.count[i] or self.bad[i]):
             return None
         if not self.count[i]:
-            return (float("nan"),) * 3
+            return nan, nan, nan
         return self.lo[i], self.total[i] / self.count[i], self.hi[i]
 
     @property
@@ -142,16 +146,13 @@ class Series:
         if len(self.lo) % 2:
             for column, none in zip(self._columns(), (inf, -inf, 0.0, 0, 0), strict=True):
                 column.append(none)
-        join = ((min, "d"), (max, "d"), (_plus, "d"), (_plus, "q"), (_plus, "q"))
-        self.lo, self.hi, self.total, self.count, self.bad = (
-            array(code, map(how, column[::2], column[1::2]))
-            for column, (how, code) in zip(self._columns(), join, strict=True))
+        self.lo = array("d", map(min, self.lo[::2], self.lo[1::2]))
+        self.hi = array("d", map(max, self.hi[::2], self.hi[1::2]))
+        self.total = array("d", map(add, self.total[::2], self.total[1::2]))
+        self.count = array("q", map(add, self.count[::2], self.count[1::2]))
+        self.bad = array("q", map(add, self.bad[::2], self.bad[1::2]))
         self.stride *= 2
         self.first //= 2
-
-
-def _plus(a: float, b: float) -> float:
-    return a + b
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gpu_panel.common.background import in_thread
-from gpu_panel.run import about_words
 from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.about import about
 
 
 class AboutRun(ModalScreen[None]):
@@ -47,7 +47,7 @@ class AboutRun(ModalScreen[None]):
         self._paint()
 
     def _paint(self) -> None:
-        text = Content("\n").join(about_words.about(self._store, self._clock(), self._bytes))
+        text = Content("\n").join(about(self._store, self._clock(), self._bytes))
         if not text.is_same(self._said):
             self._said = text
             self.query_one("#about", Static).update(text)

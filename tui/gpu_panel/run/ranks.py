@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
-from textual.message import Message
+from textual.binding import BindingType
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import RankView
+from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
-from gpu_panel.run import rank_words
+from gpu_panel.run.pane import Moment, RunPane
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.ranks import doing, is_silent, missing, since_heard, stalled
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, how much it matters where room is short, and its texts."""
+    """One column: its heading, and when it goes where room is short."""
 
     title: str
-    rank: int
-    """0 stays longest."""
+    order: int
+    """The column with the greatest goes first; those with 0 stay longest."""
     left: bool = False
+    """Whether its texts are aligned to the left."""
     least: int = 0
+    """Its least width, in cells."""
 
 
 COLUMNS = (
@@ -40,37 +43,40 @@ GAP = 2
 MARK = "▸ "
 
 
-class RankTable(Rows):
-    """The ranks of a run. Give it what is known with `show`."""
+class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """The ranks of a run, the chosen one marked."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Its log", show=False, id="ranks-choose",
-                tooltip="Show the log of the rank under the cursor"),
-    ]
+    NAME = TITLE = "ranks"
+    KEYS = keys.of("ranks")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = """Every rank: where it runs, what it does now, its figures, and how long ago it was
+heard of. Enter shows the log of the rank under the cursor."""
 
-    @dataclass
-    class Picked(Message):
-        """A rank's log is asked for."""
-
-        rank: int
-
-    def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._clock = clock
         self._ranks: Mapping[int, RankView] = {}
+        self._now = 0.0
         self._where: dict[int, list[str]] = {}
         self._live = True
         self._hidden: frozenset[int] = frozenset()
         self.chosen: int | None = None
         """The rank whose log is shown: marked."""
 
-    def show(self, ranks: Mapping[int, RankView], plan: dict[str, Any], *, live: bool) -> None:
-        self._ranks, self._live = ranks, live
+    def paint(self, store: RunStore, moment: Moment) -> None:
+        self.show(store.ranks, store.plan, now=moment.now, live=moment.live)
+        whole = self.screen.size.height
+        self.styles.height = "1fr" if self.screen.has_class("-tabs") \
+            else min(self.lines + 3, max(whole // 3, 6))
+
+    def show(self, ranks: Mapping[int, RankView], plan: dict[str, Any], *, now: float,
+             live: bool) -> None:
+        """Show these ranks of the run with this plan.json. now: unix seconds."""
+        self._ranks, self._now, self._live = ranks, now, live
         self._where = where_of(plan)
         self._hidden = _OF_GPUS if plan.get("device_type") == "cpu" else frozenset()
-        missing = len(rank_words.missing(ranks))
-        heard = len(ranks) - missing
-        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if missing and live
+        unheard = len(missing(ranks))
+        heard = len(ranks) - unheard
+        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if unheard and live
                      else f"ranks ─ {len(ranks)}")
         self.repaint()
 
@@ -79,27 +85,33 @@ class RankTable(Rows):
         """Lines that all ranks need, the heading left out."""
         return sum(len(row.lines) for row in self._rows)
 
-    def choose(self, rank: int) -> None:
+    def rank_chosen(self, rank: int) -> None:
         """Mark the rank whose log is shown, and bring the cursor to it."""
+        if rank == self.chosen:
+            return
         self.chosen = rank
-        keys = self.keys
-        if str(rank) in keys:
-            self.cursor = keys.index(str(rank))
+        shown = self.keys
+        if str(rank) in shown:
+            self.cursor = shown.index(str(rank))
         self.repaint()
 
     def action_choose(self) -> None:
         if self.key_at_cursor is not None:
-            self.post_message(self.Picked(int(self.key_at_cursor)))
+            self._choose(int(self.key_at_cursor))
 
     def on_rows_chosen(self, message: Rows.Chosen) -> None:
         message.stop()
-        self.post_message(self.Picked(int(message.key)))
+        self._choose(int(message.key))
+
+    def _choose(self, rank: int) -> None:
+        self.rank_chosen(rank)
+        self.post_message(self.RankChosen(self, rank))
 
     # --- drawing --------------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        now = self._clock()
-        still = {s.rank for s in rank_words.stalled(self._ranks, now)} if self._live else set()
+        now = self._now
+        still = {s.rank for s in stalled(self._ranks, now)} if self._live else set()
         cells = {rank: self._cells(view, now, rank in still)
                  for rank, view in self._ranks.items()}
         shown, widths = layout([row for rows in cells.values() for row in rows], width,
@@ -114,12 +126,11 @@ class RankTable(Rows):
 
     def _cells(self, view: RankView, now: float, still: bool = False) -> list[list[Part]]:
         """The texts of a rank: a line, and one more for every further device."""
-        words, style = rank_words.doing(view, self._ranks, now, live=self._live)
+        words, style = doing(view, self._ranks, now, live=self._live)
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
-        stale = self._live and view.beat is not None and now - view.beat > rank_words.SILENT \
-            and view.outcome is None
+        stale = self._live and is_silent(view, now)
         bad = view.loss is not None and view.loss - view.loss != 0
-        beat = rank_words.beat(view, now) if self._live else units.UNKNOWN
+        beat = since_heard(view, now) if self._live else units.UNKNOWN
         many = max(len(where), len(view.gpu_allocated), 1)
         pace = units.UNKNOWN if still else units.pace(view.samples_per_s, view.steps_per_s)
         wait = None if still else view.data_wait
@@ -158,7 +169,7 @@ def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = 
               else max(len(c.title), c.least) for i, c in enumerate(COLUMNS)]
     shown = [i for i in range(len(COLUMNS)) if i not in hidden]
     # A column in which nothing is known says nothing, unless there is room to spare anyway.
-    order = sorted(shown, key=lambda i: (_unknown(rows, i), COLUMNS[i].rank), reverse=True)
+    order = sorted(shown, key=lambda i: (_unknown(rows, i), COLUMNS[i].order), reverse=True)
     for last in order:
         if _room(shown, widths) <= width or len(shown) == 1:
             break
@@ -185,7 +196,7 @@ def _room(shown: list[int], widths: list[int]) -> int:
 
 
 def _unknown(rows: Sequence[Sequence[Part]], i: int) -> bool:
-    return COLUMNS[i].rank > 0 and all(row[i][0] in ("", units.UNKNOWN) for row in rows)
+    return COLUMNS[i].order > 0 and all(row[i][0] in ("", units.UNKNOWN) for row in rows)
 
 
 def _at(values: Sequence[int | None], i: int) -> int | None:

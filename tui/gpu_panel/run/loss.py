@@ -1,17 +1,61 @@
-"""Which lines a run's charts have, and their titles."""
+"""The loss pane: every rank's loss over the steps, of one optimizer at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from gpu_engine.common.clean import clean
-from gpu_panel.charts.curves import Line
+from gpu_panel import keys
+from gpu_panel.charts.curves import CurveView, Line
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common import units
+from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 
-MANY = 8
-"""With more memory lines than this the chosen rank's and the fullest one's are drawn."""
+
+class LossPane(CurveView, RunPane):
+    """Its keys hold on the whole screen: the loss is what most people watch."""
+
+    NAME = TITLE = "loss"
+    KEYS = keys.of("chart", "loss")
+    HELP = """The loss of every rank, step by step; the chosen rank's line lies on top. An upright
+line is where an attempt or another training begins; × marks a loss that is not finite."""
+    DEFAULT_CSS = "LossPane { width: 62fr; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, empty="no step yet")
+        self._optimizer = 0
+        self._optimizers = [0]
+        self._painted: object = None
+        self._last: tuple[RunStore, Moment] | None = None
+
+    def paint(self, store: RunStore, moment: Moment) -> None:
+        self._last = store, moment
+        state = (store.version, moment.rank, self._optimizer)
+        if state == self._painted:
+            return
+        self._painted = state
+        self._optimizers = [0, *store.others]
+        self.show(loss_lines(store, self._optimizer), loss_series(store, self._optimizer).all,
+                  moment.rank, marks=loss_marks(store, self._optimizer))
+        self.entitle(loss_title(store, self._optimizer))
+
+    def action_log_scale(self) -> None:
+        self.toggle_log()
+
+    def action_smooth(self) -> None:
+        self.cycle_smoothing()
+
+    def action_optimizer(self) -> None:
+        """The next optimizer's loss; a script with one has nothing to switch."""
+        known = self._optimizers
+        if len(known) == 1:
+            self.notify("this run has one optimizer", timeout=2)
+            return
+        at = known.index(self._optimizer) if self._optimizer in known else 0
+        self._optimizer = known[(at + 1) % len(known)]
+        if self._last is not None:
+            self.paint(*self._last)
 
 
 def loss_series(store: RunStore, optimizer: int = 0) -> RankSeries:
@@ -59,43 +103,3 @@ def _loss_title(latest: Iterable[float | None]) -> str:
            f"ranks {units.loss(min(finite))} to {units.loss(max(finite))}"
     lost = len(values) - len(finite)
     return text + (f", {lost} not finite" if lost else "")
-
-
-def memory_lines(store: RunStore, chosen: int | None) -> list[Line]:
-    """GPUs: allocated, and faintly the peak, a device; on CPU the ranks' host memory."""
-    memory, places = store.memory, {rank: i for i, rank in enumerate(store.ranks)}
-    if not memory.allocated:
-        lines = [Line(places.get(rank, 0), f"rank {rank}", series)
-                 for rank, series in sorted(memory.rss.items())]
-        return _fewer(lines, places.get(chosen))
-    lines = []
-    for (rank, device), series in sorted(memory.allocated.items()):
-        alone = (rank, 1) not in memory.allocated
-        name = f"rank {rank}" if alone else f"rank {rank} device {device}"
-        index = places.get(rank, 0) if alone else device
-        if (peak := memory.peak.get((rank, device))) is not None:
-            lines.append(Line(index, f"{name} peak", peak, faint=True))
-        lines.append(Line(index, name, series))
-    return _fewer(lines, places.get(chosen))
-
-
-def memory_title(store: RunStore) -> str:
-    """ "memory ─ 28.1 GiB, peak 34.1": the fullest device's."""
-    views = list(store.ranks.values())
-    allocated = [b for v in views for b in v.gpu_allocated if b is not None]
-    peak = [b for v in views for b in v.gpu_peak if b is not None]
-    if allocated:
-        return f"memory ─ {units.gib(max(allocated))} GiB" \
-               + (f", peak {units.gib(max(peak))}" if peak else "")
-    rss = [v.rss for v in views if v.rss is not None]
-    if not rss:
-        return "memory"
-    of = " a rank" if len(rss) > 1 else ""
-    return f"host memory ─ {units.gib(max(rss))} GiB{of}"
-
-
-def _fewer(lines: list[Line], chosen: int | None) -> list[Line]:
-    if len(lines) <= 2 * MANY:
-        return lines
-    fullest = max(lines, key=lambda x: max(x.series.hi, default=0.0)).index
-    return [x for x in lines if x.index in (chosen, fullest)]

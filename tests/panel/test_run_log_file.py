@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.clean import clean_bytes
-from gpu_panel.run import log_file
-from gpu_panel.run.log_file import LogFile, TextLines
+from gpu_panel.run.log import file as log_file
+from gpu_panel.run.log.file import LogFile, TextLines
 
 
 def whole(log: LogFile) -> list[str]:

@@ -11,15 +11,16 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events, work
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpu_panel.run.log_file import Lines, LogFile
-from gpu_panel.run.log_joined import JoinedLog
+from gpu_panel import keys
+from gpu_panel.run.log.file import Lines, LogFile
+from gpu_panel.run.log.joined import JoinedLog
 
 FILES = (LogFile, JoinedLog)
 _KEPT = 1 << 14
@@ -41,30 +42,17 @@ class LogView(ScrollView, can_focus=True):
         &:focus .log--cursor { background: $cursor; text-style: $cursor-style; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="log-up", tooltip="One line up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="log-down", tooltip="One line down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="log-page-up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="log-page-down"),
-        Binding("home,g", "first", "First line", show=False, id="log-first",
-                tooltip="To the first line"),
-        Binding("end,G", "last", "Follow the end", show=False, id="log-last",
-                tooltip="To the last line, and follow what is added"),
-        Binding("f", "follow", "Follow", show=False, id="log-follow",
-                tooltip="Follow the end, or stay here"),
-        Binding("left", "aside(-16)", "Left", show=False, id="log-left"),
-        Binding("right", "aside(16)", "Right", show=False, id="log-right"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("log"))
 
-    class Told(Message):
-        """The search has something to say; empty: nothing (any more)."""
+    class Searched(Message):
+        """A search has ended; `text` is what is to be said of it, often nothing."""
 
-        def __init__(self, words: str) -> None:
+        def __init__(self, text: str) -> None:
             super().__init__()
-            self.words = words
+            self.text = text
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self.lines: Lines | None = None
         self.following = True
         self.cursor = 0
@@ -92,9 +80,9 @@ class LogView(ScrollView, can_focus=True):
         self._gone = _gone(lines)
         self.following, self.cursor = True, max(len(lines or ()) - 1, 0)
         self.scroll_to(x=0, animate=False)
-        self.refresh_lines()
+        self.read_on()
 
-    def refresh_lines(self) -> None:
+    def read_on(self) -> None:
         """Look whether the file has grown; reads on in a thread."""
         if not isinstance(self.lines, FILES):
             self._grown()
@@ -117,11 +105,11 @@ class LogView(ScrollView, can_focus=True):
 
     def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
         if lines is not self.lines:  # another was asked for meanwhile
-            self.refresh_lines()
+            self.read_on()
         elif changed or lines.missing or not len(lines):
             self._grown()
             if lines.share < 1.0:
-                self.refresh_lines()
+                self.read_on()
 
     def _grown(self) -> None:
         if not self.is_mounted or self.lines is None:
@@ -243,9 +231,9 @@ class LogView(ScrollView, can_focus=True):
             self._stop = threading.Event()
             self._search(self.lines, needle, self.cursor, step, self._stop)
         else:
-            self.post_message(self.Told(""))
+            self.post_message(self.Searched(""))
 
-    def again(self, step: int) -> None:
+    def find_next(self, step: int) -> None:
         """The next place (1) or the one before (-1)."""
         if not self.needle or self.lines is None:
             return
@@ -269,9 +257,9 @@ class LogView(ScrollView, can_focus=True):
         if lines is not self.lines or not self.is_mounted:
             return
         if found is None:
-            self.post_message(self.Told(f"not found: {self.needle}"))
+            self.post_message(self.Searched(f"not found: {self.needle}"))
             return
-        self.post_message(self.Told("from the other end" if around else ""))
+        self.post_message(self.Searched("from the other end" if around else ""))
         self.move_to(found - (_gone(lines) - gone))
         self._aside_to_needle()
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from gpu_engine.common.files import open_file
-from gpu_panel.run.log_file import LogFile
+from gpu_panel.run.log.file import LogFile
 
 _HEAD = 256
 """Bytes by which a log is known again in its older part."""

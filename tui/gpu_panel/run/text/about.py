@@ -6,19 +6,17 @@ Pure: a store and a clock in, styled lines out. Everything from files goes throu
 from __future__ import annotations
 
 import shlex
-import signal
 import time
 from collections.abc import Iterable
 
 from textual.content import Content
 
+from gpu_engine.common import exit_status
 from gpu_engine.common.clean import clean
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
-
-LOOKS = {"completed": "$text-success", "failed": "$text-error", "lost": "$text-error",
-         "stopped": "$text-warning"}
+from gpu_panel.run.text.states import WARNING, colour
 
 
 def about(store: RunStore, now: float, size: int | None = None) -> list[Content]:
@@ -27,7 +25,7 @@ def about(store: RunStore, now: float, size: int | None = None) -> list[Content]
     out: list[Content] = []
     if state is not None:
         out += _part("Attempts", attempts(store, state, now))
-    out += _part("Warnings", [Content.styled(f"! {clean(w, 1000)}", "$text-warning")
+    out += _part("Warnings", [Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
                               for w in (*store.forewarned(), *store.warnings())])
     if state is not None:
         out += _part("Processes", [Content(line) for line in processes(state)])
@@ -39,8 +37,8 @@ def about(store: RunStore, now: float, size: int | None = None) -> list[Content]
     if store.plan.get("cwd"):
         where.append(f"runs in     {clean(str(store.plan['cwd']), 1000)}")
     if store.saved is not None and store.saved.path:
-        size = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
-        where.append(f"checkpoint  {clean(store.saved.path, 1000)}{size}")
+        held = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
+        where.append(f"checkpoint  {clean(store.saved.path, 1000)}{held}")
     return out + _part("Where", [Content(line) for line in where])
 
 
@@ -61,7 +59,7 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
     first = f"from step {step:,}  " if step is not None else ""
     return Content.assemble(
         (f"{a.number}  ", "bold"), f"{begun}  {took}  {first}",
-        (outcome or "?", LOOKS.get(outcome or "", "")),
+        (outcome or "?", colour(outcome) if outcome else ""),
         f"  with {clean(' '.join(map(shlex.quote, a.changed)), 1000)}" if a.changed else "",
         f"  {clean(reason, 1000)}" if reason and outcome != "completed" else "")
 
@@ -70,18 +68,9 @@ def processes(state: State) -> list[str]:
     """How the processes of the last attempt ended, where one ended badly."""
     if all(not p.exit for p in state.processes):
         return []
-    return [f"rank {p.rank}  pid {p.pid}  {_ended(p.exit)}" for p in state.processes]
-
-
-def _ended(status: int | None) -> str:
-    if status is None:
-        return "not seen to end"
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
+    return [f"rank {p.rank}  pid {p.pid}  "
+            f"{'not seen to end' if p.exit is None else exit_status.in_words(p.exit)}"
+            for p in state.processes]
 
 
 def _part(title: str, lines: Iterable[Content]) -> list[Content]:

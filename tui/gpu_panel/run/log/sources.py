@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from gpu_engine.common.clean import clean
 from gpu_engine.runs.folder import Run
-from gpu_panel.run.log_file import Lines, LogFile, TextLines
-from gpu_panel.run.log_joined import JoinedLog
+from gpu_panel.run.log.file import Lines, LogFile, TextLines
+from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.store import RunStore
 
 SUPERVISOR, FAILURE = "supervisor", "traceback"

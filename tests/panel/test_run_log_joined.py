@@ -10,8 +10,8 @@ from pathlib import Path
 from textual.app import ComposeResult
 
 from gpu_engine.supervisor import logs
-from gpu_panel.run.log_joined import JoinedLog
-from gpu_panel.run.log_view import LogView
+from gpu_panel.run.log.joined import JoinedLog
+from gpu_panel.run.log.view import LogView
 from gpu_panel.themed import ThemedApp
 
 from .run_kit import terminal
@@ -125,7 +125,7 @@ class Pane(ThemedApp):
 async def idle(pilot) -> LogView:
     view = pilot.app.query_one(LogView)
     for _ in range(2):
-        view.refresh_lines()
+        view.read_on()
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         await pilot.pause()

@@ -7,11 +7,12 @@ from statistics import median
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import hang
+from gpu_engine.events.hang import SILENT
 from gpu_engine.events.view import RankView
 from gpu_panel.common import units
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.states import GLYPHS
 
-SILENT = 10.0
-"""Seconds without a word after which a rank of a live run is called silent."""
 MEETING = 5.0
 """Seconds in a phase where ranks meet after which somebody must be late."""
 _MEETS = frozenset({"init", "backward", "eval", "checkpoint"})
@@ -21,16 +22,17 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
           ) -> tuple[str, str]:
     """(words, style) for the rank; style is one of `rows.STYLES` or "". now: unix seconds."""
     if view.error is not None:
-        return f"✗ {clean(str(view.error.get('type', 'failed')), 40)}", "bad"
+        return f"{GLYPHS['failed']} {clean(str(view.error.get('type', 'failed')), 40)}", "bad"
     if view.outcome is not None:
-        mark = {"completed": "✓ ", "stopped": "■ ", "failed": "✗ "}.get(view.outcome, "")
-        return mark + clean(view.outcome, 20), "bad" if view.outcome == "failed" else "dim"
+        sign = GLYPHS.get(view.outcome, "")
+        return f"{sign} {clean(view.outcome, 20)}".lstrip(), \
+            "bad" if view.outcome == "failed" else "dim"
     if view.beat is None:
         return ("not heard of yet", "dim") if live else ("never heard of", "warn")
     phase = clean(view.phase or "starting", 20)
     if not live:
         return f"ended in {phase}", "warn"
-    if now - view.beat > SILENT:
+    if is_silent(view, now):
         return f"silent · {phase}", "bad"
     if view.detail or view.written is not None:
         return clean(view.busy, 100), ""
@@ -49,7 +51,7 @@ def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> lis
     if view.phase not in _MEETS or now - (view.phase_since or now) < MEETING:
         return []
     silent = [v.rank for v in others
-              if v.outcome is None and (v.beat is None or now - v.beat > SILENT)]
+              if is_silent(v, now) or (v.outcome is None and v.beat is None)]
     elsewhere = [v.rank for v in others if v.outcome is None and v.phase != view.phase]
     return silent or elsewhere
 
@@ -70,12 +72,24 @@ def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
     return ""
 
 
+def is_silent(view: RankView, now: float) -> bool:
+    """Whether a rank that trains has not been heard of for too long. now: unix seconds."""
+    return view.beat is not None and view.outcome is None and now - view.beat > SILENT
+
+
 def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Sign]:
     """The ranks that stand still, whose fault it seems first. One that is silent is told of
     sooner: ranks that live beat once a second."""
-    silent = any(v.beat is not None and v.outcome is None and now - v.beat > SILENT
-                 for v in ranks.values())
-    return hang.stalled(ranks.values(), now, **({"at_least": SILENT} if silent else {}))
+    if any(is_silent(v, now) for v in ranks.values()):
+        return hang.stalled(ranks.values(), now, at_least=SILENT)
+    return hang.stalled(ranks.values(), now)
+
+
+def standing_still(store: RunStore, now: float) -> list[hang.Sign]:
+    """The ranks that stand still, while the run runs: until they go on, its last rate is not its
+    rate, and the time that is left can't be told."""
+    live = store.state is not None and store.state.state == "running"
+    return stalled(store.ranks, now) if live else []
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:
@@ -92,7 +106,7 @@ def names(ranks: Iterable[int]) -> str:
     return f"ranks {first}" + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def beat(view: RankView, now: float) -> str:
+def since_heard(view: RankView, now: float) -> str:
     """How long since it was heard of: "0.3 s", "04:12"."""
     if view.beat is None:
         return units.UNKNOWN

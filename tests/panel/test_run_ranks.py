@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from gpu_engine.events.view import RankView
-from gpu_panel.run import rank_words
-from gpu_panel.run.rank_table import COLUMNS, RankTable, layout, where_of
+from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
+from gpu_panel.run.text.ranks import doing
 from gpu_panel.themed import ThemedApp
 
 from .run_kit import GIB, T0
@@ -25,7 +25,7 @@ def view(rank: int, **known: object) -> RankView:
 
 def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
     known = {v.rank: v for v in ranks}
-    return rank_words.doing(known[rank], known, NOW, live=live)[0]
+    return doing(known[rank], known, NOW, live=live)[0]
 
 
 # --- in words ----------------------------------------------------------------------------------
@@ -41,7 +41,8 @@ def test_what_a_rank_does() -> None:
 
 
 def test_silence_is_said() -> None:
-    assert words([view(0, beat=NOW - 42)]) == "silent · forward"
+    assert words([view(0, beat=NOW - 4)]) == "forward"
+    assert words([view(0, beat=NOW - 6)]) == "silent · forward"
 
 
 def test_a_rank_that_waits_names_whom() -> None:
@@ -100,20 +101,20 @@ def test_a_damaged_plan_gives_what_it_can() -> None:
 
 class Table(ThemedApp):
     def compose(self) -> ComposeResult:
-        yield RankTable(clock=lambda: NOW)
+        yield RanksPane()
 
 
-def lines(table: RankTable) -> list[str]:
+def lines(table: RanksPane) -> list[str]:
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
 async def test_data_parallel_has_a_line_a_device() -> None:
     async with Table().run_test(size=(130, 8)) as pilot:
-        table = pilot.app.query_one(RankTable)
+        table = pilot.app.query_one(RanksPane)
         rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
                     gpu_peak=[34 * GIB, 35 * GIB], rss=2 * GIB, loss=1.5, data_wait=0.03)
         plan = {"ranks": [{"rank": 0, "devices": [{"label": "GPU 1"}, {"label": "GPU 3"}]}]}
-        table.show({0: rank}, plan, live=True)
+        table.show({0: rank}, plan, now=NOW, live=True)
         await pilot.pause()
         assert [" ".join(line.split()) for line in lines(table)[:3]] == [
             "rank where doing step loss per s data wait allocated reserved peak host beat",
@@ -123,18 +124,18 @@ async def test_data_parallel_has_a_line_a_device() -> None:
 
 async def test_sixty_four_ranks_scroll_and_only_changed_lines_repaint() -> None:
     async with Table().run_test(size=(100, 20)) as pilot:
-        table = pilot.app.query_one(RankTable)
+        table = pilot.app.query_one(RanksPane)
         ranks = {r: view(r) for r in range(64)}
-        table.show(ranks, {}, live=True)
+        table.show(ranks, {}, now=NOW, live=True)
         await pilot.pause()
         table.focus()
         await pilot.press("end")
-        table.show(ranks, {}, live=True)
+        table.show(ranks, {}, now=NOW, live=True)
         assert "63" in lines(table)[-1]
         painted: list[object] = []
         table.refresh = lambda *regions, **_: painted.extend(regions)  # type: ignore[method-assign]
         ranks[60].step = 101
-        table.show(ranks, {}, live=True)
+        table.show(ranks, {}, now=NOW, live=True)
         assert len(painted) == 1
 
 
@@ -142,14 +143,14 @@ async def test_enter_picks_the_rank_under_the_cursor() -> None:
     picked: list[int] = []
 
     class Asking(Table):
-        def on_rank_table_picked(self, message: RankTable.Picked) -> None:
+        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen) -> None:
             picked.append(message.rank)
 
     async with Asking().run_test(size=(100, 20)) as pilot:
-        table = pilot.app.query_one(RankTable)
-        table.show({r: view(r) for r in range(4)}, {}, live=True)
+        table = pilot.app.query_one(RanksPane)
+        table.show({r: view(r) for r in range(4)}, {}, now=NOW, live=True)
         table.focus()
         await pilot.press("down", "down", "enter")
         assert picked == [2]
-        table.choose(1)
+        table.rank_chosen(1)
         assert lines(table)[2].startswith("▸")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from textual.app import ComposeResult
 
-from gpu_panel.run.log_file import LogFile, TextLines
-from gpu_panel.run.log_view import LogView
+from gpu_panel.run.log.file import LogFile, TextLines
+from gpu_panel.run.log.view import LogView
 from gpu_panel.themed import ThemedApp
 
 from .run_kit import terminal
@@ -81,7 +81,7 @@ async def test_it_follows_the_end(log: LogFile) -> None:
         assert seen(pilot)[-1].startswith("line 4999")
         with log.path.open("ab") as file:
             file.write(b"more\n")
-        view.refresh_lines()
+        view.read_on()
         await idle(pilot)
         assert seen(pilot)[-1].startswith("more")
         assert view.border_subtitle == "following · 5,001 lines"
@@ -95,7 +95,7 @@ async def test_it_stays_where_one_reads(log: LogFile) -> None:
         assert seen(pilot)[0].startswith("line 0")
         with log.path.open("ab") as file:
             file.write(b"more\n")
-        view.refresh_lines()
+        view.read_on()
         await idle(pilot)
         assert seen(pilot)[0].startswith("line 0")
         await pilot.press("down", "down", "pagedown")
@@ -112,12 +112,12 @@ async def test_search_is_smart_about_case_and_goes_round(tmp_path: Path) -> None
         view.search("warning", -1)
         await idle(pilot)
         assert view.current() == "warning 3"
-        view.again(-1)
+        view.find_next(-1)
         await idle(pilot)
         assert view.current() == "WARNING two"
-        view.again(1)
+        view.find_next(1)
         await idle(pilot)
-        view.again(1)
+        view.find_next(1)
         await idle(pilot)
         assert view.current() == "Warning one"
         view.search("WARNING", 1)
@@ -131,11 +131,11 @@ async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: LogFile) -> None:
     async with Pane().run_test(size=(40, 10)) as pilot:
         view = await read(pilot, log)
         log.path.write_text("short\n")
-        view.refresh_lines()
+        view.read_on()
         await idle(pilot)
         assert seen(pilot)[0].startswith("short")
         log.path.unlink()
-        view.refresh_lines()
+        view.read_on()
         await idle(pilot)
         assert seen(pilot)[0].startswith("short")  # the open file still has it
 
@@ -167,7 +167,7 @@ async def test_asking_again_while_it_reads_is_nothing(log: LogFile) -> None:
         view = pilot.app.query_one(LogView)
         view.show(log)
         for _ in range(50):  # a painter does not wait for the reader
-            view.refresh_lines()
+            view.read_on()
         await idle(pilot)
         assert seen(pilot)[-1].startswith("line 4999")
 

@@ -1,0 +1,201 @@
+"""The log pane: which log is shown, finding in it, where a rank is now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input
+
+from gpu_panel import keys
+from gpu_panel.run.log.sources import LogSources
+from gpu_panel.run.log.view import LogView
+from gpu_panel.run.pane import Moment, RunPane
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.ranks import names, standing_still
+
+
+class FindInput(Input):
+    """What to look for in the log; escape leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("find"))
+
+    class Left(Message):
+        """The person does not want to find anything."""
+
+    def action_leave(self) -> None:
+        self.value = ""
+        self.post_message(self.Left())
+
+
+class LogPane(Vertical, RunPane):
+    """One of the run's logs: a rank's, the traceback of what failed, a launcher's, the
+    supervisor's."""
+
+    NAME = TITLE = "log"
+    KEYS = keys.of("log", "find")
+    HELP = """What the ranks print, the traceback of the rank that failed first, what launchers
+print, and the supervisor's own log."""
+    DEFAULT_CLASSES = ""  # its lines have the frame
+    DEFAULT_CSS = """
+    LogPane {
+        height: 1fr;
+        min-height: 5;
+        LogView { height: 1fr; }
+        FindInput { display: none; border: none; height: 1; padding: 0 1; background: $boost; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._store: RunStore | None = None
+        self._now = 0.0
+        self._sources: LogSources | None = None
+        """None until it was painted once."""
+        self._rank: int | None = None
+        """The chosen rank, as far as it was told or heard of here."""
+        self._attempt = 1
+        self._failure_shown = False
+        self._stalled: int | None = None
+        """The rank that was shown as the cause of a standstill."""
+
+    def compose(self) -> ComposeResult:
+        yield LogView(id="log-lines", classes="framed")
+        yield FindInput(id="find", placeholder="find", compact=True)
+
+    def enter(self) -> None:
+        self._view.focus(scroll_visible=False)
+
+    @property
+    def _view(self) -> LogView:
+        return self.query_one(LogView)
+
+    # --- which log -----------------------------------------------------------------------------
+
+    def paint(self, store: RunStore, moment: Moment) -> None:
+        self._store, self._now = store, moment.now
+        if self._sources is None:
+            self._sources = LogSources(store.run)
+        sources = self._sources
+        attempt = store.state.attempt if store.state is not None else 1
+        if attempt != self._attempt:  # what was shown was about the one before
+            self._attempt, self._failure_shown = attempt, False
+            sources.forget_failure()
+        sources.learn(store)
+        if sources.failed is not None and not self._failure_shown:
+            self._failure_shown = True  # the cause comes to the front, once
+            sources.show_failure()
+        if self._view.lines is not sources.current:
+            self._show(sources)
+        else:
+            self._view.read_on()
+
+    def _show(self, sources: LogSources) -> None:
+        """Put the chosen log into the view, and tell whose it is."""
+        self._view.show(sources.current)
+        self._view.border_title = Content(f"log ─ {sources.title}")
+        if sources.rank is not None and sources.rank != self._rank:
+            self._rank = sources.rank
+            self.post_message(self.RankChosen(self, sources.rank))
+
+    def rank_chosen(self, rank: int) -> None:
+        """Show the log of a rank that was chosen elsewhere."""
+        self._rank = rank
+        self._show_rank(rank)
+        self.come_forward()
+
+    def _show_rank(self, rank: int) -> None:
+        if self._sources is not None:
+            self._sources.show_rank(rank)
+            self._show(self._sources)
+
+    def action_next_rank(self) -> None:
+        if self._sources is not None:
+            self._sources.next_rank()
+            self._show(self._sources)
+
+    def action_source(self, by: int) -> None:
+        if self._sources is not None:
+            self._sources.move(by)
+            self._show(self._sources)
+
+    def action_copy(self) -> None:
+        line = self._view.current()
+        if not line:
+            self.notify("there is no line to copy", severity="warning")
+            return
+        self.app.copy_to_clipboard(line)
+        self.notify("sent to the terminal's clipboard")
+
+    # --- where a rank is now -------------------------------------------------------------------
+
+    @work(group="stacks", exclusive=True, exit_on_error=False)
+    async def action_stacks(self) -> None:
+        """Have the chosen rank print its stacks, and follow its log, where they arrive. Where
+        ranks stand still all of them are asked, and the one that seems to be why is shown."""
+        store, sources = self._store, self._sources
+        if store is None or sources is None:
+            return
+        rank = sources.rank if sources.rank is not None else 0
+        still = [sign.rank for sign in standing_still(store, self._now)]
+        if still and still[0] != self._stalled:
+            rank = still[0]
+        self._stalled = still[0] if still else None
+        others = [r for r in still if r != rank and r not in store.suspended]
+        if pid := store.suspended.get(rank):
+            self.notify(f"rank {rank} was stopped by a signal and can't answer: kill -CONT {pid} "
+                        "lets it go on", severity="warning", timeout=10)
+            if not others:
+                return
+            rank = others.pop(0)
+        answers = await asyncio.to_thread(
+            lambda: [store.run.dump_stacks(r) for r in (rank, *others)])
+        if not answers[0]:
+            self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
+                        "listen", severity="warning")
+            return
+        self._show_rank(rank)
+        self._view.action_last()
+        self.come_forward()
+        also = f", and {names(others)}" if others else ""
+        self.notify(f"asked rank {rank} where it is{also}; its log has the answer")
+
+    # --- find ----------------------------------------------------------------------------------
+
+    def action_find(self) -> None:
+        """Show the field that says what to find."""
+        self.come_forward()
+        field = self.query_one(FindInput)
+        field.display = True
+        field.focus()
+
+    def action_find_next(self, step: int) -> None:
+        """The next place (1) or the one before (-1)."""
+        self._view.find_next(step)
+
+    def _close_find(self) -> None:
+        self.query_one(FindInput).display = False
+        self._view.focus()
+
+    def on_find_input_left(self) -> None:
+        self._close_find()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._view.needle = event.value
+        self._view.refresh()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._close_find()
+        self._view.search(event.value, -1 if self._view.following else 1)
+
+    def on_log_view_searched(self, message: LogView.Searched) -> None:
+        if message.text:
+            self.notify(message.text, markup=False, timeout=2)

@@ -1,0 +1,127 @@
+"""The two lines at the top of the run screen: what the run is and how far, then its figures.
+
+Pure: a store and a clock in, styled text out. Everything from files goes through `clean`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.content import Content
+
+from gpu_engine.common.clean import clean
+from gpu_engine.plan import modes
+from gpu_engine.plan.own_command import is_told
+from gpu_panel.common import units
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.ranks import standing_still
+from gpu_panel.run.text.states import WARNING, colour, glyph
+
+DOT = " · "
+
+
+def headline(store: RunStore, now: float, width: int) -> Content:
+    """One line: what the run is at the left, how far at the right. now: unix seconds."""
+    right = _how_far(store, now)
+    who = f" run {clean(store.run.id, 20)}  "
+    parts = what_is_trained(store.plan) or ([clean(store.state.name, 40)] if store.state else [])
+    while parts and len(who) + len(DOT.join(parts)) + right.cell_length + 3 > width:
+        parts.pop()
+    left = Content.assemble((who, "bold"), (parts[0] if parts else "", "bold $text-primary"),
+                            "".join(DOT + p for p in parts[1:]))
+    gap = max(width - left.cell_length - right.cell_length - 1, 1)
+    return Content.assemble(left, " " * gap, right)
+
+
+def what_is_trained(plan: dict[str, Any]) -> list[str]:
+    """Out of plan.json, what is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]."""
+    if not plan:
+        return []
+    words = [clean(str(plan.get("name", "")), 40)]
+    name = plan.get("mode")
+    mode = modes.find(name)
+    if mode is not None:
+        words.append(clean(mode.shape(plan.get("replicas", "?"), plan.get("nodes", "?")), 30))
+    elif name:  # of another version
+        words.append(clean(str(name), 20))
+    batch, spec = plan.get("batch"), plan.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    task = spec.get("task")
+    command = task.get("command") if isinstance(task, dict) else None
+    if isinstance(batch, dict) and isinstance(batch.get("global_size"), int) \
+            and (command is None or is_told(command, "batch.meaning")):
+        words.append(f"{batch['global_size']:,} global")
+    amp = spec.get("amp")
+    dtype = amp.get("dtype") if isinstance(amp, dict) else None
+    if dtype in ("bf16", "fp16") and (command is None or is_told(command, "amp.dtype")):
+        words.append(dtype)
+    return words
+
+
+def _how_far(store: RunStore, now: float) -> Content:
+    """State, time, share and what is left: "● running 01:40 · 50 % · 01:40 left"."""
+    state = store.state
+    if state is None:
+        return Content("reading…")
+    words = []
+    if state.started is not None:
+        heard = max((v.beat for v in store.ranks.values() if v.beat is not None), default=now)
+        until = state.ended or (now if state.live else min(heard, now))
+        words.append(units.clock(max(until - state.started, 0.0)))
+    done = store.progress()
+    if done.share is not None and state.state != "completed":
+        words.append(units.share(done.share))
+    if state.state == "running" and done.seconds_left is not None \
+            and not standing_still(store, now):
+        words.append(f"{units.clock(done.seconds_left)} left")
+    if state.attempt > 1:
+        words.append(f"attempt {state.attempt}")
+    return Content.assemble((f"{glyph(state.state)} {state.state}",
+                             f"bold {colour(state.state)}".strip()),
+                            " " + DOT.join(words) if words else "", " ")
+
+
+def figures(store: RunStore, now: float) -> Content:
+    """One line of figures, the ones that matter most first. now: unix seconds."""
+    done, some = store.progress(), next(iter(store.ranks.values()), None)
+    words: list[tuple[str, str] | str] = []
+    if done.step is not None:
+        of = f" of {done.total_steps:,}" if done.total_steps else ""
+        words.append(f"step {done.step:,}{of}")
+        if done.trainings > 1:
+            words.append(f"{done.trainings} trainings")
+    beside = sum(v.process is not None for v in store.ranks.values())
+    if beside:
+        words.append(f"{beside + 1} processes train as rank "
+                     f"{next(v.as_rank for v in store.ranks.values() if v.process is not None)}")
+    if some is not None and some.epoch is not None and some.epochs:
+        words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
+    if standing_still(store, now):
+        words.append(("stands still", "$text-warning"))
+    elif done.samples_per_s is not None or done.steps_per_s is not None:
+        words.append(units.pace(done.samples_per_s, done.steps_per_s))
+    if store.saved is not None:
+        at = "" if store.saved.step is None else f" step {store.saved.step:,}"
+        words.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")
+    skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
+    if skipped:
+        words.append((f"{skipped:,} steps skipped", "$text-warning"))
+    if many := len(store.warnings()) + len(store.forewarned()):
+        words.append((f"{WARNING} {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
+    if store.skipped_lines:
+        words.append((f"{store.skipped_lines:,} damaged lines left out", "$text-warning"))
+    if store.evaluations:
+        step, values = store.evaluations[-1]
+        named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
+        words.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
+    named = [(k, v) for k, v in (some.metrics if some is not None else {}).items()
+             if not k.startswith(("loss[", "grad_norm"))]
+    if named:
+        words.append(", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in named[-3:]))
+    if some is not None and some.lr is not None:
+        words.append(f"lr {some.lr:.3g}")
+    out = Content(" ")
+    for i, word in enumerate(words):
+        piece = Content.styled(*word) if isinstance(word, tuple) else Content(word)
+        out = out + Content(DOT if i else "") + piece
+    return out
