@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from gpu_engine.common import procs
@@ -25,6 +26,11 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT
                       else signal.SIG_DFL)
+
+# How long an example takes says how busy the machine is, and no more.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 PATIENCE = 120.0
 """Seconds after which a test takes what it waits for to come no more: long, as a machine may

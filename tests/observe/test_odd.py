@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -259,18 +260,17 @@ def test_the_hook_reads_on_every_python_that_somebody_may_start():
     """Old syntax, so that a helper script of another Python is not told of an error in ours."""
     import ast
 
-    from gpu_engine.plan.processes import HOOK
-
     with open(f"{HOOK}/sitecustomize.py") as file:  # noqa: PTH123
         text = file.read()
     ast.parse(text, feature_version=(3, 4))
-    worker = os.path.dirname(HOOK) + "/worker"  # noqa: PTH120
-    names = {name for name in os.listdir(worker) if name.startswith("observe")}  # noqa: PTH208
-    assert len(names) > 8
-    for name in names | {"recorder.py", "captures.py", "memory.py", "../events.py", "../files.py",
-                         "../procs.py"}:
-        with open(f"{worker}/{name}") as file:  # noqa: PTH123
-            ast.parse(file.read(), feature_version=(3, 9))
+    observe = Path(HOOK).parent
+    seen = {*observe.glob("*.py"), *observe.parent.glob("events/*.py"),
+            *(observe.parent / name for name in (
+                "rank/recorder.py", "rank/captures.py", "rank/memory.py", "common/files.py",
+                "common/procs.py", "__init__.py"))} - {observe.parent / "events" / "view.py"}
+    assert len(seen) > 12
+    for file in seen:
+        ast.parse(file.read_text(), feature_version=(3, 9))
     assert sys.version_info >= (3, 11)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from textual.widgets import Collapsible
 
@@ -26,7 +28,7 @@ ELSEWHERE = {
 
 def test_every_key_has_a_field_or_is_known_to_have_none():
     keys = {f"{name}.{key}" for name, section in SECTIONS.items()
-            for key in section.__struct_fields__}
+            for key in (f.name for f in fields(section))}
     assert keys - set(FIELDS) == ELSEWHERE
 
 
