@@ -135,10 +135,10 @@ def flat(text: str) -> str:
 class Mini(ThemedApp):
     """An app with the run screen alone; its clock stands still unless a test moves it."""
 
-    def __init__(self, run: Run, at: float = 200.0) -> None:
+    def __init__(self, run: Run, at: float = 200.0, screen: type[RunScreen] = RunScreen) -> None:
         super().__init__()
         self.animation_level = "none"
-        self.run_screen = RunScreen(run, clock=lambda: T0 + self.at)
+        self.run_screen = screen(run, clock=lambda: T0 + self.at)
         self.at = at
 
     def on_mount(self) -> None:

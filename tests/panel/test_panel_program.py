@@ -19,15 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_panel import keys
 from gpu_panel.__main__ import main
 from gpu_panel.common.dialogs import Message
-from gpu_panel.common.help import HelpScreen
 
 from ..conftest import PATIENCE, gpus, slots
 from .panel_kit import StillSampler, panel, screen_text, until
-from .run_kit import Mini, trained
-from .run_kit import settled as run_settled
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -173,16 +169,6 @@ async def test_a_fault_of_ours_goes_to_the_log(home):
         assert "Traceback" in (home / "panel.log").read_text()
 
 
-async def test_the_palette_knows_the_keys():
-    async with panel(slots(1)) as (pilot, screen):
-        said = [c.help for c in pilot.app.get_system_commands(screen)]
-        assert all(k.tooltip in said for k in keys.of("launch") if k.palette)
-
-
-def test_every_key_has_its_own_id():
-    assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
-
-
 def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal = Terminal()
     terminal.until(b"32 global")
@@ -195,38 +181,3 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal.until(b"CPU core 0")
     os.write(terminal.fd, b"\x11")
     assert terminal.end() == 0
-
-
-def test_keys_are_named_as_they_are_typed():
-    assert keys.display("ctrl+o,p") == "ctrl+o or p"
-    assert keys.display("ctrl+c,super+c") == "ctrl+c"
-    assert keys.display("right_square_bracket") == "]"
-    assert keys.display("shift+left") == "shift+←"
-
-
-async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
-    app = Mini(trained(tmp_path).run)
-    async with app.run_test(size=(160, 60)) as pilot:
-        await run_settled(pilot)
-        app.push_screen(HelpScreen(app.run_screen, app.focused))
-        await until(pilot, lambda: "The next log: ranks" in screen_text(app))
-        said = screen_text(app)
-        assert "_bracket" not in said
-        assert "super+" not in said
-        assert "  ]  " in said
-        assert "question_mark" not in said
-
-
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_help_wraps_in_its_own_column(size):
-    from textual.widgets import Static
-
-    async with panel(slots(2), size=size) as (pilot, _):
-        await pilot.press("question_mark")
-        await until(pilot, lambda: pilot.app.screen.query(".sheet Static"))
-        sheet = pilot.app.screen.query_one(Static)
-        await until(pilot, lambda: "Devices" in str(sheet.content))
-        lines = str(sheet.content).split("\n")
-        column = next(i for i, c in enumerate(lines[-2]) if i > 10 and c != " ")
-        assert all(len(line) <= sheet.size.width for line in lines if line.startswith("  "))
-        assert any(line.startswith(" " * column) for line in lines) == (size[0] == 80)

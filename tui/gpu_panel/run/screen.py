@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -38,7 +39,7 @@ WIDE = (110, 30)
 class RunScreen(PaneScreen):
     """Everything about one run, live or long over."""
 
-    CSS_PATH = "run.tcss"
+    CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     AUTO_FOCUS = None
     SCOPE = "run"
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)

@@ -1,0 +1,138 @@
+"""The table of keys, and what comes from it: bindings, help, palette."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+import gpu_panel
+from gpu_panel import keys
+from gpu_panel.app import PanelApp
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.help import HelpScreen
+from gpu_panel.run.screen import RunScreen
+
+from ..conftest import slots
+from .panel_kit import panel, screen_text, until
+from .run_kit import T0, Mini, reached, trained
+from .run_kit import settled as run_settled
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def test_every_key_has_its_own_id():
+    assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
+
+
+def test_keys_are_named_as_they_are_typed():
+    assert keys.display("ctrl+o,p") == "ctrl+o or p"
+    assert keys.display("ctrl+c,super+c") == "ctrl+c"
+    assert keys.display("right_square_bracket") == "]"
+    assert keys.display("shift+left") == "shift+←"
+
+
+def test_no_key_of_a_screen_is_bound_past_the_table():
+    for module in pkgutil.walk_packages(gpu_panel.__path__, "gpu_panel."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    known = {k.id for k in keys.KEYS}
+    bound: set[str | None] = set()
+    waiting: list[type[DOMNode]] = [DOMNode]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        # A dialog says its keys in its border; a field has those of its kind, as Textual's have.
+        if not each.__module__.startswith("gpu_panel") or issubclass(each, ModalScreen | Choice):
+            continue
+        for binding in each.__dict__.get("BINDINGS", ()):
+            assert isinstance(binding, Binding), (each, binding)
+            assert binding.id in known or binding.id.startswith("pane."), (each, binding)
+            bound.add(binding.id)
+    assert known <= bound
+
+
+async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
+    async with panel(slots(1)) as (pilot, launch):
+        run = RunScreen(trained(tmp_path).run)
+        await pilot.app.push_screen(run)
+        of_launch, of_run = ({k.id for part in screen.key_sections() for k in part.keys}
+                             for screen in (launch, run))
+        assert {k.id for k in keys.KEYS} <= of_launch | of_run
+        assert of_launch & of_run == {k.id for k in keys.of("app")}
+        assert {"log.find", "chart.band", "run.stop", "pane.ranks"} <= of_run
+        await pilot.press("question_mark")
+        await pilot.pause()
+        told = str(pilot.app.screen.query_one(".sheet Static", Static).content)
+        flat = " ".join(told.split())
+        assert all(k.tooltip in flat for part in run.key_sections() for k in part.keys)
+
+
+async def test_panes_with_the_same_keys_share_a_section(tmp_path):
+    async with Mini(trained(tmp_path).run).run_test() as pilot:
+        titles = [part.title for part in pilot.app.run_screen.key_sections()]
+        assert titles == ["Loss, memory", "Ranks", "Log", "Everywhere on this screen",
+                          "Everywhere"]
+
+
+async def test_the_palette_knows_the_keys():
+    async with panel(slots(1)) as (pilot, screen):
+        said = [c.help for c in pilot.app.get_system_commands(screen)]
+        assert all(k.tooltip in said for k in keys.of("launch") if k.palette)
+
+
+async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
+    run = trained(tmp_path)
+    app = PanelApp(inventory=slots(1))
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = RunScreen(run.run, clock=lambda: T0 + 200)
+        await app.push_screen(screen)
+        await screen.store.wait_for(reached(1, 99))
+        screen.paint()
+
+        def offered():
+            return {c.title: c for c in app.get_system_commands(screen)}
+
+        assert {"stop (s)", "about (i)", "log scale (l)", "smooth (m)", "stacks (d)", "find (/)",
+                "next log (])"} <= set(offered())
+        assert "resume (u)" not in offered()
+        await offered()["log scale (l)"].callback()
+        assert screen.query_one("#loss").border_subtitle == "log"
+        run.state("completed", ended=T0 + 100)
+        run.release()
+        await screen.store.look_now()
+        screen.paint()
+        await pilot.pause()
+        assert "resume (u)" in offered()
+        assert "stop (s)" not in offered()
+
+
+async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
+    app = Mini(trained(tmp_path).run)
+    async with app.run_test(size=(160, 60)) as pilot:
+        await run_settled(pilot)
+        app.push_screen(HelpScreen(app.run_screen, app.focused))
+        await until(pilot, lambda: "The next log: ranks" in screen_text(app))
+        said = screen_text(app)
+        assert "_bracket" not in said
+        assert "super+" not in said
+        assert "  ]  " in said
+        assert "question_mark" not in said
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_help_wraps_in_its_own_column(size):
+    async with panel(slots(2), size=size) as (pilot, _):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: pilot.app.screen.query(".sheet Static"))
+        sheet = pilot.app.screen.query_one(Static)
+        await until(pilot, lambda: "Devices" in str(sheet.content))
+        lines = str(sheet.content).split("\n")
+        column = next(i for i, c in enumerate(lines[-2]) if i > 10 and c != " ")
+        assert all(len(line) <= sheet.size.width for line in lines if line.startswith("  "))
+        assert any(line.startswith(" " * column) for line in lines) == (size[0] == 80)
