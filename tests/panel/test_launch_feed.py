@@ -12,7 +12,7 @@ import pytest
 from gpu_engine.events import schema as events
 from gpu_engine.runs import folder as runs
 from gpu_panel.launch.runs import feed as runs_feed
-from gpu_panel.launch.runs.feed import LossHistory, RunsFeed, sparkline
+from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
 from gpu_panel.launch.runs.pane import columns, run_line
 
 PLAN = {"mode": "ddp", "replicas": 2, "ranks": [
@@ -179,18 +179,6 @@ def test_damage_is_not_raised(home):
     (run.path / "plan.json").write_text(json.dumps({"ranks": [7, {"rank": "a"}], "mode": []}))
     (line,), _ = RunsFeed().refresh()
     assert "completed" in text(line)
-
-
-@pytest.mark.parametrize(("values", "drawn"), [
-    ((), "    "), ((1.0,), "▄▄▄▄"), ((2.0, 2.0), "▄▄▄▄"),
-    ((float("nan"),) * 4, "    "), ((0.0, float("nan"), float("inf"), 8.0), "▁  █"),
-    ((8.0, 4.0, 2.0, 0.0), "█▅▃▁")])
-def test_a_sparkline_draws_what_is_finite(values, drawn):
-    assert sparkline(values, 4) == drawn
-
-
-def test_a_sparkline_of_huge_numbers():
-    assert len(sparkline((1e308, -1e308, 5.0), 3)) == 3
 
 
 def test_a_long_history_gets_coarser():

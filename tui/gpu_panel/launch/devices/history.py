@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from gpu_engine.devices.records import Snapshot
+from gpu_panel.charts.sparkline import bar
 
 KEPT = 120
 """Looks: two minutes at one a second."""
-_LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class History:
@@ -81,4 +81,4 @@ def _cell(part: Sequence[float | None]) -> str:
     known = [min(1.0, max(0.0, v)) for v in part if v is not None and math.isfinite(v)]
     if not known:
         return " "
-    return _LEVELS[min(7, int(sum(known) / len(known) * 8))]
+    return bar(sum(known) / len(known))

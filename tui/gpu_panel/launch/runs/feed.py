@@ -8,7 +8,6 @@ a thousand of them keep nobody waiting.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -288,25 +287,3 @@ def _devices(plan: dict[str, Any]) -> tuple[tuple[str, int], ...]:
             out += [(str(d["id"]), rank["rank"]) for d in rank.get("devices", ())
                     if isinstance(d, dict) and "id" in d]
     return tuple(out)
-
-
-def sparkline(values: Iterable[float], width: int) -> str:
-    """The values in `width` cells; what is not finite leaves a gap; a flat line is flat."""
-    points = list(values)
-    if not points or width <= 0:
-        return " " * width
-    cells: list[float | None] = []
-    for i in range(width):
-        part = points[i * len(points) // width:max((i + 1) * len(points) // width,
-                                                   i * len(points) // width + 1)]
-        finite = [v for v in part if math.isfinite(v)]
-        cells.append(sum(finite) / len(finite) if finite else None)
-    known = [c for c in cells if c is not None]
-    if not known:
-        return " " * width
-    low, high = min(known), max(known)
-    span = high - low
-    if not math.isfinite(span) or span <= 1e-9 * max(abs(low), abs(high), 1e-12):
-        return "".join(" " if c is None else "▄" for c in cells)
-    return "".join(" " if c is None else "▁▂▃▄▅▆▇█"[min(7, int((c - low) / span * 8))]
-                   for c in cells)

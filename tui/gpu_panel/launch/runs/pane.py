@@ -13,13 +13,11 @@ from textual.message import Message
 from gpu_engine.common.clean import clean
 from gpu_engine.plan import modes
 from gpu_panel import keys
+from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
-from gpu_panel.launch.runs.feed import RunLine, sparkline
-
-GLYPHS = {"queued": ("◌", "dim"), "starting": ("◔", "accent"), "running": ("●", "accent"),
-          "stopping": ("◐", "warn"), "completed": ("✓", "good"), "stopped": ("■", "warn"),
-          "failed": ("✗", "bad"), "lost": ("?", "bad"), "unreadable": ("?", "warn")}
+from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.run.text.states import glyph, tone
 
 
 class RunsTable(Rows):
@@ -174,10 +172,9 @@ def columns(lines: Sequence[RunLine], width: int) -> Columns:
 
 def run_line(line: RunLine, c: Columns) -> Line:
     """One run on one line."""
-    glyph, style = GLYPHS.get(line.state, ("?", "dim"))
     loss = f"loss {units.loss(line.loss)}" if line.loss is not None else ""
     parts: list[Part] = [
-        (f"{glyph} {line.state:<10} ", style),
+        (f"{glyph(line.state)} {line.state:<10} ", tone(line.state)),
         (fit(clean(line.id), c.id) + "  ", "strong"),
         (fit(clean(line.name), c.name) + "  ", ""),
         (fit(_mode(line), c.mode) + "  ", "dim"),

@@ -1,0 +1,35 @@
+"""Small curves of one line of text: a bar of eighths in each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float) -> str:
+    """One cell for a share from 0 to 1; what lies beyond is cut."""
+    return _BARS[min(max(int(share * len(_BARS)), 0), len(_BARS) - 1)]
+
+
+def sparkline(values: Iterable[float], width: int) -> str:
+    """The values in `width` cells, from the least of them to the greatest. What is not finite
+    leaves a gap; a flat line stays flat and is not scaled up into noise."""
+    points = list(values)
+    if not points or width <= 0:
+        return " " * width
+    cells: list[float | None] = []
+    for i in range(width):
+        part = points[i * len(points) // width:max((i + 1) * len(points) // width,
+                                                   i * len(points) // width + 1)]
+        finite = [v for v in part if isfinite(v)]
+        cells.append(sum(finite) / len(finite) if finite else None)
+    known = [c for c in cells if c is not None]
+    if not known:
+        return " " * width
+    low, high = min(known), max(known)
+    span = high - low
+    if not isfinite(span) or span <= 1e-9 * max(abs(low), abs(high), 1e-12):
+        return "".join(" " if c is None else "▄" for c in cells)
+    return "".join(" " if c is None else bar((c - low) / span) for c in cells)
