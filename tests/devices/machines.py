@@ -1,0 +1,133 @@
+"""One machine for each backend, with the same few handles on it: what the contract tests pull."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+GIB = 1 << 30
+
+
+class Machine(ABC):
+    """Three GPUs of 80 GiB that one driver shows."""
+
+    name: str
+
+    @abstractmethod
+    def busy(self, index: int, percent: int, used: int) -> None:
+        """So much of its time, and so many bytes of its memory, are in use."""
+
+    @abstractmethod
+    def hold(self, index: int, pid: int, used: int) -> None:
+        """A process computes on it."""
+
+    @abstractmethod
+    def lose(self, index: int) -> None:
+        """The driver says that nothing can run on it."""
+
+    @abstractmethod
+    def hang(self, index: int) -> None:
+        """A question about it is not answered."""
+
+    @abstractmethod
+    def remove(self, index: int) -> None:
+        """The driver lists it no more; `index` is the last one."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """The driver is unloaded."""
+
+    @abstractmethod
+    def uninstall(self) -> None:
+        """The driver is not there any more."""
+
+    @abstractmethod
+    def mend(self) -> None:
+        """All is as at the beginning."""
+
+
+class NvidiaMachine(Machine):
+    """The stand-in library below the real binding."""
+
+    name = "nvml"
+
+    def __init__(self, standin: Any, monkeypatch: Any) -> None:
+        self._standin, self._monkeypatch = standin, monkeypatch
+        self.mend()
+
+    def busy(self, index: int, percent: int, used: int) -> None:
+        self._standin.add(f"gpu {index} util {percent}", f"gpu {index} mem_used {used}")
+
+    def hold(self, index: int, pid: int, used: int) -> None:
+        self._standin.add(f"gpu {index} proc {pid} {used}")
+
+    def lose(self, index: int) -> None:
+        self._standin.add(f"gpu {index} lost 1")
+
+    def hang(self, index: int) -> None:
+        self._standin.add(f"gpu {index} hang 1")
+
+    def remove(self, index: int) -> None:
+        self._standin.add(f"gpu {index} gone 1")
+
+    def unload(self) -> None:
+        self._standin.add("gpu * error * 9", "init 9")
+
+    def uninstall(self) -> None:
+        from gpu_engine.devices.backends.nvidia import backend
+
+        self._monkeypatch.setattr(backend, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+
+    def mend(self) -> None:
+        self._standin.set("count 3")
+
+
+class ToyMachine(Machine):
+    """A tree of folders, read by a backend that the tests alone register."""
+
+    name = "toy"
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self.mend()
+
+    def _write(self, name: str, text: str) -> None:
+        new = self._tree / "new"
+        new.write_text(text)
+        new.replace(self._tree / name)
+
+    def busy(self, index: int, percent: int, used: int) -> None:
+        self._write(f"{index}/busy", str(percent))
+        self._write(f"{index}/used", str(used))
+
+    def hold(self, index: int, pid: int, used: int) -> None:
+        self._write(f"{index}/pids", f"{pid} {used}\n")
+
+    def lose(self, index: int) -> None:
+        self._write(f"{index}/state", "lost")
+
+    def hang(self, index: int) -> None:
+        os.mkfifo(self._tree / "fifo")
+        (self._tree / "fifo").replace(self._tree / str(index) / "state")
+
+    def remove(self, index: int) -> None:
+        (self._tree / str(index)).rename(self._tree / f"removed-{index}")
+
+    def unload(self) -> None:
+        self._write("driver", "not loaded")
+
+    def uninstall(self) -> None:
+        shutil.rmtree(self._tree)
+
+    def mend(self) -> None:
+        for index in range(3):
+            folder = self._tree / str(index)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in (("uuid", f"toy-{index}{index}{index}"), ("name", "Toy 80"),
+                               ("memory", str(80 * GIB)), ("used", "0"), ("busy", "0"),
+                               ("pids", ""), ("state", "ok")):
+                self._write(f"{index}/{name}", text)
+        self._write("driver", "loaded")
