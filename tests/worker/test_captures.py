@@ -21,21 +21,23 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
 }
 """
 RANK = """
-import ctypes, sys, threading, time
+import ctypes, os, sys, threading
 from pathlib import Path
 from gpu_engine.rank import captures, recorder
 import torch
 begun = []
+def say(*words):  # a line at once: two threads print
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 torch.cuda.is_initialized = lambda: bool(begun)
 captures.leave_alone()                       # CUDA is not in use: nothing to say
 ticks = threading.Semaphore(0)
 rec = recorder.Recorder(Path(sys.argv[1]))
-rec.watch = lambda: (ticks.release(), print("tick", threading.get_native_id()))
+rec.watch = lambda: (ticks.release(), say("tick", threading.get_native_id()))
 rec.begin()
 ticks.acquire()
 if len(sys.argv) > 2:
     ctypes.CDLL(sys.argv[2])
-print("begun", flush=True)
+say("begun")
 begun.append(1)
 for _ in range(3):
     ticks.acquire()
