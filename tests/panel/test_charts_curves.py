@@ -59,13 +59,13 @@ def test_ticks_are_few_and_within(low: float, span: float, most: int) -> None:
     (1.2340e6, 1.2349e6, 3, ["1.2340e+06", "1.2345e+06"]),
 ])
 def test_labels_are_round(low: float, high: float, most: int, labels: list[str]) -> None:
-    assert axes.plain(axes.ticks(low, high, most)) == labels
+    assert axes.tick_labels(axes.ticks(low, high, most)) == labels
 
 
 def test_labels_of_a_logarithmic_axis() -> None:
     assert axes.Scale(-2, 1, 40, log=True).ticks(5) == pytest.approx([0.01, 0.1, 1, 10])
-    assert axes.plain([0.01, 0.1, 1.0, 10.0]) == ["0.01", "0.1", "1", "10"]
-    assert axes.plain([1e-5, 1e-3, 0.1]) == ["1e-05", "0.001", "0.1"]
+    assert axes.tick_labels([0.01, 0.1, 1.0, 10.0]) == ["0.01", "0.1", "1", "10"]
+    assert axes.tick_labels([1e-5, 1e-3, 0.1]) == ["1e-05", "0.001", "0.1"]
 
 
 @given(st.floats(-1e9, 1e9) | st.floats(-1e-3, 1e-3), st.floats(1e-9, 1e9), st.integers(1, 12),
@@ -74,7 +74,7 @@ def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) ->
     columns = axes.reduce(series([low, low + span]), 0, 1, 2)
     scale = axes.scale_of([columns], 40, log=log)
     found = scale.ticks(most)
-    labels = axes.plain(found)
+    labels = axes.tick_labels(found)
     assert len(set(labels)) == len(labels)
     said = [float(label.replace(",", "")) for label in labels]
     # Float noise of n * step is no part of the value.

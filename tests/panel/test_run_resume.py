@@ -14,7 +14,7 @@ from gpu_engine.runs.folder import AttemptRecord
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Message
 from gpu_panel.run.about import AboutRun
-from gpu_panel.run.resume_dialog import Resume
+from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
@@ -74,7 +74,7 @@ async def test_it_says_from_where_and_this_screen_follows(tmp_path: Path, asked)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         text = flat(terminal(app))
         assert "Attempt 1 stopped" in text
         assert "from its newest checkpoint, after step 99" in text
@@ -91,7 +91,7 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path,
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         dialog = app.screen
         assert "There is no checkpoint: it begins anew" in flat(terminal(app))
         await pilot.press("enter")
@@ -133,7 +133,7 @@ async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
         assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(
             terminal(app).replace("│", " "))
         await pilot.press("escape", "u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         dialog = app.screen
         assert "other settings than attempt 1, which was stopped: train.steps=600 " \
             "batch.size=4096" in flat(str(dialog.query_one("#doubtful", Static).render()))
@@ -151,7 +151,7 @@ async def test_taken_out_it_is_again_as_it_was(tmp_path: Path, asked) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         await pilot.press("home", "ctrl+k", *"400", "tab", "home", "ctrl+k", "enter")
         await screen_is(pilot, RunScreen)
         assert asked == [[1]]
@@ -164,7 +164,7 @@ async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         await pilot.press("home", "ctrl+k", *"50", "enter")
         await until(pilot, lambda: "99 steps are done (step-00000099); take 99 or more"
                     in flat(terminal(app).replace("│", " ")))
@@ -179,7 +179,7 @@ async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> 
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         text = flat(terminal(app).replace("│", " "))
         assert "newest, best (step 200), or a step: 100, 200, 300, 400" in text
         await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
@@ -193,7 +193,7 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> 
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         assert "Your command is run once more" in flat(terminal(app))
         assert not app.screen.query("#length")
         await pilot.press(*"nonsense", "enter")
@@ -240,7 +240,7 @@ async def test_for_real(home: Path) -> None:
         await settled(pilot, lambda s: s.state is not None and s.state.state == "failed")
         assert "✗ failed" in terminal(app)
         await pilot.press("u")
-        await screen_is(pilot, Resume)
+        await screen_is(pilot, ResumeDialog)
         await pilot.press("enter")
         await screen_is(pilot, RunScreen)
         await settled(pilot, lambda s: s.state.attempt == 2 and s.state.state == "completed")

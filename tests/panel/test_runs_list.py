@@ -13,7 +13,7 @@ from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.pane import RunsTable
-from gpu_panel.run.resume_dialog import Resume
+from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
@@ -64,7 +64,7 @@ async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
     async with panel(slots(1)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("u")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Resume))
+        await until(pilot, lambda: isinstance(pilot.app.screen, ResumeDialog))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
         assert asked == [(run.id, [])]

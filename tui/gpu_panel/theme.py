@@ -1,12 +1,12 @@
 """Colours that can be read in every theme, light ones too. Pure.
 
-A theme says what its colours are, not on what they can be read: its dimmed text may be chosen
-against the ground at hand, which a single styled word does not know, and the fill under a cursor
-may be as dark as the text on it. So the colours that text and its grounds have here are worked
-out once a theme: each text colour is moved towards black or white until it has `LEAST` contrast
-on every ground that we put it on.
+A theme names its colours, but not the backgrounds on which they can be read: dimmed text may suit
+one background and vanish on another, and the fill under the cursor may be as dark as the text on
+it. So text colours and their backgrounds are worked out once for each theme: a text colour is
+moved towards black or white until its contrast is at least `LEAST` on every background that we
+put it on.
 
-Contrast is WCAG 2's: (L1 + 0.05) / (L2 + 0.05) of the relative luminances.
+Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ LEAST = 4.5
 """What WCAG 2.2 asks of text (1.4.3, AA)."""
 GRAPHIC = 3.0
 """What it asks of lines and marks (1.4.11)."""
-_ROOM = 0.1
-"""Colours are rounded to 8 bits on their way."""
+_MARGIN = 0.1
+"""Added to a contrast that is asked for, as colours are rounded to 8 bits afterwards."""
 _WORDS = ("primary", "secondary", "warning", "error", "success", "accent")
 
 
-def legible(said: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, str]:
-    """CSS variables to lay over those of a theme (`said`), ours among them:
+def legible(given: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, str]:
+    """CSS variables to lay over those of a theme (`given`), ours among them:
 
     `cursor`, `cursor-blurred`: the ground of the row that the cursor is on; `cursor-style`: its
     text style. `faint`: lines that are not text. `frame`, `frame-focus`: borders.
     """
-    return _of_terminal(dark) if ansi else _of_theme(said, dark)
+    return _of_terminal(dark) if ansi else _of_theme(given, dark)
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -45,17 +45,17 @@ def _luminance(color: Color) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-def _of_theme(said: Mapping[str, str], dark: bool) -> dict[str, str]:
-    background, surface, panel = (_opaque(said[n]) for n in ("background", "surface", "panel"))
-    primary = _opaque(said["primary"])
-    ink = _opaque(said["foreground"])
+def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
+    background, surface, panel = (_opaque(given[n]) for n in ("background", "surface", "panel"))
+    primary = _opaque(given["primary"])
+    ink = _opaque(given["foreground"])
     far = WHITE if dark else BLACK
     cursor = background.blend(apart(primary, (background,), far, GRAPHIC), 0.18)
     blurred = background.blend(ink, 0.1)
-    boost = Color.parse(said["boost"])
+    boost = Color.parse(given["boost"])
     grounds = (background, surface, panel, cursor, blurred, background + boost, surface + boost,
-               _opaque(said.get("surface-active", said["surface"])))
-    fills = {f"{name}-muted": background.blend(_opaque(said[name]), 0.18) for name in _WORDS}
+               _opaque(given.get("surface-active", given["surface"])))
+    fills = {f"{name}-muted": background.blend(_opaque(given[name]), 0.18) for name in _WORDS}
     ink = apart(ink, (*grounds, *fills.values()), far, LEAST)
     out = {"foreground": ink, "cursor": cursor, "cursor-blurred": blurred,
            "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC),
@@ -65,7 +65,7 @@ def _of_theme(said: Mapping[str, str], dark: bool) -> dict[str, str]:
     if contrast(out["text-muted"], background) > contrast(ink, background):
         out["text-muted"] = ink
     for name in _WORDS:
-        out[f"text-{name}"] = apart(_opaque(said[name]), (*grounds, fills[f"{name}-muted"]), far,
+        out[f"text-{name}"] = apart(_opaque(given[name]), (*grounds, fills[f"{name}-muted"]), far,
                                     LEAST)
     out |= {"frame-focus": out["text-primary"], "text-disabled": out["text-muted"],
             "block-cursor-background": cursor, "block-cursor-foreground": ink,
@@ -107,7 +107,7 @@ def apart(color: Color, grounds: Iterable[Color], far: Color, least: float) -> C
     grounds = tuple(grounds)
     for step in range(41):
         moved = color.blend(far, step / 40)
-        if all(contrast(moved, ground) >= least + _ROOM for ground in grounds):
+        if all(contrast(moved, ground) >= least + _MARGIN for ground in grounds):
             return moved
     return far
 

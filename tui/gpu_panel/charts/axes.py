@@ -1,4 +1,4 @@
-"""What part of the series a curve shows, in columns of dots, and the numbers beside it."""
+"""From a series to columns of dots, and the numbers along both axes. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MOST = 1e300
 
 
 @dataclass(slots=True)
-class Columns:
-    """A series reduced to columns. Empty ones: lo is inf, hi is -inf, mean is None."""
+class ColumnValues:
+    """A series reduced to the columns of a chart. In a column without values lo is inf, hi is
+    -inf and mean is None."""
 
     lo: list[float]
     hi: list[float]
@@ -36,8 +37,8 @@ class Columns:
                    default=inf)
 
 
-def reduce(series: Series, x0: float, x1: float, width: int) -> Columns:
-    """`series` from x0 to x1, least and greatest of every column kept."""
+def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
+    """`series` from x0 to x1 in `width` columns of dots; each keeps its least and greatest."""
     lo, hi = [inf] * width, [-inf] * width
     mean: list[float | None] = [None] * width
     bad: set[int] = set()
@@ -58,7 +59,7 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> Columns:
                 mean[px] = sum(series.total[a:b]) / many
             if any(series.bad[a:b]):
                 bad.add(px)
-        return Columns(lo, hi, mean, frozenset(bad))
+        return ColumnValues(lo, hi, mean, frozenset(bad))
     totals, counts = [0.0] * width, [0] * width
     for i in range(start, stop):
         px = int((middle + i * stride) * scale + 0.5)
@@ -71,10 +72,10 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> Columns:
             totals[px] += series.total[i]
             counts[px] += series.count[i]
     mean = [t / n if n else None for t, n in zip(totals, counts, strict=True)]
-    return Columns(lo, hi, mean, frozenset(bad))
+    return ColumnValues(lo, hi, mean, frozenset(bad))
 
 
-def smoothed(columns: Columns, weight: float) -> Columns:
+def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
     """Its exponential moving average over what is shown, free of the bias at its start."""
     mean: list[float | None] = []
     value = mass = 0.0
@@ -85,7 +86,7 @@ def smoothed(columns: Columns, weight: float) -> Columns:
         mean.append(None if m is None else value / mass)
     lo = [inf if m is None else m for m in mean]
     hi = [-inf if m is None else m for m in mean]
-    return Columns(lo, hi, mean, columns.bad)
+    return ColumnValues(lo, hi, mean, columns.bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Scale:
     log: bool = False
 
     def dot(self, value: float) -> int:
+        """How high a value stands: the lowest dot is 0; what lies beyond is put at the edge."""
         if self.log:
             value = log10(value) if value > 0 else -inf
         if value <= self.y0:
@@ -106,7 +108,7 @@ class Scale:
             return self.dots - 1
         return round((value - self.y0) / (self.y1 - self.y0) * (self.dots - 1))
 
-    def points(self, columns: Columns) -> list[Point | None]:
+    def points(self, columns: ColumnValues) -> list[Point | None]:
         dot, log = self.dot, self.log
         return [None if m is None or (log and high <= 0) else (dot(low), dot(m), dot(high))
                 for low, m, high in zip(columns.lo, columns.mean, columns.hi, strict=True)]
@@ -123,7 +125,7 @@ class Scale:
         return found or decades
 
 
-def scale_of(columns: Iterable[Columns], dots: int, *, log: bool = False, zero: bool = False,
+def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, zero: bool = False,
              ) -> Scale | None:
     """The scale that shows all of `columns`; None where nothing is finite. `zero`: from 0 up."""
     shown = list(columns)
@@ -177,8 +179,8 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(n * step) for n in range(ceil(low / step), floor(high / step) + 1)]
 
 
-def plain(values: Sequence[float]) -> list[str]:
-    """Tick labels: each says its value exactly, with as many digits as the neediest takes."""
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Texts for these values, all with as many digits as it takes to write each exactly."""
     if not values:
         return []
     exact = [Decimal(f"{v:.12g}").normalize() for v in values]

@@ -19,7 +19,15 @@ from textual.widget import Widget
 
 from gpu_panel import keys
 from gpu_panel.charts import palette
-from gpu_panel.charts.axes import Columns, Scale, plain, reduce, scale_of, smoothed, step_ticks
+from gpu_panel.charts.axes import (
+    ColumnValues,
+    Scale,
+    reduce,
+    scale_of,
+    smoothed,
+    step_ticks,
+    tick_labels,
+)
 from gpu_panel.charts.braille import Canvas, band, stroke
 from gpu_panel.charts.series import Series
 from gpu_panel.common import units
@@ -212,7 +220,7 @@ class CurveView(Widget, can_focus=True):
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
         values = scale.ticks(max(plot_high // 3, 2), self._y_unit)
-        labels = plain([v / self._y_unit for v in values])
+        labels = tick_labels([v / self._y_unit for v in values])
         gutter = min(max(map(len, labels), default=0) + 1, max(wide - 4, 0))
         cells = self._cells = max(wide - gutter, 1)
         if cells * 2 != guess:
@@ -235,13 +243,13 @@ class CurveView(Widget, can_focus=True):
         if plot_high < high:
             self._paint_steps(canvas, gutter, x0, x1)
 
-    def _paint_band(self, plot: Canvas, columns: Columns, scale: Scale) -> None:
+    def _paint_band(self, plot: Canvas, columns: ColumnValues, scale: Scale) -> None:
         plot.paint(band(scale.points(columns)), _FAINT)
         # Smoothing by nothing still makes a line of the means.
         mean = smoothed(columns, self.smooth)
         plot.paint(stroke(scale.points(mean), broken=mean.bad), _MEAN)
 
-    def _paint_lines(self, plot: Canvas, lines: list[Line], found: list[Columns],
+    def _paint_lines(self, plot: Canvas, lines: list[Line], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
         if self.smooth:
@@ -253,7 +261,7 @@ class CurveView(Widget, can_focus=True):
             plot.paint(stroke(scale.points(drawn), dash, drawn.bad),
                        _LINES + line.index % palette.HUES)
 
-    def _mark(self, plot: Canvas, found: tuple[Columns, ...]) -> None:
+    def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
         for cell in {c // 2 for columns in found for c in columns.bad}:
             plot.text(cell, 0, "×", _BAD)
 
@@ -311,7 +319,7 @@ class CurveView(Widget, can_focus=True):
                 free = left + len(text) + 1
 
     def _strips(self, canvas: Canvas) -> list[Strip]:
-        styles = self._styles = self._styles or self._look()
+        styles = self._styles = self._styles or self._find_styles()
         strips = []
         for chars, numbers in zip(canvas.chars, canvas.styles, strict=True):
             segments, begin = [], 0
@@ -322,7 +330,7 @@ class CurveView(Widget, can_focus=True):
             strips.append(Strip(segments, canvas.width))
         return strips
 
-    def _look(self) -> list[Style]:
+    def _find_styles(self) -> list[Style]:
         ground = self.rich_style
         named = ("axis", "faint", "mean", "bad", "cross", "box", "empty")
         own = [self.get_component_rich_style(f"curve--{n}") for n in named]

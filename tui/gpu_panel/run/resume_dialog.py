@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -15,129 +14,26 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.runs import attempts, checkpoints
-from gpu_engine.runs import leftovers as remains
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.errors import record, sentence
-
-_LENGTHS = ("train.steps=", "train.epochs=")
-_MOST_STEPS = 4
+from gpu_panel.run.resume_options import ResumeOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Outset:
-    """What another attempt would begin with."""
-
-    state: State
-    checkpoint: str | None
-    """The newest one's name."""
-    unit: str = "steps"
-    """What `length` counts: steps or epochs."""
-    length: int | None = None
-    """None: a person's own command, whose length is its own."""
-    like: int | None = None
-    """The attempt whose settings it starts from: the last good one, where the last had others and
-    failed with them. None: the last one."""
-    others: tuple[str, ...] = ()
-    """What the last attempt had otherwise than that one, as `key=value`s; its length left out."""
-    before: int | None = None
-    """The length that holds where nothing is said: that of attempt `like`."""
-    steps: tuple[int, ...] = ()
-    """The steps that there are checkpoints of."""
-    best: int | None = None
-    """The one that is the best; None where no evaluation says so."""
-
-    @classmethod
-    def of(cls, run: Run) -> Outset:
-        """Reads the run's folder. Raises UserError where its spec can't be read, or it lives."""
-        state = run.state()
-        if state.live:
-            raise UserError(f"run {run.id} is {state.state}: s stops it")
-        spec = attempts.asked(run)
-        checkpoint = remains.last_checkpoint(run)
-        like, others = attempts.doubtful(run, state) or (None, ())
-        if "command" in _section(spec, "task"):
-            return cls(state, checkpoint, like=like, others=others)
-        train = _section(spec, "train")
-        unit = "steps" if train.get("steps") is not None else "epochs"
-        length = train.get(unit, 1)
-        earlier = _section(attempts.asked(run, like), "train") if like is not None else train
-        return cls(state, checkpoint, unit, length, like,
-                   tuple(o for o in others if not o.startswith(_LENGTHS)),
-                   earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None),
-                   *_saved(run, train.get("best")))
-
-    @property
-    def own(self) -> bool:
-        return self.length is None
-
-    def sentence(self) -> str:
-        """From where it would go on."""
-        if self.own:
-            return ("Your command is run once more, as it is; whether it goes on from something "
-                    "it saved is its own affair.")
-        if self.checkpoint is None:
-            return "There is no checkpoint: it begins anew."
-        step = self.checkpoint.removeprefix("step-").lstrip("0") or "0"
-        return f"It goes on from its newest checkpoint, after step {int(step):,}." \
-            if step.isdigit() else f"It goes on from its newest checkpoint, {self.checkpoint}."
-
-    def warning(self) -> str:
-        """What the last attempt had otherwise than the last good one; "": nothing."""
-        if self.like is None:
-            return ""
-        longer = [f"train.{self.unit}={self.length}"] \
-            if self.length != self.before and not self.own else []
-        good = next((a for a in self.state.attempts if a.number == self.like), None)
-        how = f", which {'was stopped' if good.outcome == 'stopped' else good.outcome}" \
-            if good is not None and good.outcome in ("stopped", "completed") else ""
-        return (f"It had other settings than attempt {self.like}{how}: "
-                f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They stand below; what "
-                "you take out is again as it was.")
-
-    def choices(self) -> str:
-        """What may be typed as the checkpoint to go on from."""
-        shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
-        more = "…, " if len(self.steps) > _MOST_STEPS else ""
-        best = "" if self.best is None else f"best (step {self.best:,}), "
-        return f"newest, {best}or a step: {more}{shown}"
-
-    def sets(self, length: str, changes: str, start: str = "newest") -> list[str]:
-        """What was typed as `key=value`s. Raises UserError."""
-        try:
-            given = shlex.split(changes)
-        except ValueError as err:
-            raise UserError(f"{changes}: {err}; write KEY=VALUE KEY=VALUE") from None
-        bad = next((g for g in given if "=" not in g), None)
-        if bad is not None:
-            raise UserError(f"{bad}: expected KEY=VALUE, as in batch.size=64")
-        if self.own:
-            return given
-        longer = bool(length.strip()) and length.strip() != str(self.before)
-        if longer:
-            given.insert(0, f"train.{self.unit}={length.strip()}")
-        if self.state.state == "completed" and start == "newest" and not any(
-                g.startswith(("train.steps=", "train.epochs=")) for g in given):
-            raise UserError(f"it has done all of its {self.length:,} {self.unit}: type how many "
-                            "there shall be")
-        return given
-
-
-class Resume(ModalScreen[bool]):
+class ResumeDialog(ModalScreen[bool]):
     """True once the attempt has been started; what does not fit is said here and nothing of
     what was typed is lost."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
-    def __init__(self, run: Run, outset: Outset) -> None:
+    def __init__(self, run: Run, options: ResumeOptions) -> None:
         super().__init__()
-        self._run, self._outset = run, outset
+        self._run, self._options = run, options
         self._starting = False
 
     def compose(self) -> ComposeResult:
-        out = self._outset
+        out = self._options
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(f"Resume run {self._run.id}")
             box.border_subtitle = "enter resume · esc cancel"
@@ -166,7 +62,7 @@ class Resume(ModalScreen[bool]):
                              action="screen.resume")
 
     def on_mount(self) -> None:
-        self.query_one("#changes" if self._outset.own else "#length").focus()
+        self.query_one("#changes" if self._options.own else "#length").focus()
         self._say("")
 
     @on(Input.Submitted)
@@ -191,15 +87,15 @@ class Resume(ModalScreen[bool]):
     async def _resume(self) -> None:
         from gpu_engine.launch import launcher as launch
 
-        length = "" if self._outset.own else self.query_one("#length", Input).value
+        length = "" if self._options.own else self.query_one("#length", Input).value
         changes = self.query_one("#changes", Input).value
         start = "newest"
         for field in self.query("#start").results(Input):
             start = field.value.strip() or start
         try:
-            sets = self._outset.sets(length, changes, start)
+            sets = self._options.sets(length, changes, start)
             self._say("starting …", "-plain")
-            like = self._outset.like
+            like = self._options.like
             await in_thread(lambda: launch.resume(self._run, sets, like=like, start=start),
                             name="panel-resume")
         except UserError as err:
@@ -216,20 +112,3 @@ class Resume(ModalScreen[bool]):
         place.set_classes(tone)
         place.display = bool(text)
         place.update(harmless(text) if text else Content())
-
-
-def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
-    """The steps that there are checkpoints of, and which of them is the best."""
-    steps: tuple[int, ...] = ()
-    try:
-        steps = tuple(step for path in checkpoints.listed(run.checkpoints)
-                      if (step := checkpoints.step_of(path.name)) is not None)
-        name = checkpoints.choose(run.checkpoints, "best", best if isinstance(best, str) else None)
-    except (OSError, UserError):
-        return steps, None
-    return steps, checkpoints.step_of(name) if name else None
-
-
-def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    found = spec.get(name)
-    return found if isinstance(found, dict) else {}

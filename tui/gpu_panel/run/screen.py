@@ -206,11 +206,13 @@ class RunScreen(PaneScreen):
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:
         """Ask for another attempt; this screen then follows it."""
-        from gpu_panel.run.resume_dialog import Outset, Resume
+        from gpu_panel.run.resume_dialog import ResumeDialog
+        from gpu_panel.run.resume_options import ResumeOptions
 
         with guard(self.app):
-            outset = await in_thread(lambda: Outset.of(self.run_folder), name="panel-outset")
-            if await self.app.push_screen_wait(Resume(self.run_folder, outset)):
+            options = await in_thread(lambda: ResumeOptions.read(self.run_folder),
+                                      name="panel-resume")
+            if await self.app.push_screen_wait(ResumeDialog(self.run_folder, options)):
                 await self.store.look_now()
                 self.paint()
 

@@ -207,10 +207,11 @@ class RunActions:
             self.notify(f"Run {line.id} was asked to stop", markup=False)
 
     async def _resume(self: LaunchScreen, line: RunLine) -> None:
-        from gpu_panel.run.resume_dialog import Outset, Resume
+        from gpu_panel.run.resume_dialog import ResumeDialog
+        from gpu_panel.run.resume_options import ResumeOptions
 
-        outset = await in_thread(lambda: Outset.of(line.run), name="panel-outset")
-        if await self.app.push_screen_wait(Resume(line.run, outset)):
+        options = await in_thread(lambda: ResumeOptions.read(line.run), name="panel-resume")
+        if await self.app.push_screen_wait(ResumeDialog(line.run, options)):
             self._look_at_once()
             self.open_run(line.run)
 

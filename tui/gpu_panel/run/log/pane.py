@@ -18,7 +18,7 @@ from gpu_panel.run.log.sources import LogSources
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.ranks import names, standing_still
+from gpu_panel.run.text.ranks import name_ranks, standing_still
 
 
 class FindInput(Input):
@@ -163,7 +163,7 @@ print, and the supervisor's own log."""
         self._show_rank(rank)
         self._view.action_last()
         self.come_forward()
-        also = f", and {names(others)}" if others else ""
+        also = f", and {name_ranks(others)}" if others else ""
         self.notify(f"asked rank {rank} where it is{also}; its log has the answer")
 
     # --- find ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gpu_engine.runs.state import State
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.headline import DOT
-from gpu_panel.run.text.ranks import missing, names, standing_still
+from gpu_panel.run.text.ranks import missing, name_ranks, standing_still
 from gpu_panel.run.text.states import WARNING, glyph
 
 SHOWN_FOR = 120.0
@@ -81,7 +81,7 @@ def _going_on(store: RunStore, state: State, now: float) -> tuple[list[str], str
         if begun is None or now - begun < SHOWN_FOR else []
     waited_for = missing(store.ranks)
     if waited_for or not store.ranks:
-        whom = names(waited_for) if waited_for else "the ranks"
+        whom = name_ranks(waited_for) if waited_for else "the ranks"
         since = units.clock(now - (begun or state.created))
         return [f"waiting for {whom} · {since} since "
                 + ("it started" if begun else "it was asked for"), *told], \

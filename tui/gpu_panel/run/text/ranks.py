@@ -1,4 +1,4 @@
-"""What a rank is doing, in words: from its own report, its beat, and what the others do."""
+"""What a rank is doing, in words: by its own report, its heartbeat, and what others do. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
         return clean(view.busy, 100), ""
     late = waited_for(view, ranks, now)
     if late:
-        return "waiting for " + names(late), "warn"
+        return "waiting for " + name_ranks(late), "warn"
     word = lagging(view, ranks)
     return (f"{phase} · {word}", "warn") if word else (phase, "")
 
@@ -57,7 +57,8 @@ def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> lis
 
 
 def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
-    """ "12 behind" or "slowest" where that is so, else ""."""
+    """ "12 behind" for a rank whose step is lower than the others', "slowest" for one that takes
+    far longer than their median; else ""."""
     others = [v for v in ranks.values() if v.rank != view.rank and v.step is not None]
     if view.step is None or not others:
         return ""
@@ -97,7 +98,7 @@ def missing(ranks: Mapping[int, RankView]) -> list[int]:
     return [v.rank for v in ranks.values() if v.beat is None]
 
 
-def names(ranks: Iterable[int]) -> str:
+def name_ranks(ranks: Iterable[int]) -> str:
     """ "rank 1", "ranks 1, 2", "ranks 1, 2 and 5 more"."""
     found = list(ranks)
     if len(found) == 1:

@@ -1,0 +1,130 @@
+"""What another attempt of a run begins with: from which checkpoint, how far, with what changed."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs import attempts, checkpoints, leftovers
+from gpu_engine.runs.folder import Run, State
+
+_LENGTHS = ("train.steps=", "train.epochs=")
+_MOST_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """What another attempt would begin with, unless the person says otherwise."""
+
+    state: State
+    checkpoint: str | None
+    """The newest one's name."""
+    unit: str = "steps"
+    """What `length` counts: steps or epochs."""
+    length: int | None = None
+    """None: a person's own command, whose length is its own."""
+    like: int | None = None
+    """The attempt whose settings it starts from: the last good one, where the last had others and
+    failed with them. None: the last one."""
+    others: tuple[str, ...] = ()
+    """What the last attempt had otherwise than that one, as `key=value`s; its length left out."""
+    before: int | None = None
+    """The length that holds where nothing is said: that of attempt `like`."""
+    steps: tuple[int, ...] = ()
+    """The steps that there are checkpoints of."""
+    best: int | None = None
+    """The one that is the best; None where no evaluation says so."""
+
+    @classmethod
+    def read(cls, run: Run) -> ResumeOptions:
+        """Reads the run's folder. Raises UserError where its spec can't be read, or it lives."""
+        state = run.state()
+        if state.live:
+            raise UserError(f"run {run.id} is {state.state}: s stops it")
+        spec = attempts.asked(run)
+        checkpoint = leftovers.last_checkpoint(run)
+        like, others = attempts.doubtful(run, state) or (None, ())
+        if "command" in _section(spec, "task"):
+            return cls(state, checkpoint, like=like, others=others)
+        train = _section(spec, "train")
+        unit = "steps" if train.get("steps") is not None else "epochs"
+        length = train.get(unit, 1)
+        earlier = _section(attempts.asked(run, like), "train") if like is not None else train
+        return cls(state, checkpoint, unit, length, like,
+                   tuple(o for o in others if not o.startswith(_LENGTHS)),
+                   earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None),
+                   *_saved(run, train.get("best")))
+
+    @property
+    def own(self) -> bool:
+        return self.length is None
+
+    def sentence(self) -> str:
+        """From where it would go on."""
+        if self.own:
+            return ("Your command is run once more, as it is; whether it goes on from something "
+                    "it saved is its own affair.")
+        if self.checkpoint is None:
+            return "There is no checkpoint: it begins anew."
+        step = self.checkpoint.removeprefix("step-").lstrip("0") or "0"
+        return f"It goes on from its newest checkpoint, after step {int(step):,}." \
+            if step.isdigit() else f"It goes on from its newest checkpoint, {self.checkpoint}."
+
+    def warning(self) -> str:
+        """What the last attempt had otherwise than the last good one; "": nothing."""
+        if self.like is None:
+            return ""
+        longer = [f"train.{self.unit}={self.length}"] \
+            if self.length != self.before and not self.own else []
+        good = next((a for a in self.state.attempts if a.number == self.like), None)
+        how = f", which {'was stopped' if good.outcome == 'stopped' else good.outcome}" \
+            if good is not None and good.outcome in ("stopped", "completed") else ""
+        return (f"It had other settings than attempt {self.like}{how}: "
+                f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They stand below; what "
+                "you take out is again as it was.")
+
+    def choices(self) -> str:
+        """What may be typed as the checkpoint to go on from."""
+        shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
+        more = "…, " if len(self.steps) > _MOST_STEPS else ""
+        best = "" if self.best is None else f"best (step {self.best:,}), "
+        return f"newest, {best}or a step: {more}{shown}"
+
+    def sets(self, length: str, changes: str, start: str = "newest") -> list[str]:
+        """What was typed as `key=value`s. Raises UserError."""
+        try:
+            given = shlex.split(changes)
+        except ValueError as err:
+            raise UserError(f"{changes}: {err}; write KEY=VALUE KEY=VALUE") from None
+        bad = next((g for g in given if "=" not in g), None)
+        if bad is not None:
+            raise UserError(f"{bad}: expected KEY=VALUE, as in batch.size=64")
+        if self.own:
+            return given
+        longer = bool(length.strip()) and length.strip() != str(self.before)
+        if longer:
+            given.insert(0, f"train.{self.unit}={length.strip()}")
+        if self.state.state == "completed" and start == "newest" and not any(
+                g.startswith(("train.steps=", "train.epochs=")) for g in given):
+            raise UserError(f"it has done all of its {self.length:,} {self.unit}: type how many "
+                            "there shall be")
+        return given
+
+
+def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
+    """The steps that there are checkpoints of, and which of them is the best."""
+    steps: tuple[int, ...] = ()
+    try:
+        steps = tuple(step for path in checkpoints.listed(run.checkpoints)
+                      if (step := checkpoints.step_of(path.name)) is not None)
+        name = checkpoints.choose(run.checkpoints, "best", best if isinstance(best, str) else None)
+    except (OSError, UserError):
+        return steps, None
+    return steps, checkpoints.step_of(name) if name else None
+
+
+def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    found = spec.get(name)
+    return found if isinstance(found, dict) else {}
