@@ -16,8 +16,11 @@ from gpu_engine.devices import sampler
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.sampler import Sampler
 
-LONG = 20.0
+LONG = 60.0
 """Seconds, where a fault would wait for ever: a busy machine may take some of them."""
+
+CALM = 5.0
+"""Seconds that a driver has which does not hang, however busy the machine is."""
 
 
 def until(condition, seconds=LONG):
@@ -95,7 +98,7 @@ def test_the_others_do_not_wait_for_one_that_is_known_to_hang(running):
 
 
 def test_a_gpu_that_is_lost_between_two_calls(running):
-    machine, found = running("count 2")
+    machine, found = running("count 2", patience=CALM)
     machine.add("gpu 0 error nvmlDeviceGetPowerUsage 15")
     until(lambda: problem_of(found, "0"))
     assert found.latest.of("0").utilization is None
@@ -139,7 +142,7 @@ def test_closing_while_the_driver_hangs_takes_no_time(running):
 
 
 def test_a_lost_gpu_is_said_and_comes_back(running):
-    machine, found = running("count 2", "gpu 1 util 50")
+    machine, found = running("count 2", "gpu 1 util 50", patience=CALM)
     machine.add("gpu 1 lost 1")
     until(lambda: problem_of(found, "1"))
     assert "GPU is lost" in problem_of(found, "1")
@@ -151,7 +154,8 @@ def test_a_lost_gpu_is_said_and_comes_back(running):
 
 
 def test_a_gpu_that_vanishes_does_not_lend_its_number_to_another(running):
-    machine, found = running("count 3", "gpu 0 util 10", "gpu 1 util 20", "gpu 2 util 30")
+    machine, found = running("count 3", "gpu 0 util 10", "gpu 1 util 20", "gpu 2 util 30",
+                             patience=CALM)
     machine.add("gpu 0 gone 1", "gpu 1 util 21", "gpu 2 util 31")
     until(lambda: problem_of(found, "0"))
     until(lambda: found.latest.of("2").utilization == 0.31)
@@ -171,7 +175,7 @@ def test_a_renumbered_machine_is_read_by_uuid(as_this_machine):
 
 
 def test_a_slice_that_is_cut_anew_is_gone(running):
-    machine, found = running("gpu 0 mig 1", "gpu 0 slice 0 MIG-a")
+    machine, found = running("gpu 0 mig 1", "gpu 0 slice 0 MIG-a", patience=CALM)
     machine.set("gpu 0 mig 1", "gpu 0 slice 0 MIG-b", "gpu 0 lost 1")
     until(lambda: problem_of(found, "MIG-a"))
     machine.set("gpu 0 mig 1", "gpu 0 slice 0 MIG-b")
@@ -179,7 +183,7 @@ def test_a_slice_that_is_cut_anew_is_gone(running):
 
 
 def test_a_driver_that_is_loaded_anew_is_picked_up(running):
-    machine, found = running("count 2", "gpu 0 util 10")
+    machine, found = running("count 2", "gpu 0 util 10", patience=CALM)
     machine.add("gpu * error * 9", "init 9")
     until(lambda: found.latest.problem)
     assert "not loaded" in found.latest.problem
@@ -191,7 +195,7 @@ def test_a_driver_that_is_loaded_anew_is_picked_up(running):
 
 
 def test_a_crash_in_the_drivers_library_is_survived(running):
-    machine, found = running("gpu 0 util 10")
+    machine, found = running("gpu 0 util 10", patience=CALM)
     machine.add("crash 1")
     until(lambda: found.latest.problem)
     assert "signal 11" in found.latest.problem
@@ -225,7 +229,7 @@ def test_a_listener_that_fails_does_not_end_the_sampling(running):
 
 
 def test_a_slow_driver_is_late_and_still_right(running):
-    machine, found = running("count 4", "slow_ms 30", "gpu 3 util 55")
+    machine, found = running("count 4", "slow_ms 30", "gpu 3 util 55", patience=CALM)
     until(lambda: found.latest.of("3").utilization == 0.55)
     assert found.latest.problem is None
     machine.add("gpu 3 util 66")
@@ -233,7 +237,7 @@ def test_a_slow_driver_is_late_and_still_right(running):
 
 
 def test_one_gpu_that_only_fails_is_in_trouble(running):
-    machine, found = running("count 2")
+    machine, found = running("count 2", patience=CALM)
     machine.add("gpu 1 error * 999")
     until(lambda: problem_of(found, "1"))
     assert "unknown error" in problem_of(found, "1")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @spec_options
 def command(asked: Asked, as_json: bool) -> None:
     """Start the ranks of PRESET with a tiny job: each reduces a tensor over all, the sum is
-    verified, and every rank's device and the bandwidth for a few sizes are printed. Several
-    machines: start it on each, as with run."""
+    verified, and every rank's device and the bandwidth for a few sizes are printed. With several
+    machines: start it on each of them, as with run."""
     from gpu_engine.cli import watch
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean

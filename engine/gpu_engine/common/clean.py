@@ -1,9 +1,9 @@
-"""The one place between files and the screen that makes text harmless.
+"""Makes text harmless before it is shown.
 
-A terminal obeys what it is sent, and Textual passes escapes through: a training log could set
-the window's title, write the clipboard (OSC 52), clear the screen or turn the text around.
-Whatever comes from a file, another process or another machine goes through here before it is
-shown: logs, error texts, names, host names.
+A terminal obeys escape sequences, and Textual passes them through: a training log could set the
+window's title, write to the clipboard (OSC 52), clear the screen or reverse the text. Everything
+that comes from a file, another process or another machine goes through here before it is shown:
+logs, error texts, names, host names.
 
 Standard library only.
 """
@@ -26,7 +26,8 @@ _SEQUENCE = re.compile(
 _ERASES = re.compile(r"(?:\x1b\[|\x9b)[02]?K")
 _ERASES_ALL = re.compile(r"(?:\x1b\[|\x9b)2K")
 
-# Printable by category, yet of no or doubtful width: selectors, fillers, tags.
+# Printable by category, but without width, or of a width that terminals disagree on: selectors,
+# fillers, tags.
 _WIDTHLESS = re.compile("[\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
                         "\U000e0000-\U000e0fff]")
 _MARKS = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
@@ -41,8 +42,8 @@ _BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
 def clean(text: str, limit: int = LIMIT) -> str:
     """One harmless line: printable characters and spaces alone, at most `limit` of them.
 
-    Escape sequences go as a whole, tabs become spaces, line breaks one space. Of a progress bar
-    that redraws itself (carriage return, backspace) stays what the terminal would show last.
+    Escape sequences are removed as a whole, tabs become spaces, a line break becomes a space. Of
+    a progress bar that redraws itself (carriage return, backspace) the last state is kept.
     """
     if not (text.isascii() and text.isprintable()):
         text = _show_last(text.translate(_BREAKS))
@@ -50,17 +51,18 @@ def clean(text: str, limit: int = LIMIT) -> str:
 
 
 def clean_bytes(data: bytes, limit: int = LIMIT) -> str:
-    """`clean` of what a file holds: UTF-8, with � for what is not."""
+    """`clean` of bytes from a file, read as UTF-8; invalid bytes become "�"."""
     return clean(data.decode("utf-8", "replace"), limit)
 
 
 def clean_lines(text: str, limit: int = LIMIT, lines: int = 2000) -> list[str]:
-    """A text of many lines (a traceback), each clean; the last `lines` of them."""
+    """The last `lines` lines of a text (a traceback), each of them `clean`."""
     return [clean(line, limit) for line in text.split("\n")[-lines:]]
 
 
 def _show_last(text: str) -> str:
-    """Carriage returns: later text lies over earlier text, an erase takes it away."""
+    """What stays on the line: text after a carriage return covers what was there before, and an
+    erase removes the rest."""
     shown = ""
     for part in reversed(text.split("\r")):
         under = _visible(part)

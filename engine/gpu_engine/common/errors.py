@@ -1,4 +1,4 @@
-"""Mistakes that a person can mend, raised with their facts and shown in one place."""
+"""Mistakes that a person can correct: raised with their facts, shown in one place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not fit: where, what was given, what would do."""
+    """One thing that does not fit: where, what was given, what would fit."""
 
     key: str
     """Dotted key of the spec ("batch.size"), or "" where no one key is to blame."""
     value: object
     """What was given."""
     message: str
-    """What is wrong and what would do, one sentence, no full stop needed."""
+    """What is wrong and what would fit, in one sentence without a full stop."""
 
     def __str__(self) -> str:
         if not self.key:
@@ -25,13 +25,13 @@ class Problem:
 
 
 class UserError(Exception):
-    """Something the person can mend. Shown as its text, without a traceback; exit code 2."""
+    """Something that the person can correct. Shown as text, without a traceback; exit code 2."""
 
     title = "That can't be done"
 
 
 class SpecError(UserError):
-    """The spec is wrong. Carries every problem found, not the first alone."""
+    """The spec is wrong. Carries every problem that was found."""
 
     title = "The run as asked for does not fit"
 

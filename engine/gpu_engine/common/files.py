@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 WRITING, DELETING = ".writing-", ".deleting-"
-"""Beginnings of the names of folders that are not whole yet, or not any more."""
+"""How the names of folders begin that are still being written, or already being deleted."""
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -42,8 +42,9 @@ def write_json(path: Path, value: object) -> None:
 
 
 def overwrite(path: Path, text: str) -> None:
-    """Put `text` in the place of what is in `path`, within the blocks that it has already: what
-    can be done on a full disk. A reader may see half of it. Raises OSError where it can't be."""
+    """Replace what is in `path` by `text` without needing more room on the disk, so that it works
+    on a full one. A reader may see half of it. Raises OSError, also where `text` is too long for
+    the blocks that the file has."""
     data = text.encode()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -57,14 +58,14 @@ def overwrite(path: Path, text: str) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what a `write_atomic` in `folder` left behind that was killed half-way."""
+    """Remove the temporary files that `write_atomic` left in `folder` when it was killed."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the folders in `folder` that somebody who is gone was writing or deleting."""
+    """Remove the folders in `folder` that a program was writing or deleting when it ended."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name.startswith((WRITING, DELETING)):
@@ -72,8 +73,8 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open `path` for reading, and never wait for it: a FIFO would be waited for until somebody
-    writes to it. Raises OSError, for what is no file too."""
+    """Open `path` for reading without ever waiting (opening a FIFO waits for a writer). Raises
+    OSError, also for anything that is not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         kind = _not_a_file(os.fstat(fd).st_mode)
@@ -96,7 +97,7 @@ def why_not_readable(path: Path) -> str | None:
 
 
 def reason(error: OSError) -> str:
-    """An error of the system in words that go on a sentence."""
+    """An error of the system in words that can end a sentence: "permission denied"."""
     text = error.strerror or str(error) or type(error).__name__
     return text[0].lower() + text[1:]
 

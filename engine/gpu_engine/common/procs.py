@@ -74,7 +74,8 @@ def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
 
 
 def program(pid: int) -> str:
-    """The name of the program that a process runs, a script's interpreter; "" where unknown."""
+    """The file name of the program that a process runs, of a script its interpreter's; "" where it
+    is not known."""
     try:
         return Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
@@ -99,8 +100,8 @@ def send(pid: int, ticks: int | None, number: int,
     """Signal the process known by pid and start ticks; False where it has ended meanwhile, or
     `check` says no.
 
-    It is held by a descriptor while it is looked at, so that the signal can't reach another that
-    has taken the pid over. Raises PermissionError where it is somebody else's.
+    A descriptor holds the process while it is checked, so that the signal can't reach another one
+    that has got its pid. Raises PermissionError where it is somebody else's.
     """
     try:
         fd = os.pidfd_open(pid)

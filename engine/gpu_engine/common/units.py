@@ -1,6 +1,6 @@
 """How figures look on the screen. Code and files keep bytes, seconds and rates a second.
 
-What is not known is an en dash everywhere, so that a column never shows an invented zero.
+A value that is not known is shown as an en dash everywhere, never as a zero.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def rate(per_s: float | None) -> str:
 
 
 def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
-    """Examples a second, else steps, as of a script whose batches nobody knows: "12.4k/s",
-    "21.3 steps/s"."""
+    """Examples a second, or steps a second where the batch size is not known (a person's own
+    script): "12.4k/s", "21.3 steps/s"."""
     if _known(samples_per_s) or not _known(steps_per_s):
         return rate(samples_per_s)
     return f"{_short(steps_per_s)} steps/s"

@@ -1,7 +1,7 @@
 """Which device may be taken, and why not. Pure.
 
-Free is what nobody uses and nothing is wrong with, and what is unknown is never free. In this
-order, the first that applies is the answer:
+A device is free if nobody uses it and nothing is wrong with it. If any of that is not known, it is
+not free. The first of these that applies is the answer:
 
 - leased: another run of ours holds it;
 - unhealthy: it can't be read or used, its memory has errors that nothing corrected, or the
@@ -56,6 +56,7 @@ class Freedom:
 
     @property
     def free(self) -> bool:
+        """Whether it may be picked for somebody."""
         return self.state == "free"
 
 
@@ -68,7 +69,7 @@ def judge(
     utilization: float = UTILIZATION,
     now: float | None = None,
 ) -> Freedom:
-    """Judge one device by its last looks (newest last) and by who leases it, in words.
+    """Judge one device by its last looks (newest last). `lease`: who holds it, in words.
 
     `memory` in bytes, `utilization` as a share; `now` in Unix seconds says how long a process
     has been on it.
@@ -83,7 +84,7 @@ def judge(
     if last.device.is_cpu:
         return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
-        # It was lost when devices were looked for: a lease would not be of its UUID.
+        # It was lost when the devices were found. A lease is named after the UUID.
         why = "its UUID is not known: look for devices anew (in the panel: c twice)"
         return Freedom("unknown", why)
     wrong = _wrong(last)
@@ -114,10 +115,10 @@ def in_the_way(
 ) -> str | None:
     """Why nothing may start on a device that a person named, unless they share it on purpose.
 
-    It can't be used, a process computes on it, or `memory` bytes of it are used by what the
-    driver does not name. Programs that only draw on a screen are in nobody's way, and what is
-    not known is the person's choice (see `doubts`). Asked when a run is planned, and again right
-    before its ranks start. CPU slots are never in the way of anything.
+    The reasons: it can't be used, a process computes on it, or `memory` bytes of it are used by
+    processes that the driver does not name. Programs that only draw on a screen are no reason,
+    and what is not known is left to the person (see `doubts`). Asked when a run is planned, and
+    again right before its ranks start. For CPU slots always None.
     """
     if sample.device.is_cpu:
         return None
@@ -135,7 +136,7 @@ def in_the_way(
 
 
 def doubts(sample: Sample) -> tuple[str, ...]:
-    """What a person should hear before a run on a device that they named."""
+    """Warnings for a person before a run on a device that they named."""
     if sample.device.is_cpu or sample.problem:
         return ()
     unknown = () if sample.processes is not None else (

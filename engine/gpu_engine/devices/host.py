@@ -1,4 +1,4 @@
-"""The machine itself: processor, memory, disk and network, each look against the one before."""
+"""The machine itself: processor, memory, disk and network. Rates are between two looks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CoreTimes:
 def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
     """Ticks by logical CPU; key -1 is the whole machine.
 
-    Read here and not through psutil, which numbers the CPUs that are online from 0 and so
-    loses which one is meant where some are switched off.
+    Not read through psutil, which numbers the CPUs that are switched on from 0: where some are
+    switched off, its numbers are not the kernel's.
     """
     found = {}
     for line in stat.read_text().splitlines():
@@ -50,8 +50,8 @@ def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | Non
 
 
 class DiskWatch:
-    """Free bytes where the runs are kept. A network file system that hangs holds a thread of
-    its own and nobody else; what it last said is forgotten after half a minute."""
+    """Free bytes where the runs are kept. Asked in a thread, as a network file system may hang;
+    an answer that is older than half a minute is not used."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -60,6 +60,7 @@ class DiskWatch:
         self._asking: threading.Thread | None = None
 
     def free(self) -> int | None:
+        """Bytes free; None where it is not known. Waits 0.05 s at most."""
         now = time.monotonic()
         if self._folder is None:
             return None
@@ -85,7 +86,7 @@ class DiskWatch:
 
 
 class HostReader:
-    """Takes a `HostSample` at a time; the first has no rates."""
+    """Looks at the machine again and again; the first look has no rates."""
 
     def __init__(
         self, runs_folder: Path | None = None, clock: Callable[[], float] = time.monotonic
@@ -100,6 +101,7 @@ class HostReader:
         self._net_at = clock()
 
     def read(self) -> HostSample:
+        """One look. Waits 0.05 s at most."""
         cores, before = self._times(), self._cores
         traffic, traffic_before = self._traffic(), self._net
         now, passed = self._clock(), self._clock() - self._net_at
@@ -153,10 +155,11 @@ def memory(psutil: object | None = None) -> tuple[int | None, int | None]:
 
 
 def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
-    """Limit of this control group (the tightest on the way up) and bytes used under it.
+    """Limit of this process' control group, in bytes, and how many of them are used. Of all groups
+    that it is in, the one with the lowest limit counts; (None, None) where none has a limit.
 
     Version 2 has memory.max and memory.current, version 1 memory.limit_in_bytes and
-    memory.usage_in_bytes; what the page cache could give back at once counts as free.
+    memory.usage_in_bytes. Page cache that can be dropped at once counts as free.
     """
     best: tuple[int, int | None] | None = None
     for folder in _cgroup_folders(root, "memory"):

@@ -3,8 +3,9 @@
 A lease is a `flock` on a file of the device, held by the process that owns the run and gone with
 it, however it ends. The file stays and says who holds it; what counts is the lock alone.
 
-It binds programs that ask (ours, of one person, under one folder). Who else uses a GPU is seen
-by the driver's process list (`free.in_the_way`), and both are asked before ranks start.
+It only keeps apart programs that ask for it: the runs of one person, under one folder. Everybody
+else on a GPU is seen in the driver's process list (`availability.in_the_way`). Both are asked
+before ranks start.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Device
 
 _PATIENCE = 0.3
-"""Seconds to retry a lock: whoever looks at `holders` has it for some microseconds."""
+"""Seconds for which a lock is tried again: reading `holders` takes each for some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a device. All but `device` may be unknown, as a file can be read half-written."""
+    """Who has a device. Anything but `device` may be unknown, as a file can be read while it is
+    being written."""
 
     device: str
     """Key of the device, see `key`."""
@@ -60,8 +62,8 @@ class Holder:
 
 
 def key(device: Device) -> str:
-    """What names a device for a lease: its UUID, as an index can change; where there is none
-    (CPU slots, a GPU that is lost) its id and this machine, as the folder may be shared."""
+    """The name of a device's lease: its UUID, as an index can change. Where it has none (a CPU
+    slot, a GPU that is lost), its id and this machine's name, as the folder may be shared."""
     return device.uuid or f"{device.id}@{socket.gethostname()}"
 
 
@@ -73,11 +75,13 @@ class Leases:
 
     @property
     def fds(self) -> tuple[int, ...]:
+        """The descriptors that hold the locks."""
         return tuple(fd for fd, _, _ in self._held)
 
     def close(self) -> None:
+        """Give all of them back."""
         for fd, path, shared in self._held:
-            if shared:  # of this run alone, so nobody else can be opening it
+            if shared:  # the file is this run's own, so nobody else can be opening it
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(fd)
@@ -93,8 +97,8 @@ class Leases:
 def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = False) -> Leases:
     """Take all of `devices` for a run, or none. Raises `UserError` with who holds what.
 
-    With `share` a device that another run holds is taken beside it: it is recorded, so that the
-    device is not offered as free while either runs, and refuses later ones that don't share.
+    With `share` a device that another run holds is taken as well. That is recorded, so that the
+    device is not free while either runs, and later runs that don't share are refused.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     held: list[tuple[int, Path, bool]] = []
@@ -140,7 +144,7 @@ def holders(folder: Path) -> dict[str, Holder]:
 
 
 def _refusal(folder: Path, wanted: Iterable[Device], refused: Device) -> str:
-    """Who holds which of the devices, all of them and not the first alone."""
+    """Who holds which of the devices: all that are taken, not only the first."""
     known = holders(folder)
     known.setdefault(key(refused), Holder(key(refused)))  # it has just been given back
     taken = [f"{d.label} is held by {known[key(d)]}" for d in wanted if key(d) in known]
@@ -181,8 +185,8 @@ def _lock(fd: int) -> None:
 
 
 def _probe(path: Path) -> Holder | None:
-    """Who holds this file's lock, or None. A shared lock is asked for, so that two who look
-    don't see each other."""
+    """Who holds this file's lock, or None. It is tried with a shared lock, so that two programs
+    that look at once don't take each other for a holder."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

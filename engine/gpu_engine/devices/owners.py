@@ -48,7 +48,7 @@ class _Known:
 
 
 class Owners:
-    """Looks processes up, and remembers them by pid *and* start, as pids are used again."""
+    """Looks processes up. They are remembered by pid and start, as pids are used again."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Owners:
         self._doubt = _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and _any(device_files)
 
     def look(self, pid: int) -> Owner | None:
-        """The process of that pid, or None where this namespace can't see it."""
+        """The process of that pid; None where it can't be seen from this namespace."""
         if pid <= 0:
             return None
         stat = procs.stat(pid, self._proc)

@@ -1,4 +1,4 @@
-"""Look at every device at an interval, without ever keeping anybody waiting.
+"""Look at every device at an interval, without ever making anybody wait.
 
 `Sampler.latest` is always a complete snapshot and reading it never blocks. What needs a driver is
 read by another process (`probe`); this side only waits for its replies, with a time limit, in a
@@ -32,9 +32,9 @@ _KILL_AFTER = 60.0
 class Sampler:
     """Takes a snapshot of `inventory`'s devices and of the machine each `interval` seconds.
 
-    `on_snapshot` is called with each one, in the sampler's thread. `runs_folder` is where free
-    disk space matters. A GPU that does not answer within `patience` seconds keeps its last
-    figures and says so, and the others go on.
+    `on_snapshot` is called with each one, in the sampler's thread. `runs_folder`: whose disk's free
+    space is read. A GPU that does not answer within `patience` seconds keeps its last figures,
+    its sample says so, and the others go on.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Sampler:
                 continue
 
     def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs, and of no other, from the next look on. Each look at
-        them holds the GPU's reading for 40 ms, so it is for what a person looks at."""
+        """Read the bus rates of these GPUs, and of no other, from the next look on. Reading them
+        takes 40 ms a look, so it is done only for what a person is looking at."""
         self._bus = frozenset(device_ids)
 
     def age(self) -> float | None:
@@ -154,10 +154,8 @@ class Sampler:
             self._probe.close()
 
     def _follow(self, probe: Probe, host: HostReader, began: float) -> bool:
-        """Publish what comes until the probe is silent for long (True: it had spoken) or ends.
-
-        Raises `Gone`.
-        """
+        """Publish what the probe sends until it has been silent for too long. Returns whether it
+        had sent anything. Raises `Gone` where the probe ends."""
         heard, spoke = time.monotonic(), False
         bus: frozenset[str] = frozenset()
         while not self._stop.is_set():
@@ -170,7 +168,7 @@ class Sampler:
                 self._frame(reply.samples, reply.at, host.read())
                 continue
             if reply is not None:
-                continue  # the inventory that a discovery before us did not wait for
+                continue  # an inventory: a discovery before us did not wait for it
             silent = time.monotonic() - heard
             if silent > _KILL_AFTER:
                 return spoke
@@ -181,7 +179,8 @@ class Sampler:
         return spoke
 
     def _frame(self, samples: tuple[Sample, ...], looked: float, host: HostSample) -> None:
-        """A frame brings nothing new (`looked`, monotonic) where every GPU keeps us waiting."""
+        """Publish what came. Where every GPU keeps us waiting, it brings nothing new: `looked`
+        (monotonic time of the newest look) is the one before."""
         latest = self._latest
         if looked > (self._looked if self._looked is not None else -math.inf):
             taken = max(s.taken for s in samples if s.taken is not None)
@@ -192,7 +191,8 @@ class Sampler:
         self._publish(Snapshot(taken, samples, host, problem=worst), None)
 
     def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
-        """The last figures once more, with what is wrong; `broken`: they can't be true now."""
+        """Publish the last figures once more, with what is wrong. `broken`: without them, as they
+        can't be true any more."""
         latest = self._latest
         if latest is None or broken:
             lost = {s.device.id: s for s in latest.samples if s.lost} if latest else {}
@@ -220,10 +220,10 @@ class Sampler:
 def take_several(
     inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
 ) -> tuple[Snapshot, ...]:
-    """Some looks in a row, `apart` seconds, for a program without a screen; then all is closed.
+    """Some looks in a row, `apart` seconds from each other, for a program without a screen.
 
-    Fewer than `looks`, but always one, where the driver does not answer within `timeout`. The
-    first look of all is thrown away, as rates need one before it; `looks` 0 is that one alone.
+    Fewer than `looks`, but always one, where the driver does not answer within `timeout` seconds.
+    The very first look is thrown away, as it has no rates; with `looks` 0 it is returned alone.
     """
     found: list[Snapshot] = []
     enough = threading.Event()

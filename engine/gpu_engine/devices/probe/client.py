@@ -43,7 +43,7 @@ class Gone(Exception):
 
 
 class Probe:
-    """One such process. Not for two threads at a time."""
+    """One such process. Used by one thread at a time; only `close` may come from another."""
 
     def __init__(self) -> None:
         package_root = str(Path(__file__).resolve().parents[3])
@@ -62,6 +62,7 @@ class Probe:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     def send(self, request: Request) -> None:
@@ -95,7 +96,7 @@ class Probe:
             self._buffer += piece
 
     def close(self) -> None:
-        """End it at once, without waiting: in the driver it may be beyond any signal."""
+        """Kill it, without waiting for its end: inside the driver no signal may reach it."""
         with contextlib.suppress(OSError):
             self._process.kill()
         assert self._process.stdin is not None
@@ -134,7 +135,8 @@ _spare: Probe | None = None
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
-    """Keep what was killed until it is seen dead, so that no zombie and no warning stays."""
+    """Keep a killed process until it is seen dead, so that it stays no zombie and Python does not
+    warn of it."""
     with _lock:
         _left.append(process)
         for old in list(_left):

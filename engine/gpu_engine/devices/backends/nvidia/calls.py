@@ -1,8 +1,8 @@
-"""One question to the driver at a time, and a memory of which ones it answers.
+"""Asking the driver, and remembering which questions it answers.
 
-pynvml raises for everything: here a value that a device can't give is None, a question that was
-refused is not repeated each second, old and new names of one question are tried in order, and
-what concerns the whole device is raised as `Trouble`.
+pynvml raises an exception for anything that it can't answer. Here a value that a device can't give
+is None, a question that was refused is not repeated each second, the newer and older names of one
+function are tried in order, and errors of the whole device are raised as `Trouble`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def code_of(error: Exception) -> int:
 
 
 class Calls:
-    """The driver's questions for one device handle (or for none)."""
+    """The questions about one device (or about the driver itself)."""
 
     def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
@@ -44,14 +44,12 @@ class Calls:
         self.answered = 0
         """How many questions got a value since it was last set to 0."""
         self.last_error: int | None = None
-        self.refused_by_right: set[str] = set()
-        """Questions that this user may not ask."""
 
     def ask(self, question: str, *args: Any, names: tuple[str, ...] = (), key: str = "") -> Any:
         """The answer of `question` (a pynvml function), or of the first of `names` that works.
 
-        `key` tells apart what one function answers for several arguments. None: unknown now.
-        Raises `Trouble` for what concerns the whole device.
+        `key` names the question where one function answers several, by its arguments. None: not
+        known now. Raises `Trouble` for an error of the whole device.
         """
         key = key or question
         refused = self._refused.get(key)
@@ -77,8 +75,6 @@ class Calls:
                 return None  # a passing error: ask again next time
         self._chosen.pop(key, None)
         self._refused[key], self._codes[key] = self._clock(), code
-        if code == words.NO_PERMISSION:
-            self.refused_by_right.add(key)
         return None
 
     def refuses(self, key: str) -> bool:

@@ -29,7 +29,8 @@ def load() -> ModuleType:
 
 
 def start() -> tuple[ModuleType | None, str | None]:
-    """NVML ready to be asked, or why not. No library is no problem: this machine has no GPU.
+    """NVML, ready to be asked; or None, and why. Where the library is not installed there is
+    nothing to say: this machine has no NVIDIA GPU.
 
     NVML is never shut down: the process ends, and the system takes it back. A shutdown while
     another thread is inside a call crashes the process.
@@ -150,8 +151,8 @@ _Found = tuple[list[Device], str | None]
 
 
 def _all_at_once(nvml: Any, count: int, patience: float) -> list[_Found]:
-    """What is at each index, asked in a thread a GPU: waking one can take seconds, and a call
-    about one that hangs never returns."""
+    """What is at each index. Each GPU is asked in a thread of its own: waking one can take seconds,
+    and a call about one that hangs never returns."""
     found: dict[int, _Found] = {}
 
     def ask(index: int) -> None:
@@ -226,6 +227,7 @@ def _devices_at(nvml: Any, index: int) -> _Found:
 
 
 def memory_total(calls: Calls, handle: Any) -> int | None:
+    """Bytes; None where the driver does not say, or there is no memory of its own."""
     info = memory(calls, handle)
     return (info.total or None) if info is not None else None
 

@@ -1,8 +1,8 @@
 """Read one GPU (and its MIG slices) again and again, asking the driver no more than is needed.
 
-Fast each second: utilisation, memory, power, clocks, throttle reasons: six calls.
-Each two seconds: processes, temperature. Each ten: limits, modes, health.
-Runs in the probe's process, one thread a GPU.
+Each second: utilisation, memory, power, clocks and throttle reasons, six calls. Each two seconds:
+processes and temperature. Each ten: limits, modes and health. Runs in the probe's process, in a
+thread for each GPU.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine.devices.backends.nvidia import find as nvml
-from gpu_engine.devices.backends.nvidia import words
+from gpu_engine.devices.backends.nvidia import find, words
 from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
 from gpu_engine.devices.owners import Owners
@@ -67,12 +66,12 @@ class GpuReader(Reader):
                                 taken=taken) for d in self.devices)
 
     def _open(self) -> None:
-        self._handle = nvml.handle_of(self._driver, self.devices[0])
+        self._handle = find.handle_of(self._driver, self.devices[0])
         if not self.devices[0].is_slice:
             return
-        for _, handle in nvml.slices_of(self._calls, self._handle):
+        for _, handle in find.slices_of(self._calls, self._handle):
             calls = Calls(self._driver, self._clock)
-            uuid = nvml.text(calls.ask("nvmlDeviceGetUUID", handle))
+            uuid = find.text(calls.ask("nvmlDeviceGetUUID", handle))
             if uuid:
                 self._slices[uuid] = (handle, calls)
 
@@ -94,7 +93,7 @@ class GpuReader(Reader):
             if device.is_slice:
                 values = self._slice(device, whole, processes_due)
             else:
-                values = whole | nvml_memory(self._calls, handle)
+                values = whole | _memory(self._calls, handle)
                 if processes_due:
                     values["processes"] = self._processes(self._calls, handle)
                     values |= _pcie(ask, handle) if self.bus else _NO_RATES
@@ -182,7 +181,7 @@ class GpuReader(Reader):
             "power": None,
             "power_limit": None,
         }
-        values |= nvml_memory(calls, handle)
+        values |= _memory(calls, handle)
         if processes_due:
             values["processes"] = self._processes(calls, handle, shares=False)
         return values
@@ -251,13 +250,13 @@ class GpuReader(Reader):
         return {pid: words.share(s.smUtil) for pid, s in newest.items()}
 
 
-def nvml_memory(calls: Calls, handle: Any) -> dict[str, Any]:
+def _memory(calls: Calls, handle: Any) -> dict[str, Any]:
     """Used, total and reserved; all unknown where they contradict each other.
 
     GPUs that share the machine's memory (GB10, Jetson) have none of their own: the driver says
     that the question is not supported, or a total of 0.
     """
-    info = nvml.memory(calls, handle)
+    info = find.memory(calls, handle)
     shared = calls.unsupported("memory") if info is None else not info.total
     total = words.within(info.total, 1, 1 << 48) if info is not None else None
     if info is None or total is None or not 0 <= info.used <= total:

@@ -17,10 +17,10 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GONE = 28
 
-# The driver says no to this question on this device: asking again each second is useless.
+# The driver refuses this question for this device: asking again each second is useless.
 REFUSALS = frozenset({2, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 25, 26})
 
-# Not a question's fault: the device, or the whole driver, is in trouble.
+# Errors that are not about the question: the device, or the whole driver, is in trouble.
 TROUBLE = frozenset({1, NOT_LOADED, 15, 16, 18, GONE})
 
 # The driver has said of this device that nothing can run on it.
