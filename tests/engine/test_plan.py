@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import batch_of, nearest_batches, replicas_of
-from gpu_engine.plan.build import RUN_DIR, check, plan
+from gpu_engine.plan.build import plan
+from gpu_engine.plan.check import check
+from gpu_engine.plan.records import RUN_DIR
 from gpu_engine.spec.read import apply_set, from_dict
 from gpu_engine.spec.write import to_dict
 
@@ -35,7 +37,7 @@ def made(spec, inventory, **more):
 
 
 def problems(spec, inventory) -> dict[str, str]:
-    return {p.key: p.message for p in check(spec, inventory)}
+    return {p.key: p.message for p in check(spec, inventory).problems}
 
 
 # --- batch arithmetic --------------------------------------------------------------------------

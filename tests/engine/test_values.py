@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.common import values
+from gpu_engine.common.values import convert, kind_of, parse, plain_default, show
 from gpu_engine.plan.preflight import probe
-from gpu_engine.spec import catalog, values
+from gpu_engine.spec import catalog
 from gpu_engine.spec.read import apply_sets, from_dict
-from gpu_engine.spec.values import convert, kind_of, parse, plain_default, show
 from gpu_engine.spec.write import to_toml
 from gpu_engine.training import params
 
@@ -204,7 +205,7 @@ def test_it_is_readable_by_an_older_python():
     code = textwrap.dedent("""
         import sys
         sys.modules["tomllib"] = None
-        from gpu_engine.spec.values import convert, kind_of
+        from gpu_engine.common.values import convert, kind_of
         print(convert("(3, 4)", kind_of(tuple[int, int])), convert("[true]", kind_of(list[bool])))
     """)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

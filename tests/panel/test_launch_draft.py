@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.common.values import Kind
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
-from gpu_engine.spec.values import Kind
 from gpu_panel.launch.draft import Draft, freest
 
 from ..conftest import gpus, slots

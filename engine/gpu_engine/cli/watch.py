@@ -17,7 +17,7 @@ from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gpu_engine.plan.build import LaunchPlan
+    from gpu_engine.plan.records import LaunchPlan
 
 _PLAIN_EVERY = 2.0
 """Seconds between plain lines."""

@@ -14,8 +14,10 @@ from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import logind
 from gpu_engine.plan import torch_build
-from gpu_engine.plan.build import LaunchPlan, plan
-from gpu_engine.plan.preflight import check_all, meeting_at, occupied
+from gpu_engine.plan.build import resolve
+from gpu_engine.plan.check import check
+from gpu_engine.plan.preflight import meeting_at, occupied, probe
+from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import (
     attempts,
     checkpoints,
@@ -59,7 +61,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     inventory = inventory or discover_for(spec)
     named = spec.devices.ids
     spec = pick(spec, inventory, looks)
-    problems = check_all(spec, inventory, cwd)
+    checked = check(spec, inventory)
+    problems = [*checked.problems, *probe(spec, inventory, cwd)]
     if problems:
         raise SpecError(problems)
     doubts: tuple[str, ...] = ()
@@ -67,7 +70,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         problems, doubts = occupied(spec, inventory, looks)
         if problems:
             raise SpecError(problems)
-    resolved = plan(spec, inventory, python=sys.executable, base=base, environ=os.environ)
+    resolved = resolve(checked, python=sys.executable, base=base, environ=os.environ)
     said = (*doubts, torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec))
     more = tuple(w for w in said if w)
     if more:
@@ -81,8 +84,8 @@ def prepare_check(spec: RunSpec) -> Prepared:
     task = TaskSpec(use=BUILTIN[0])
     size = BatchSpec(size=1, meaning="per_gpu")
     place = replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
-    prepared = prepare(replace(spec, name=f"check {spec.name}"[:80], task=task,
-                                               batch=size, parallel=place))
+    prepared = prepare(replace(spec, name=f"check {spec.name}"[:80], task=task, batch=size,
+                               parallel=place))
     processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
     return replace(prepared, plan=replace(prepared.plan, processes=processes))
 
@@ -101,7 +104,7 @@ def start(prepared: Prepared) -> runs.Run:
     """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
     a disk that is full."""
     room.require(runs.runs_folder())
-    run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan.to_dict())
+    run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
     _supervise(run, lock)
     return run
 
@@ -129,9 +132,9 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
     prepared = prepare(spec, cwd=Path(run.cwd()))
-    resolved = prepared.plan.to_dict()
-    if chosen is not None:  # for the next attempt alone: a restart goes on from what that saved
-        resolved["resume_from"] = {"checkpoint": chosen, "attempt": run.state().attempt + 1}
+    resolved = prepared.plan
+    if chosen is not None:
+        resolved = replace(resolved, resume_from=ResumeFrom(chosen, run.state().attempt + 1))
     _supervise(run, runs.reopen(run, to_toml(prepared.spec), resolved))
     return prepared
 

@@ -1,4 +1,4 @@
-"""What follows from a spec by arithmetic: batch, learning rate, backend, port. Pure."""
+"""What follows from a spec by arithmetic: ranks, batch, learning rate, backend, port. Pure."""
 
 from __future__ import annotations
 
@@ -50,9 +50,44 @@ class LearningRate:
                 f"({self.rule}, reference batch {self.reference_batch:,})")
 
 
-def replicas_of(spec: RunSpec, devices: int) -> int:
-    """Copies of the model over all nodes, taking every node to have as many devices."""
-    return modes.get(spec.parallel.mode).replicas(devices, spec.parallel.nodes)
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which ranks are planned, among how many, and where all of them meet."""
+
+    first_rank: int
+    first_local_rank: int
+    ranks: int
+    """How many are planned: those of a node, or the one whose process this is."""
+    world_size: int
+    local_world_size: int
+    node: int
+    nodes: int
+    master_addr: str
+    master_port: int
+    """0: any free one."""
+    launched_by: str | None = None
+    """"torchrun", "srun", …, where a launcher of the person's own has started the rank, and shown
+    it its devices; None where gpu-panel starts the ranks."""
+
+
+def layout_of(spec: RunSpec, devices: int) -> Layout:
+    """The ranks of this node, taking every node to have as many devices."""
+    p = spec.parallel
+    mode = modes.get(p.mode)
+    local, node, nodes = mode.local_processes(devices), mode.node_rank(p.node_rank), \
+        mode.nodes(p.nodes)
+    return Layout(first_rank=node * local, first_local_rank=0, ranks=local,
+                  world_size=local * nodes, local_world_size=local, node=node, nodes=nodes,
+                  master_addr=p.master_addr if mode.several_nodes else "127.0.0.1",
+                  master_port=port_of(spec))
+
+
+def replicas_of(spec: RunSpec, layout: Layout, devices: int) -> int:
+    """Copies of the model over all nodes. `devices`: of this node, or of the one process."""
+    mode = modes.get(spec.parallel.mode)
+    if mode.process_a_device:
+        return layout.world_size if mode.replica_a_device else 1
+    return mode.replicas(devices, layout.nodes)
 
 
 def batch_of(spec: RunSpec, replicas: int) -> Batch | None:

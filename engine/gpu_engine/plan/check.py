@@ -1,28 +1,72 @@
-"""What of a spec does not fit together, or does not fit the machine's devices. Pure."""
+"""Holding a spec against a machine: which devices it takes, what its batch comes to, and what of it
+does not fit. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import modes
 from gpu_engine.plan import own_command as cmd
-from gpu_engine.plan.batch import backend_of, batch_of, nearest_batches, replicas_of
+from gpu_engine.plan.batch import (
+    Batch,
+    Layout,
+    backend_of,
+    batch_of,
+    batch_untold,
+    layout_of,
+    nearest_batches,
+    replicas_of,
+)
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.schema import RunSpec
 
 
-def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
-    """Everything that does not fit together or does not fit this machine; empty: it fits."""
-    devices, problems = chosen_devices(spec, inventory)
-    problems += _check_task(spec)
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A spec held against a machine's devices."""
+
+    spec: RunSpec
+    devices: tuple[Device, ...]
+    """Those that it takes, in its order."""
+    source: str
+    """The backend that they come from."""
+    layout: Layout
+    batch: Batch | None
+    """None where something keeps it from being worked out; then there are problems."""
+    problems: tuple[Problem, ...]
+    """Everything that does not fit; empty: it fits."""
+
+
+def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> Checked:
+    """What `spec` comes to on this machine, and everything of it that does not fit together or
+    does not fit the machine.
+
+    layout: of a rank that a launcher has started, with `inventory` what that has left to it; None:
+    gpu-panel starts the ranks, one layout following from the devices.
+    """
+    if layout is None:
+        devices, problems = chosen_devices(spec, inventory)
+        layout = layout_of(spec, len(devices))
+        problems += _check_task(spec)
+        if devices:
+            problems += _check_mode(spec, devices)
+        problems += _check_nodes(spec)
+    else:
+        devices, problems = list(inventory.devices), _check_launched(spec, layout)
+        problems += _check_kind(spec, devices)
     if devices:
-        problems += _check_mode(spec, devices)
         problems += _check_precision(spec, devices)
-    problems += _check_nodes(spec)
+    batch = None
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
-        problems += _check_batch(spec, replicas_of(spec, len(devices)))
+        replicas = replicas_of(spec, layout, len(devices))
+        batch = batch_of(spec, replicas)
+        if batch is None and batch_told(spec):
+            problems.append(_does_not_divide(spec, replicas))
+        elif batch is None:
+            batch = batch_untold(spec, replicas)
     if spec.train.lr_scale != "none" and spec.train.lr_reference_batch is None \
             and _told(spec, "train.lr"):
         problems.append(Problem("train.lr_reference_batch", None,
@@ -33,7 +77,7 @@ def check(spec: RunSpec, inventory: Inventory) -> list[Problem]:
             checkpoints.parse_best(spec.train.best)
         except SpecError as err:
             problems += err.problems
-    return problems
+    return Checked(spec, tuple(devices), inventory.source, layout, batch, tuple(problems))
 
 
 def _told(spec: RunSpec, key: str) -> bool:
@@ -48,15 +92,13 @@ def batch_told(spec: RunSpec) -> bool:
     return scaled or _told(spec, "batch.meaning")
 
 
-def _check_batch(spec: RunSpec, replicas: int) -> list[Problem]:
-    if batch_of(spec, replicas) is not None or not batch_told(spec):
-        return []
+def _does_not_divide(spec: RunSpec, replicas: int) -> Problem:
     below, above = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
     parts = f"{replicas} replicas" if replicas > 1 else "1 replica"
     if spec.batch.accumulate > 1:
         parts += f" × {spec.batch.accumulate} accumulation steps"
-    return [Problem("batch.size", spec.batch.size,
-                    f"a global batch must divide by {parts}; {below} or {above} would")]
+    return Problem("batch.size", spec.batch.size,
+                   f"a global batch must divide by {parts}; {below} or {above} would")
 
 
 def _check_task(spec: RunSpec) -> list[Problem]:
@@ -101,11 +143,37 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
     return ([] if problems else found), problems
 
 
+def _check_launched(spec: RunSpec, layout: Layout) -> list[Problem]:
+    """Of a rank that somebody else's launcher has started: that says where the ranks are and how
+    many, whatever the spec says of it."""
+    out = _check_task(spec)
+    if not out and spec.task.command is not None:
+        out.append(Problem("task.use", None, "name a task; a command of your own needs no "
+                                             "gpu_engine.worker"))
+    mode = modes.get(spec.parallel.mode)
+    if layout.world_size > 1 and not mode.process_a_device:
+        out.append(Problem("parallel.mode", mode.name,
+                           f"is one process, but {layout.launched_by} started "
+                           f"{layout.world_size}; add --set parallel.mode=ddp"))
+    return out
+
+
+def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
+    """What this kind of device can't do."""
+    p, mode, out = spec.parallel, modes.get(spec.parallel.mode), []
+    if devices[0].is_cpu and mode.needs_gpus:
+        out.append(Problem("parallel.mode", mode.name,
+                           f"{mode.label} needs GPUs; on CPU slots take ddp"))
+    if devices[0].is_cpu and p.backend == "nccl":
+        out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
+    return out
+
+
 def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     p, n = spec.parallel, len(devices)
     mode = modes.get(p.mode)
     cpu = devices[0].is_cpu
-    out = []
+    out = _check_kind(spec, devices)
     repeated = n != len({d.id for d in devices})
     backend = backend_of(spec, cpu=cpu)
     if mode.most_devices is not None and n > mode.most_devices:
@@ -115,8 +183,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
                            f"{mode.label} trains on {most} and {n} are chosen; "
                            f"untick all but {but}, or take ddp"))
     elif mode.needs_gpus and cpu:
-        out.append(Problem("parallel.mode", p.mode,
-                           f"{mode.label} needs GPUs; on CPU slots take ddp"))
+        pass  # said already
     elif not mode.process_a_device and repeated:
         out.append(Problem("devices.ids", spec.devices.ids,
                            f"{mode.label} takes each GPU once"))
@@ -124,8 +191,6 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
         # NVIDIA MIG user guide: one process sees one compute instance.
         out.append(Problem("parallel.mode", p.mode,
                            "one process can use one MIG slice only; take ddp"))
-    if p.backend == "nccl" and cpu:
-        out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
     if mode.process_a_device and repeated:
         if cpu:
             out.append(Problem("devices.ids", spec.devices.ids,

@@ -16,26 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.plan import modes, torch_build
 from gpu_engine.plan.batch import port_of
-from gpu_engine.plan.check import check
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec import catalog
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.values import Kind, convert
 
 _PATIENCE = 1.0
 """Seconds in which a process may leave a GPU by itself: a run before this one that ends now."""
 
 
-def check_all(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
-    """Everything that keeps this spec from running here; empty: nothing does."""
-    return check(spec, inventory) + probe(spec, inventory, cwd)
-
-
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
-    """The half that only the machine can answer. `cwd`: where a task's relative path starts."""
+    """What keeps this spec from running here that only the machine can tell; what does not fit
+    together is told by `check`. `cwd`: where a task's relative path starts."""
     python = _python(spec)
     return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
             + _port(spec) + _meeting(spec) + _leases(spec, inventory))

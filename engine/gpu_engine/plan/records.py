@@ -1,16 +1,16 @@
-"""The records of a plan: what one node starts for one run. Pure data.
-
-As plan.json holds it, so a rank in another environment reads it without this module.
-"""
+"""The records of a plan: what one node starts for one run, as plan.json holds it. Pure data, of
+the standard library alone: the rank reads its plan with them, in whatever environment it runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gpu_engine.common.records import from_plain
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import Batch, LearningRate
+from gpu_engine.spec.read import recorded
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
@@ -37,10 +37,17 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
+    """One rank: its numbers, and the devices that it uses, several under DataParallel."""
+
     rank: int
     local_rank: int
     node: int
     devices: tuple[DeviceUse, ...]
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The CPU cores that it keeps to; empty: any."""
+        return tuple(sorted({c for d in self.devices for c in d.cores}))
 
     def sentence(self) -> str:
         """For people: "GPU 0 → cuda:0 rank 0"."""
@@ -64,33 +71,54 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeFrom:
+    """The checkpoint that one attempt was told to go on from."""
+
+    checkpoint: str
+    """Its name."""
+    attempt: int
+    """For this attempt alone: a restart goes on from what that one saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Everything that one node starts for one run."""
 
-    name: str
     mode: str
     """The name of its record in `modes`."""
-    backend: Literal["nccl", "gloo", "none"]
     device_type: Literal["cuda", "cpu"]
     world_size: int
     """Processes that train, over all nodes."""
     local_world_size: int
-    nodes: int
-    node_rank: int
-    replicas: int
-    """Copies of the model, over all nodes: under DataParallel more than processes."""
-    master_addr: str
-    master_port: int
-    """0: the supervisor takes a free one."""
     batch: Batch
     lr: LearningRate
-    ranks: tuple[RankPlan, ...]
-    processes: tuple[Process, ...]
-    lines: tuple[str, ...]
-    """What a person would type, one line a node."""
     spec: RunSpec
+    name: str = ""
+    backend: Literal["nccl", "gloo", "none"] = "none"
+    nodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+    """0: the supervisor takes a free one."""
+    ranks: tuple[RankPlan, ...] = ()
+    """Those of this node."""
+    processes: tuple[Process, ...] = ()
+    lines: tuple[str, ...] = ()
+    """What a person would type, one line a node."""
     warnings: tuple[str, ...] = ()
-    unit: str = field(default="GPU")
+    unit: str = "GPU"
+    """What a replica runs on, for people: "GPU", "slot"."""
+    id: str | None = None
+    """The run's; None before there is a run folder."""
+    cwd: str | None = None
+    """The folder that the processes start in; None before there is a run folder."""
+    resume_from: ResumeFrom | None = None
+    """None: every attempt goes on from the newest checkpoint that loads."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model, over all nodes: under DataParallel more than processes."""
+        return self.batch.replicas
 
     def sentences(self) -> list[str]:
         """Batch and learning rate for people. Of a person's own command no more than it is told:
@@ -121,7 +149,8 @@ class LaunchPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plan.json holds it."""
-        out = {"version": 1}
+        out: dict[str, Any] = {k: v for k in ("id", "cwd") if (v := getattr(self, k)) is not None}
+        out["version"] = 1
         for name in ("name", "mode", "backend", "device_type", "world_size", "local_world_size",
                      "nodes", "node_rank", "replicas", "master_addr", "master_port", "unit"):
             out[name] = getattr(self, name)
@@ -130,4 +159,21 @@ class LaunchPlan:
         out["processes"] = [asdict(p) for p in self.processes]
         out["lines"], out["warnings"] = list(self.lines), list(self.warnings)
         out["spec"] = to_dict(self.spec)
+        if self.resume_from is not None:
+            out["resume_from"] = asdict(self.resume_from)
         return out
+
+    @classmethod
+    def from_dict(cls, data: object) -> LaunchPlan | None:
+        """The plan that a plan.json holds, the inverse of `to_dict`; None where it holds none:
+        what has no default here is missing, or of another type.
+
+        A key that is not known here is passed over, and a value of another type has its default:
+        another version may have written it, or somebody's editor.
+        """
+        if not isinstance(data, dict):
+            return None
+        try:
+            return from_plain(cls, data | {"spec": recorded(data.get("spec"))})
+        except ValueError:
+            return None

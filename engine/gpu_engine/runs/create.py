@@ -8,11 +8,11 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic, write_json
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.state import State
 
 _NEW = ".new-"
@@ -20,7 +20,7 @@ _STALE = 60.0
 """Seconds: the folder may be on a disk that other machines share, whose pids are unknown here."""
 
 
-def make(path: Path, name: str, spec_toml: str, plan: dict[str, Any]) -> int:
+def make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
     """Make the folder under another name, and give it its own when it is whole: until then a
     reader would see a run without a state. Returns the descriptor that holds its lock.
 
@@ -34,7 +34,7 @@ def make(path: Path, name: str, spec_toml: str, plan: dict[str, Any]) -> int:
         fd = open_lock(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
         write_atomic(new / "spec.toml", spec_toml)
-        write_json(new / "plan.json", plan)
+        write_json(new / "plan.json", plan.to_dict())
         state = State("queued", path.name, name, time.time(), boot=procs.boot_id())
         write_json(new / "state.json", state.to_dict())
         new.rename(path)

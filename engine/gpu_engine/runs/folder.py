@@ -34,6 +34,7 @@ from gpu_engine.common.files import (
     write_atomic,
     write_json,
 )
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, oddities
 from gpu_engine.runs import create as making
 from gpu_engine.runs import leftovers as remains
@@ -93,33 +94,33 @@ class Run:
     def output(self, rank: int) -> Path:
         """Where what a rank prints is: its own log; where a command has started ranks of its own,
         the command's, which they share."""
-        own = self.log(rank)
-        started = self.plan().get("processes", ())
-        if _exists(own) or any(rank in p.get("ranks", ()) for p in started[1:]) or not started:
+        own, plan = self.log(rank), self.plan()
+        started = plan.processes if plan is not None else ()
+        if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
             return own
-        first = started[0]
-        shared = self.path / str(first.get("log"))
-        return shared if first.get("role") == "rank" and _exists(shared) else own
+        shared = self.path / started[0].log
+        return shared if started[0].role == "rank" and _exists(shared) else own
 
     def cwd(self) -> str:
         """The folder that its ranks run in."""
-        return str(self.plan().get("cwd") or Path.cwd())
+        plan = self.plan()
+        return (plan.cwd if plan is not None else None) or str(Path.cwd())
 
-    def plan(self) -> dict[str, Any]:
-        """plan.json; an empty dict where it can't be read. What is not of the type that it must
-        have is left out, so that readers need not look again."""
-        return oddities.sound_plan(read_json(self.path / "plan.json"))
+    def plan(self) -> LaunchPlan | None:
+        """What plan.json holds; None where it can't be read, or holds no plan."""
+        return LaunchPlan.from_dict(read_json(self.path / "plan.json"))
 
     def ranks(self) -> list[int]:
         """The ranks that have an events file or a log, or that the plan names, in order."""
-        named = {r.get("rank") for r in self.plan().get("ranks", ())}
+        plan = self.plan()
+        named = {r.rank for r in plan.ranks} if plan is not None else set()
         try:
             names = [Path(name) for name in os.listdir(self.path / "ranks")]  # noqa: PTH208
         except OSError:
             names = []
         seen = {int(p.stem) for p in names
                 if p.suffix in (".jsonl", ".log") and p.stem.isdecimal()}
-        return sorted({r for r in named if isinstance(r, int)} | seen)
+        return sorted(named | seen)
 
     def state(self) -> State:
         """What is so now. A dead supervisor's run is *lost*; one whose state is damaged is told by
@@ -284,7 +285,7 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
+def create(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
     """Make a new run folder, queued. Returns it and the descriptor that holds its lock, for
     the supervisor to inherit, so that there is no moment in which nobody holds it.
 
@@ -298,7 +299,7 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
         if run.path.exists():
             continue
         try:
-            fd = making.make(run.path, name, spec_toml, {"id": run.id, "cwd": cwd} | plan)
+            fd = making.make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=cwd))
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
@@ -307,19 +308,20 @@ def create(name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
     raise UserError(f"{folder} is full")
 
 
-def create_at(path: Path, name: str, spec_toml: str, plan: dict[str, Any]) -> tuple[Run, int]:
+def create_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
     """`create` at a place of one's own choosing. Raises UserError where something else is there."""
     run, ours = Run(path), path.parent == runs_folder()
     try:
         private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
-        return run, making.make(path, name, spec_toml, {"id": run.id, "cwd": making.cwd()} | plan)
+        return run, making.make(path, name, spec_toml,
+                                replace(plan, id=run.id, cwd=making.cwd()))
     except OSError as err:
         why = "something that is no run is there already" if err.errno in (
             errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
         raise UserError(f"{path}: can't make a run folder there: {why}") from None
 
 
-def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
+def reopen(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
     """Make an ended run ready for another attempt under a new spec and plan; returns the
     descriptor that holds its lock. Raises UserError where it lives or can't be written."""
     before = run.state()
@@ -332,7 +334,7 @@ def reopen(run: Run, spec_toml: str, plan: dict[str, Any]) -> int:
             raise UserError(f"run {run.id} is running") from None
         changed = attempts.keep(run, before.attempt, spec_toml)
         write_atomic(run.path / "spec.toml", spec_toml)
-        write_json(run.path / "plan.json", {"id": run.id, "cwd": run.cwd()} | plan)
+        write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=before.attempt + 1, boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))

@@ -1,14 +1,12 @@
 """What of a run folder is not as a run leaves it: somebody else's folder, a FIFO where a file
-should be, a plan.json of another shape. One odd run must not keep the others from being shown."""
+should be. One odd run must not keep the others from being shown."""
 
 from __future__ import annotations
 
 import json
 import os
 import pwd
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common.files import open_file, reason, why_not_readable
 
@@ -67,54 +65,3 @@ def _owner(path: Path) -> str:
         return f"; it belongs to {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"; it belongs to user {uid}"
-
-
-def sound_plan(found: Any) -> dict[str, Any]:
-    """A plan.json as read, without what readers could not use."""
-    if not isinstance(found, dict):
-        return {}
-    plan = {k: v for k, v in found.items() if k not in _SHAPES or _SHAPES[k](v)}
-    if "spec" in plan:
-        plan["spec"] = {k: v for k, v in plan["spec"].items()
-                        if k not in _SECTIONS or isinstance(v, dict)}
-    return plan
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) for v in value)
-
-
-def _rank(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("devices", []), list)
-
-
-def _process(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("ranks", []), list)
-
-
-def _ranks(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_rank, value))
-
-
-def _processes(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_process, value))
-
-
-def _dict(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-_SECTIONS = ("task", "devices", "parallel", "batch", "amp", "train", "run")
-_SHAPES: dict[str, Callable[[Any], bool]] = {
-    "ranks": _ranks, "processes": _processes, "lines": _texts, "warnings": _texts,
-    "spec": _dict, "batch": _dict, "mode": _text, "name": _text, "cwd": _text,
-    "world_size": _whole, "replicas": _whole, "nodes": _whole, "node_rank": _whole,
-}

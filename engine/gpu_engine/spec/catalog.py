@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.values import ANY, Kind, plain_default
 from gpu_engine.spec import param_source
-from gpu_engine.spec.values import ANY, Kind, plain_default
 
 _ONE_AT_A_TIME = threading.Lock()
 

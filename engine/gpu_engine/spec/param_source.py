@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpu_engine.spec.values import ANY, Kind, show
+from gpu_engine.common.values import ANY, Kind, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.values import ANY, convert, parse, words
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
-from gpu_engine.spec.values import ANY, convert, parse, words
 
 
 def from_dict(data: Mapping[str, Any]) -> RunSpec:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
-from gpu_engine.spec.values import ANY, parse, quote, show
 
 
 def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, scripts
@@ -72,7 +72,7 @@ class Attempt:
         """A task's rank that exits 0 without having said that it ended."""
         return any(self.events[r].outcome is None for r in child.ranks)
 
-    def judge(self, run: Run, plan: Mapping[str, Any], *, is_task: bool, stop_asked: bool,
+    def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
               oom_kills: int | None) -> Verdict:
         """How it ended, one line for people, and the cause where it failed. Everything of it has
         ended and was read."""
@@ -103,15 +103,13 @@ class Attempt:
             if any(s.outcome == "stopped" for s in self.events.values()):
                 return "stopped", "a rank was asked to stop, by a signal to it alone", None
             return "completed", None, None
-        batch = plan.get("batch")
-        cause = first_cause(failures, oom_kills=oom_kills,
-                            batch=batch if isinstance(batch, dict) else {},
+        cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
                             disk=room.of(run.path))
         return "failed", cause.line, cause
 
     @staticmethod
-    def _log(run: Run, plan: Mapping[str, Any], child: Child, rank: int) -> Path:
+    def _log(run: Run, plan: LaunchPlan, child: Child, rank: int) -> Path:
         own = run.log(rank)
         if child.role == "rank":  # one process, one log, however many ranks
             return run.log(child.ranks[0])
-        return own if own.exists() else run.path / f"node{plan.get('node_rank', 0)}.log"
+        return own if own.exists() else run.path / f"node{plan.node_rank}.log"

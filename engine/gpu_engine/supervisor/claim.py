@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from gpu_engine.devices import availability, leases, recheck
 from gpu_engine.devices.records import Device, Sample
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import leases_folder
 
 TIMEOUT = 30.0
@@ -26,27 +26,26 @@ PATIENCE_AGAIN = 10.0
 log = logging.getLogger(__name__)
 
 
-def devices_of(plan: Mapping[str, Any]) -> list[Device]:
-    """Each device of a plan.json once."""
-    used = {d["id"]: d for r in plan.get("ranks", ()) for d in r["devices"]}
-    return [Device(d["id"], _kind(d["id"]), d["label"], uuid=d["uuid"],
-                   index=int(d["id"]) if d["id"].isdigit() else None)
+def devices_of(plan: LaunchPlan) -> list[Device]:
+    """Each device of a plan once."""
+    used = {d.id: d for r in plan.ranks for d in r.devices}
+    return [Device(d.id, _kind(d.id), d.label, uuid=d.uuid,
+                   index=int(d.id) if d.id.isdigit() else None)
             for d in used.values()]
 
 
-def shared(plan: Mapping[str, Any]) -> bool:
+def shared(plan: LaunchPlan) -> bool:
     """Whether others may be on its devices: wished for, or CPU slots, which everything on the
     machine shares anyway."""
-    wished = plan.get("spec", {}).get("devices", {}).get("share")
-    return bool(wished) or plan.get("device_type") == "cpu"
+    return plan.spec.devices.share or plan.device_type == "cpu"
 
 
-def take(plan: Mapping[str, Any], run_id: str) -> leases.Leases:
+def take(plan: LaunchPlan, run_id: str) -> leases.Leases:
     """Hold the devices for as long as this process lives. Raises UserError with who has them."""
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
 
 
-def blocked(plan: Mapping[str, Any], *, again_on_them: bool,
+def blocked(plan: LaunchPlan, *, again_on_them: bool,
             asked_to_end: Callable[[], bool]) -> str | None:
     """Why ranks can't start on the devices now; None: they can.
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from gpu_engine.common import procs
 from gpu_engine.events.schema import Tail
-from gpu_engine.plan.build import RUN_DIR
 from gpu_engine.plan.preflight import free_port
+from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor import logs
@@ -26,30 +24,30 @@ _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 log = logging.getLogger(__name__)
 
 
-def start(run: Run, plan: Mapping[str, Any], attempt: Attempt, *, direct: bool) -> Cause | None:
+def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Cause | None:
     """Start all processes; a Cause where one could not be. `direct`: those that are ranks are
     scripts of a person's own."""
     port = str(free_port())
-    cwd = str(plan.get("cwd") or "/")
-    for process in plan.get("processes", ()):
+    cwd = plan.cwd or "/"
+    for process in plan.processes:
         env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
-        env |= process["env"]
+        env |= process.env
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
                 "GPU_PANEL_ATTEMPT": str(attempt.number),
                 "GPU_PANEL_SUPERVISOR": f"{os.getpid()}:{procs.start_ticks(os.getpid())}"}
-        if direct and process["role"] == "rank":
+        if direct and process.role == "rank":
             env["GPU_PANEL_DIRECT"] = str(os.getpid())
         if env.get("MASTER_PORT") == "0":
             env["MASTER_PORT"] = port  # fresh each attempt: the last one's may linger
-        argv = [a.replace(RUN_DIR, str(run.path)) for a in process["argv"]]
-        path = run.path / (process.get("log") or "ranks/00000.log")
-        ranks = tuple(process["ranks"])
+        argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
+        path = run.path / (process.log or "ranks/00000.log")
+        ranks = process.ranks
         seen = {r: Seen.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
-            child = ch.spawn(argv, env=env, cwd=cwd, log=path, cores=process["cores"],
-                             ranks=ranks, role=process["role"])
+            child = ch.spawn(argv, env=env, cwd=cwd, log=path, cores=process.cores,
+                             ranks=ranks, role=process.role)
         except OSError as err:
             what = err.filename or argv[0]
             return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],

@@ -16,8 +16,8 @@ import types
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from gpu_engine.common import values as value_types
 from gpu_engine.common.errors import UserError
-from gpu_engine.spec import values as value_types
 from gpu_engine.training.task import Task
 
 

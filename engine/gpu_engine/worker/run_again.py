@@ -19,6 +19,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, write_json
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import leftovers as remains
 from gpu_engine.runs.state import AttemptRecord
@@ -106,7 +107,7 @@ def newest_step(path: Path | None) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def open_run(path: Path | None, again: bool, name: str, spec_toml: str, plan: dict
+def open_run(path: Path | None, again: bool, name: str, spec_toml: str, plan: LaunchPlan
              ) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
     """(run, the descriptor that holds its lock, number of this attempt, those before it).
 

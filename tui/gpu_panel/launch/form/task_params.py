@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from gpu_engine.common import values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.spec import values
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow

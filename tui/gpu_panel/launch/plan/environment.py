@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from gpu_engine.common.clean import clean
-from gpu_engine.plan.build import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan
 
 _RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

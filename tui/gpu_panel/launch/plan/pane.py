@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.plan.build import RUN_DIR, LaunchPlan
+from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_panel.launch.plan import environment
 
 _MOST_RANKS = 8

@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpu_engine.plan.build import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan
 from gpu_panel.launch.plan.pane import processes_text
 
 
