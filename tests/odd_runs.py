@@ -8,7 +8,9 @@ from pathlib import Path
 
 from gpu_engine.runs import folder as runs
 
-PLAN = {"mode": "ddp", "replicas": 2, "world_size": 2, "ranks": [{"rank": 0}, {"rank": 1}]}
+from .plans import plan
+
+PLAN = plan()
 
 
 def ended(state: str = "completed", age: float = 0.0) -> runs.Run:

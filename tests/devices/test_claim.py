@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +14,13 @@ from gpu_engine.devices import recheck
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
 from gpu_engine.launch.launcher import prepare, start
+from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for
+from ..plans import plan as made
 
 GIB = 1 << 30
 
@@ -185,9 +188,9 @@ def test_a_stop_does_not_wait_for_a_driver_that_hangs(as_this_machine, spec):
 # --- the look itself ----------------------------------------------------------------------------
 
 
-def plan_of(*devices: Device) -> dict:
-    return {"device_type": "cuda", "ranks": [{"devices": [
-        {"id": d.id, "uuid": d.uuid, "label": d.label} for d in devices]}]}
+def plan_of(*devices: Device) -> LaunchPlan:
+    used = tuple(DeviceUse(d.id, d.label, d.uuid, "cuda:0") for d in devices)
+    return made(cpu=False, ranks=(RankPlan(0, 0, 0, used),))
 
 
 def blocked(plan, again_on_them=False, end=lambda: False):
@@ -203,7 +206,7 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
         machine.set("count 2", line)
         said = blocked(plan)
         assert "not answer" in said
-    assert blocked(plan | {"spec": {"devices": {"share": True}}}) is None
+    assert blocked(replace(plan, spec=from_dict({"devices": {"share": True}}))) is None
     assert threading.active_count() == before, "a parent-death signal follows the thread"
 
 
@@ -276,7 +279,7 @@ def test_one_that_goes_by_itself_is_waited_for(as_this_machine, monkeypatch, bob
 
 def test_slots_of_the_processor_are_not_looked_at(monkeypatch):
     monkeypatch.setattr(recheck, "looks", None)
-    assert blocked(plan_of() | {"device_type": "cpu"}) is None
+    assert blocked(replace(plan_of(), device_type="cpu")) is None
 
 
 def test_looking_ends_when_asked(as_this_machine):

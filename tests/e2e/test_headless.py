@@ -94,7 +94,7 @@ def test_two_ranks_train_to_the_end_and_say_so_in_their_files(two):
 
 def test_the_line_that_is_shown_gives_the_same_losses(two, home):
     """What `plan` shows, pasted into a shell."""
-    line = two.plan()["lines"][0]
+    line = two.plan().lines[0]
     assert line.startswith("gpu-engine run ")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=200,

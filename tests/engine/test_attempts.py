@@ -18,6 +18,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 
 from ..conftest import slots, wait_for
+from ..plans import plan
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -74,7 +75,7 @@ def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
     """A stopped run whose newest checkpoint was saved after `done` steps."""
     spec = from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"}, "train": train,
                       "devices": {"ids": ["cpu:0"]}})
-    run, lock = runs.create("x", to_toml(spec), {"mode": "single", "ranks": [{"rank": 0}]})
+    run, lock = runs.create("x", to_toml(spec), plan(1, mode="single"))
     os.close(lock)
     run.write_state(runs.State("stopped", run.id, "x", 1.0))
     for step in (done // 2, done):

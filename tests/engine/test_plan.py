@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan.batch import batch_of, nearest_batches, replicas_of
+from gpu_engine.plan.batch import batch_of, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import RUN_DIR
@@ -54,7 +54,7 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
     spec = spec_of(mode, [str(i) for i in range(devices)], batch__size=size,
                    batch__meaning=meaning, batch__accumulate=accumulate,
                    parallel__nodes=nodes if mode == "multinode" else 1)
-    replicas = replicas_of(spec, devices)
+    replicas = replicas_of(spec, layout_of(spec, devices), devices)
     assert replicas == {"single": 1, "multinode": devices * nodes}.get(mode, devices)
     batch = batch_of(spec, replicas)
     if batch is None:

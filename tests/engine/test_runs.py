@@ -18,10 +18,12 @@ from gpu_engine.events.schema import KINDS, EventWriter, Tail, encode, number
 from gpu_engine.events.view import Follower, RankView, progress
 from gpu_engine.runs import folder as runs
 
+from ..plans import plan
+
 
 @pytest.fixture
 def made(home):
-    run, lock = runs.create("a run", 'name = "a run"\n', {"ranks": [{"rank": 0}, {"rank": 1}]})
+    run, lock = runs.create("a run", 'name = "a run"\n', plan())
     yield run, lock
     try:
         os.close(lock)
@@ -87,7 +89,7 @@ def test_looking_never_takes_the_lock(made):
 
 
 def test_runs_are_found_by_the_beginning_of_an_id(home):
-    made = [runs.create("x", "", {}) for _ in range(4)]
+    made = [runs.create("x", "", plan()) for _ in range(4)]
     for run, lock in made:
         os.close(lock)
         assert runs.find(run.id).path == run.path
@@ -106,7 +108,7 @@ def test_an_unusable_home_is_said(monkeypatch, tmp_path):
     blocked.write_text("")
     monkeypatch.setenv("GPU_PANEL_HOME", str(blocked))
     with pytest.raises(UserError, match="GPU_PANEL_HOME"):
-        runs.create("x", "", {})
+        runs.create("x", "", plan())
 
 
 def test_a_live_run_is_not_removed(made):

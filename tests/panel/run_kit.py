@@ -19,6 +19,7 @@ from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
 
 from ..conftest import PATIENCE
+from ..plans import plan as made
 
 WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
@@ -34,17 +35,9 @@ class Written:
                  plan: dict[str, Any] | None = None, **more: Any) -> None:
         self.run = Run(folder / "3f2a")
         (self.run.path / "ranks").mkdir(parents=True)
-        label = "CPU {}" if cpu else "GPU {}"
-        processes = 1 if mode == "dp" else ranks
-        devices = [[label.format(i)] for i in range(ranks)] if mode != "dp" \
-            else [[label.format(i) for i in range(ranks)]]
-        self.run.path.joinpath("plan.json").write_text(json.dumps({
-            "version": 1, "name": name, "mode": mode, "world_size": processes,
-            "replicas": ranks, "nodes": 1, "device_type": "cpu" if cpu else "cuda",
-            "batch": {"global_size": 256},
-            "spec": {"amp": {"dtype": "bf16"}},
-            "ranks": [{"rank": r, "devices": [{"label": x} for x in of]}
-                      for r, of in enumerate(devices)]} | (plan or {})))
+        planned = made(ranks, mode=mode, cpu=cpu, name=name, spec={"amp": {"dtype": "bf16"}},
+                       **(plan or {}))
+        self.run.path.joinpath("plan.json").write_text(json.dumps(planned.to_dict()))
         self._lock = os.open(self.run.path / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._writers: dict[int, EventWriter] = {}

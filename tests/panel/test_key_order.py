@@ -12,6 +12,7 @@ from gpu_panel.common.help import HelpScreen
 from gpu_panel.launch.devices.pane import DeviceTable
 
 from ..conftest import gpus, slots
+from ..plans import plan
 from .panel_kit import panel, settled, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -37,7 +38,7 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field():
 async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
     launched = []
     monkeypatch.setattr("gpu_engine.launch.launcher.start", lambda prepared: launched.append(
-        prepared) or runs.create("x", "", {})[0])
+        prepared) or runs.create("x", "", plan())[0])
     async with panel(slots(2)) as (pilot, screen):
         screen.query_one("#f-batch-size", Input).focus()
         await pilot.pause()

@@ -15,8 +15,9 @@ from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
 from gpu_panel.launch.runs.pane import columns, run_line
 
-PLAN = {"mode": "ddp", "replicas": 2, "ranks": [
-    {"rank": r, "devices": [{"id": f"cpu:{r}"}]} for r in range(2)]}
+from ..plans import plan
+
+PLAN = plan()
 
 
 def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, created=None):
@@ -117,8 +118,8 @@ def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
 
 def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
     run = make(losses=[5.0] * 4000, total=2000)  # what the first attempt said
-    plan = run.plan() | {"spec": {"task": {"use": "toy:Toy"}, "train": {"steps": 5000}}}
-    (run.path / "plan.json").write_text(json.dumps(plan))
+    told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})
+    (run.path / "plan.json").write_text(json.dumps(told.to_dict()))
     (line,), _ = RunsFeed().refresh()
     assert (line.step, line.total) == (4000, 5000)
 
@@ -202,7 +203,7 @@ def test_a_live_line_fits(home, width):
 
 
 def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
-    run, lock = runs.create("toy", "", {**PLAN, "node_rank": 1})
+    run, lock = runs.create("toy", "", replace(PLAN, node_rank=1))
     try:
         for rank, node in ((0, 0), (1, 1)):
             writer = events.EventWriter(run.events(rank))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from gpu_engine.events.view import RankView
+from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
 from gpu_panel.run.text.ranks import doing
 from gpu_panel.themed import ThemedApp
 
+from ..plans import plan
 from .run_kit import GIB, T0
 
 NOW = T0 + 100
@@ -91,10 +93,9 @@ def test_without_gpus_the_host_memory_stays() -> None:
     assert {"host", "data wait", "beat"} <= set(shown)
 
 
-def test_a_damaged_plan_gives_what_it_can() -> None:
-    assert where_of({"ranks": [{"rank": 0, "devices": [{"label": "GPU 3"}]}, {"rank": "x"}, 7,
-                               {"rank": 1}]}) == {0: ["GPU 3"]}
-    assert where_of({"ranks": None}) == {}
+def test_the_plan_says_where_the_ranks_are() -> None:
+    assert where_of(plan(2, cpu=False)) == {0: ["GPU 0"], 1: ["GPU 1"]}
+    assert where_of(None) == {}
 
 
 # --- the widget --------------------------------------------------------------------------------
@@ -113,8 +114,9 @@ async def test_data_parallel_has_a_line_a_device() -> None:
         table = pilot.app.query_one(RanksPane)
         rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
                     gpu_peak=[34 * GIB, 35 * GIB], rss=2 * GIB, loss=1.5, data_wait=0.03)
-        plan = {"ranks": [{"rank": 0, "devices": [{"label": "GPU 1"}, {"label": "GPU 3"}]}]}
-        table.show({0: rank}, plan, now=NOW, live=True)
+        two = (DeviceUse("1", "GPU 1", None, "cuda:0"), DeviceUse("3", "GPU 3", None, "cuda:1"))
+        dp = plan(2, mode="dp", cpu=False, ranks=(RankPlan(0, 0, 0, two),))
+        table.show({0: rank}, dp, now=NOW, live=True)
         await pilot.pause()
         assert [" ".join(line.split()) for line in lines(table)[:3]] == [
             "rank where doing step loss per s data wait allocated reserved peak host beat",
@@ -126,16 +128,16 @@ async def test_sixty_four_ranks_scroll_and_only_changed_lines_repaint() -> None:
     async with Table().run_test(size=(100, 20)) as pilot:
         table = pilot.app.query_one(RanksPane)
         ranks = {r: view(r) for r in range(64)}
-        table.show(ranks, {}, now=NOW, live=True)
+        table.show(ranks, None, now=NOW, live=True)
         await pilot.pause()
         table.focus()
         await pilot.press("end")
-        table.show(ranks, {}, now=NOW, live=True)
+        table.show(ranks, None, now=NOW, live=True)
         assert "63" in lines(table)[-1]
         painted: list[object] = []
         table.refresh = lambda *regions, **_: painted.extend(regions)  # type: ignore[method-assign]
         ranks[60].step = 101
-        table.show(ranks, {}, now=NOW, live=True)
+        table.show(ranks, None, now=NOW, live=True)
         assert len(painted) == 1
 
 
@@ -148,7 +150,7 @@ async def test_enter_picks_the_rank_under_the_cursor() -> None:
 
     async with Asking().run_test(size=(100, 20)) as pilot:
         table = pilot.app.query_one(RanksPane)
-        table.show({r: view(r) for r in range(4)}, {}, now=NOW, live=True)
+        table.show({r: view(r) for r in range(4)}, None, now=NOW, live=True)
         table.focus()
         await pilot.press("down", "down", "enter")
         assert picked == [2]

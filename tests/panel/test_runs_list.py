@@ -17,10 +17,11 @@ from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
+from ..plans import plan
 from .panel_kit import panel, screen_text, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
-PLAN = {"mode": "ddp", "replicas": 2, "ranks": []}
+PLAN = plan()
 
 
 def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:

@@ -20,12 +20,14 @@ def command(run: str, out: Path, which: str, as_json: bool) -> None:
     from gpu_engine.launch import torchside
     from gpu_engine.runs import checkpoints
     from gpu_engine.runs import folder as runs
+    from gpu_engine.spec.schema import RunSpec
 
     found = runs.find(run)
-    spec = found.plan().get("spec", {})
-    name = checkpoints.choose(found.checkpoints, which, spec.get("train", {}).get("best"))
+    plan = found.plan()
+    spec = plan.spec if plan is not None else RunSpec()
+    name = checkpoints.choose(found.checkpoints, which, spec.train.best)
     told = torchside.ask("export", str(found.checkpoints), str(out.absolute()),
-                         *([name] if name else []), python=spec.get("run", {}).get("python"))
+                         *([name] if name else []), python=spec.run.python)
     for warning in told["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     click.echo(runs.dumps(told) if as_json else

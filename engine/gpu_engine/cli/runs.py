@@ -36,7 +36,7 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
         plan = run.plan()
         took = (state.ended or now) - state.started if state.started else None
         click.echo(f"{run.id:<6} {state.state:<10} {clean(state.name):<20.20} "
-                   f"{plan.get('mode', '?'):<9} ×{plan.get('world_size', '?'):<3} "
+                   f"{clean(plan.mode) if plan else '?':<9} ×{plan.world_size if plan else '?':<3} "
                    f"{units.clock(took):>8}  {units.ago(now - state.created):<12}"
                    + "".join(f" {clean(why)};" for why in _why(run, state)).rstrip(";"))
     if not rows:

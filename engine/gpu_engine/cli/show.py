@@ -36,14 +36,15 @@ def command(run: str, as_json: bool) -> None:
     while follower.poll(budget=1.0):
         pass
     state, p = follower.state, follower.progress()
+    plan = found.plan()
     if as_json:
         ranks = [asdict(v) for v in follower.ranks.values()]
         for view in ranks:
             del view["step_times"]
         click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
-                           "progress": asdict(p), "ranks": ranks, "plan": found.plan()}))
+                           "progress": asdict(p), "ranks": ranks,
+                           "plan": plan.to_dict() if plan is not None else {}}))
         return
-    plan = found.plan()
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     watch.explain(state)
@@ -57,8 +58,8 @@ def command(run: str, as_json: bool) -> None:
         click.echo(text)
     for sign in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
         click.echo(str(sign) + f"; gpu-engine stacks {found.id} --rank {sign.rank} says where")
-    for line in plan.get("lines", ()):
-        click.echo(clean(str(line)))
+    for line in plan.lines if plan is not None else ():
+        click.echo(clean(line))
     for view in follower.ranks.values():
         total = f" of {view.total_steps:,}" if view.total_steps else ""
         memory = ", ".join(f"{units.gib(a)}/{units.gib(r)}/{units.gib(k)} GiB" for a, r, k in

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from gpu_engine.common.values import Kind, convert, kind_of
 
@@ -43,7 +42,7 @@ class _Field(NamedTuple):
 
 
 @cache
-def _fields(cls: type) -> tuple[_Field, ...]:
+def _fields(cls: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(cls, include_extras=True)
     nothing = dataclasses.MISSING
     return tuple(_Field(f.name, hints[f.name], kind_of(hints[f.name]),
@@ -53,16 +52,14 @@ def _fields(cls: type) -> tuple[_Field, ...]:
 
 def _value(value: object, hint: Any, kind: Kind) -> Any:
     """Raises ValueError where `value` is not of that type."""
-    if dataclasses.is_dataclass(hint):
-        return from_plain(hint, value)
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType) and any(map(dataclasses.is_dataclass, args)):
-        record = next(filter(dataclasses.is_dataclass, args))
-        return None if value is None and type(None) in args else from_plain(record, value)
-    if origin is tuple and args and dataclasses.is_dataclass(args[0]):
+    args = get_args(hint)
+    record: Any = next((h for h in (hint, *args) if dataclasses.is_dataclass(h)), None)
+    if record is None:
+        if isinstance(value, str) and kind.plain.name in ("list", "tuple", "dict"):
+            raise ValueError("expected a list or table")  # `convert` would read it, as if typed
+        return convert(value, kind)
+    if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError("expected a list")
-        return tuple(from_plain(args[0], v) for v in value)
-    if isinstance(value, str) and kind.plain.name in ("list", "tuple", "dict"):
-        raise ValueError("expected a list or table")  # `convert` would read it, as if typed
-    return convert(value, kind)
+        return tuple(from_plain(record, v) for v in value)
+    return None if value is None and type(None) in args else from_plain(record, value)

@@ -31,6 +31,7 @@ from gpu_engine.common.files import (
     overwrite,
     read_json,
     reason,
+    why_not_readable,
     write_atomic,
     write_json,
 )
@@ -109,6 +110,14 @@ class Run:
     def plan(self) -> LaunchPlan | None:
         """What plan.json holds; None where it can't be read, or holds no plan."""
         return LaunchPlan.from_dict(read_json(self.path / "plan.json"))
+
+    def require_plan(self) -> LaunchPlan:
+        """What plan.json holds, for who can't go on without it. Raises UserError."""
+        plan = self.plan()
+        if plan is None:
+            why = why_not_readable(self.path / "plan.json") or "it holds no plan"
+            raise UserError(f"{self.path / 'plan.json'}: can't be read: {why}")
+        return plan
 
     def ranks(self) -> list[int]:
         """The ranks that have an events file or a log, or that the plan names, in order."""

@@ -8,11 +8,12 @@ communication error; only when there is none, the earliest of all.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_engine.common import exit_status
+from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause
@@ -64,7 +65,7 @@ class Failure:
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                batch: Mapping[str, Any] | None = None, disk: Room | None = None,
+                batch: Batch | None = None, disk: Room | None = None,
                 ) -> Cause | None:
     """The failure to lead with. `oom_kills`: how many the kernel counted meanwhile, where
     readable. `batch`: the plan's, for what to do about memory. `disk`: of the run's folder, which
@@ -78,7 +79,7 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
 
 
 def _first(failures: Sequence[Failure], oom_kills: int | None,
-           batch: Mapping[str, Any] | None) -> Cause | None:
+           batch: Batch | None) -> Cause | None:
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
@@ -87,7 +88,7 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         kind, message = first.error.get("type"), str(first.error.get("message") or "").strip()
         trace = first.error.get("traceback")
         if oom.is_gpu(first.error):
-            message = f"out of GPU memory: {oom.words(first.error, batch or {})}\n{message}"
+            message = f"out of GPU memory: {oom.words(first.error, batch)}\n{message}"
         return Cause(message or str(kind or "failed without a message"), first.rank,
                      str(kind) if kind else None, str(trace) if trace else None)
     trace = traceback_in(first.log_tail)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import units
+from gpu_engine.plan.batch import Batch
 
 _CAPACITY = re.compile(r"total capacity of ([\d.]+) (\w+)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -50,23 +51,21 @@ def is_gpu(error: Mapping[str, Any]) -> bool:
         and "cuda" in str(error.get("message")).lower())
 
 
-def words(error: Mapping[str, Any], batch: Mapping[str, Any]) -> str:
+def words(error: Mapping[str, Any], batch: Batch | None) -> str:
     """What was asked, what was taken, and which batch would likely fit."""
     figures = [f"{name} {units.size(value)}" for name in ("requested", "allocated", "reserved")
                if isinstance(value := error.get(name), int)]
-    advice = fitting(error, batch)
+    advice = fitting(error, batch) if batch is not None else None
     return "; ".join(([", ".join(figures)] if figures else []) + ([advice] if advice else []))
 
 
-def fitting(error: Mapping[str, Any], batch: Mapping[str, Any]) -> str | None:
+def fitting(error: Mapping[str, Any], batch: Batch) -> str:
     """Which batch would likely fit. An estimate: activations grow with the batch, weights and
     optimizer don't, and what would have been asked for after the failure isn't known. So the
     batch is cut by what was taken and asked against 90 % of the device, to half at least, and
     further down to a divisor, so that accumulating keeps the global batch as it is.
     """
-    size, accumulate = batch.get("per_gpu"), batch.get("accumulate", 1)
-    if not isinstance(size, int) or not isinstance(accumulate, int):
-        return None
+    size, accumulate = batch.per_gpu, batch.accumulate
     if size == 1:
         return "the batch is 1 per GPU already: a smaller model, bf16, or more memory"
     share = 0.5

@@ -35,20 +35,17 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervises one run. Everything happens in the calling thread."""
+    """Supervises one run. Everything happens in the calling thread. Raises UserError where its
+    plan can't be read."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.plan = run.plan()
-        self.spec = self.plan.get("spec", {})
-        self.is_task = "use" in self.spec.get("task", {})
-        command = self.spec.get("task", {}).get("command")
-        self.launches = bool(command) and cmd.launches_itself(command)
-        how, train = self.spec.get("run", {}), self.spec.get("train", {})
-        self.grace = float(how.get("grace", 60.0))
-        self.log_limit = int(how.get("log_mb", 64)) << 20
-        self.hang_timeout = float(train.get("hang_timeout", 0.0))
-        self.restarts = int(train.get("restarts", 0))
+        self.plan = run.require_plan()
+        spec = self.plan.spec
+        self.is_task = spec.task.use is not None
+        self.launches = bool(spec.task.command) and cmd.launches_itself(spec.task.command)
+        self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
+        self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
         self.stop_asked = False
         self.asked_by: str | None = None
         """Who asked for the stop, where it was not through us."""

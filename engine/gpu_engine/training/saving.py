@@ -37,7 +37,7 @@ class Saver:
         """`weights`: the named parameters, which must be finite to be saved; `state`: what a
         checkpoint holds, "step" among it, as it is when it is called, by all ranks together."""
         self.folder = job.run / "checkpoints"
-        self.best = checkpoints.parse_best(job.get("train.best"))
+        self.best = checkpoints.parse_best(job.spec.train.best)
         self.step: int | None = None
         """The step of the last checkpoint that is on the disk, as all ranks know it."""
         self._job, self._group, self._recorder = job, group, recorder
@@ -47,7 +47,7 @@ class Saver:
         self._writer = Writer()
         gpu = self._devices[0] if self._devices[0].type == "cuda" else None
         self._copier = Copier(gpu, max(job.who.local_world_size, 1)) \
-            if job.get("train.checkpoint_async", True) else None
+            if job.spec.train.checkpoint_async else None
         self._said_why = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
@@ -68,7 +68,7 @@ class Saver:
         elif not problem:
             self.step = step
         elif problem.startswith(_NOT_FINITE):
-            if self._job.get("train.on_nonfinite", "stop") != "continue":
+            if self._job.spec.train.on_nonfinite != "continue":
                 raise NonFiniteLoss(problem[1:])
         elif final:
             raise UserError(f"the final checkpoint could not be written: {problem}")
@@ -137,7 +137,7 @@ class Saver:
             return _NOT_FINITE + text
         job = self._job
         about = {"attempt": job.attempt, "mode": job.mode, "world_size": job.who.world_size,
-                 "global_batch": job.global_size, "metrics": metrics, "time": time.time()}
+                 "global_batch": job.batch.global_size, "metrics": metrics, "time": time.time()}
         copy = None if final else self._copy(state)
         if copy is None:
             return self._write(state, ranks, about, began, None)
@@ -214,5 +214,5 @@ class Saver:
 
     def _prune(self) -> None:
         best = self.best and checkpoints.best_of(self.folder, *self.best)
-        checkpoint.prune(self.folder, int(self._job.get("train.keep", 3)),
+        checkpoint.prune(self.folder, self._job.spec.train.keep,
                          best[0] if best else None)

@@ -41,16 +41,16 @@ class Session:
         self.job, self.group, self.recorder = job, group, recorder
         self.folder = job.run / "checkpoints"
         self.devices = [torch.device(d) for d in job.devices]
-        self.seed = int(job.get("train.seed", 0))
+        self.seed = job.spec.train.seed
         self._own: dict[str, Any] | None = None  # a checkpoint's random state of this rank
         self._evaluated_step: int | None = None
         self._metrics: dict[str, float] = {}
 
         # Before the task, whose own settings then stand.
         self.precision = Precision(
-            job.get("amp.dtype", "off"), self.devices[0].type, tf32=bool(job.get("amp.tf32")),
-            leave_out_nonfinite=job.get("train.on_nonfinite", "stop") == "skip")
-        self.task = build(load(job.get("task.use", "")), job.get("task.params", {}))
+            job.spec.amp.dtype, self.devices[0].type, tf32=job.spec.amp.tf32,
+            leave_out_nonfinite=job.spec.train.on_nonfinite == "skip")
+        self.task = build(load(job.spec.task.use or ""), job.spec.task.params)
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"
@@ -77,17 +77,17 @@ class Session:
             self._place(state)
         total, epochs = self._length()
         self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
-                                 params=job.get("task.params", {}),
+                                 params=job.spec.task.params,
                                  evaluates=self.evaluation is not None)
         self.loop = Loop(
             task=self.task, data=self.data, strategy=self.strategy, optimizer=self.optimizer,
             schedule=self.schedule, precision=self.precision, group=group, recorder=recorder,
             signals=signals, at=self.at, total_steps=total, epochs=epochs,
-            accumulate=job.accumulate, examples_a_step=job.micro * job.accumulate,
-            clip=float(job.get("train.clip", 0.0)),
-            on_nonfinite=job.get("train.on_nonfinite", "stop"),
-            eval_every=int(job.get("train.eval_every", 0)),
-            save_every=int(job.get("train.checkpoint_every", 500)),
+            accumulate=job.batch.accumulate, examples_a_step=job.micro * job.batch.accumulate,
+            clip=job.spec.train.clip,
+            on_nonfinite=job.spec.train.on_nonfinite,
+            eval_every=job.spec.train.eval_every,
+            save_every=job.spec.train.checkpoint_every,
             evaluate=self.evaluate, save=self.save, check_state=self.saver.check,
             evaluate_first=state is not None and self._evaluation_due(state),
             steps_per_epoch=self.deal.steps if self.deal else None)
@@ -148,7 +148,7 @@ class Session:
         that goes on from it makes up for that, since a schedule may step on what is found."""
         if self.evaluation is None or state.get("evaluated", True):
             return False
-        every = int(self.job.get("train.eval_every", 0))
+        every = self.job.spec.train.eval_every
         if every:
             return self.at.step % every == 0
         return state["offset"] == 0 or self.at.epoch > state["epoch"]
@@ -162,7 +162,7 @@ class Session:
 
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
-                "offset": self.at.offset, "global_batch": self.job.global_size,
+                "offset": self.at.offset, "global_batch": self.job.batch.global_size,
                 "lr": self.job.lr, "seed": self.seed, "skipped": self.loop.skipped,
                 "evaluated": self._evaluated_step == self.at.step,
                 **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
@@ -171,9 +171,9 @@ class Session:
     def _place(self, state: dict[str, Any]) -> None:
         """Where an epoch was left when the global batch was another: the same examples are
         behind, whole batches of the new size."""
-        if state["global_batch"] != self.job.global_size:
+        if state["global_batch"] != self.job.batch.global_size:
             seen = state["offset"] * state["global_batch"]
-            self.at.offset = seen // self.job.global_size
+            self.at.offset = seen // self.job.batch.global_size
         if self.deal is not None and self.at.offset >= self.deal.steps:
             self.at.epoch, self.at.offset = self.at.epoch + 1, 0
 
@@ -198,12 +198,12 @@ class Session:
 
     def _data(self, data: Any) -> tuple[Any, Deal | None]:
         job, who = self.job, self.job.who
-        workers = int(job.get("train.workers", 2))
+        workers = job.spec.train.workers
         if isinstance(data, IterableDataset):
-            if job.get("train.steps") is None and job.get("train.epochs") is None:
+            if job.spec.train.steps is None and job.spec.train.epochs is None:
                 raise UserError("train.steps: an iterable dataset has no length; say how many")
             return StreamData(
-                data, micro=job.micro, accumulate=job.accumulate, rank=who.rank,
+                data, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
                 start_agree=self.data.start_agree, gather=self.group.gather_bytes,
@@ -212,7 +212,7 @@ class Session:
             raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
                             "a dataset has len() and [index], or is a "
                             "torch.utils.data.IterableDataset")
-        deal = Deal(len(data), job.global_size, job.replicas, job.accumulate)
+        deal = Deal(len(data), job.batch.global_size, job.batch.replicas, job.batch.accumulate)
         mine = job.local_replicas
         return MapData(
             data, deal, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
@@ -221,7 +221,7 @@ class Session:
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs): the first None where it isn't known."""
-        steps, epochs = self.job.get("train.steps"), self.job.get("train.epochs")
+        steps, epochs = self.job.spec.train.steps, self.job.spec.train.epochs
         if steps is not None:
             if steps < self.at.step:
                 raise UserError(f"train.steps = {steps}: the checkpoint that it would go on from "
@@ -242,10 +242,10 @@ class Session:
             data = self.task.eval_data()
         if data is None:
             return None
-        chunk = min(int(self.task.eval_batch), self.job.global_size)
+        chunk = min(int(self.task.eval_batch), self.job.batch.global_size)
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
                           others=self.devices[1:], warn=self._warn, asked=watched.divides,
-                          workers=int(self.job.get("train.workers", 2)))
+                          workers=self.job.spec.train.workers)
 
     def _warn(self, text: str) -> None:
         self.recorder.write("warning", message=text)
@@ -262,4 +262,4 @@ class Session:
             "schedule", total_steps=total, steps_per_epoch=deal.steps if deal else None,
             epochs=epochs, examples=deal.examples if deal else None,
             dropped=deal.dropped if deal else None, first_step=self.at.step,
-            batch=self.job.global_size)
+            batch=self.job.batch.global_size)

@@ -29,8 +29,11 @@ import torch
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.plan import modes
-from gpu_engine.plan.batch import backend_of, batch_of, learning_rate, nearest_batches
+from gpu_engine.common.records import from_plain
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan import build, modes
+from gpu_engine.plan.batch import Layout
+from gpu_engine.plan.records import RankPlan
 from gpu_engine.rank.identity import Identity, identify
 from gpu_engine.rank.job import Job, from_plan
 from gpu_engine.rank.joining import join
@@ -39,7 +42,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.write import to_dict, to_toml
+from gpu_engine.spec.write import to_toml
 from gpu_engine.worker import run_again as again
 
 EXIT_STOPPED = os.EX_TEMPFAIL
@@ -59,10 +62,11 @@ class Plain:
         spec = read_spec(args.preset, args.sets)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
-        plan = resolve(spec, who, devices_here(spec, who))
-        if plan["backend"] != "none" and who.master_addr is None:
-            who = replace(who, master_addr="127.0.0.1", master_port=0)
-        first = torch.device(plan["ranks"][0]["devices"][0]["torch"])
+        plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
+                          layout=layout_of(who))
+        plan = replace(plan, lines=(shlex.join(sys.orig_argv),))
+        who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
+        first = torch.device(plan.ranks[0].devices[0].torch)
         if first.type == "cuda":
             torch.cuda.set_device(first)
         self._state: runs.State | None = None
@@ -70,7 +74,7 @@ class Plain:
         self._who, self._plan, self._spec = who, plan, spec
         self._launcher = again.Launcher.of(env, to_toml(spec))
         self._named = again.named(args.folder) if args.folder else None
-        self.group: Group = join(who, plan["backend"], spec.parallel.timeout, nodes=plan["nodes"],
+        self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
         path, attempt = self._folder()
         env["GPU_PANEL_ATTEMPT"] = str(attempt)
@@ -83,7 +87,8 @@ class Plain:
             None if self._named else self._launcher.before()
         found = self.group.gather_bytes(json.dumps({
             "host": socket.gethostname(), "run": before and str(before),
-            "newest": again.newest_step(before), "rank": self._plan["ranks"][0]}).encode())
+            "newest": again.newest_step(before),
+            "rank": asdict(self._plan.ranks[0])}).encode())
         told: dict[str, Any] = {}
         if self._who.rank == 0:
             try:
@@ -99,7 +104,7 @@ class Plain:
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.private_folder(runs.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(path / "plan.json", self._plan)
+            write_json(path / "plan.json", self._plan.to_dict())
         if self._who.local_rank == 0:
             self._launcher.remember(path)
         return path, told["attempt"]
@@ -119,15 +124,16 @@ class Plain:
                 "--folder")
         if path is not None and self._launcher.made(path) and _was_stopped(runs.Run(path)):
             return {"stopped": True}  # torchrun takes 75 for a failure, and starts us again
-        plan = self._plan | {"ranks": [
-            f["rank"] for f in found if f["rank"]["node"] == self._who.node]}
+        ranks = [from_plain(RankPlan, f["rank"]) for f in found]
+        plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
         spec = self._spec
         if path is None and self._launcher.requeued and not self._named:
-            plan["warnings"] = [
+            warning = (
                 f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
                 f"found below {runs.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
-                "all machines share, or name the folder with --folder"]
-            sys.stderr.write(plan["warnings"][0] + "\n")
+                "all machines share, or name the folder with --folder")
+            sys.stderr.write(warning + "\n")
+            plan = replace(plan, warnings=(*plan.warnings, warning))
         # The lock is held as long as this process lives.
         self._run, self._lock, number, before = again.open_run(
             path or self._named, path is not None, spec.name, to_toml(spec), plan)
@@ -179,15 +185,16 @@ def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
     return from_dict(data)
 
 
-def devices_here(spec: RunSpec, who: Identity) -> list[dict[str, Any]]:
-    """The devices of this process, as a plan holds them: what the launcher left visible.
+def devices_here(spec: RunSpec, who: Identity) -> Inventory:
+    """The devices of this process: what the launcher left visible.
 
-    `devices.ids` is not looked at beyond CPU or GPU: CUDA_VISIBLE_DEVICES already chose.
+    `devices.ids` is not looked at beyond CPU or GPU: CUDA_VISIBLE_DEVICES already chose. Raises
+    UserError where a rank has no GPU of its own.
     """
     wants_cpu = bool(spec.devices.ids) and all(i.startswith("cpu") for i in spec.devices.ids)
     if wants_cpu or not torch.cuda.is_available():
-        return [{"id": f"cpu:{who.local_rank}", "label": f"CPU rank {who.local_rank}",
-                 "uuid": None, "torch": "cpu", "cores": []}]
+        here = who.local_rank
+        return Inventory((Device(f"cpu:{here}", "cpu", "CPU", index=here),), "cpu")
     count = torch.cuda.device_count()
     mode = modes.get(spec.parallel.mode)
     if not mode.process_a_device:
@@ -200,42 +207,14 @@ def devices_here(spec: RunSpec, who: Identity) -> list[dict[str, Any]]:
         chosen = [who.local_rank]
     else:
         raise UserError(f"local rank {who.local_rank} has no GPU of its own: {count} are visible")
-    return [{"id": str(i), "label": f"GPU {i}", "uuid": None, "torch": f"cuda:{i}", "cores": []}
-            for i in chosen]
+    return Inventory(tuple(
+        Device(str(i), "gpu", torch.cuda.get_device_name(i), index=i, visible_index=i)
+        for i in chosen), "nvml")
 
 
-def resolve(spec: RunSpec, who: Identity, devices: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plan of this rank, in plan.json's shape. Raises UserError for what does not fit."""
-    mode = modes.get(spec.parallel.mode)
-    if who.world_size > 1 and not mode.process_a_device:
-        raise UserError(f"parallel.mode = \"{mode.name}\" is one process, but {who.source} started "
-                        f"{who.world_size}; add --set parallel.mode=ddp")
-    if spec.task.use is None:
-        raise UserError("task.use: name a task; a command of your own needs no gpu_engine.worker")
-    cpu = devices[0]["torch"] == "cpu"
-    if mode.needs_gpus and cpu:
-        raise UserError(f"parallel.mode = \"{mode.name}\": {mode.label} needs GPUs; on the CPU "
-                        "take ddp")
-    if cpu and spec.amp.dtype == "fp16":
-        raise UserError("amp.dtype = \"fp16\": needs a GPU; on the CPU take bf16 or off")
-    replicas = mode.replicas(who.world_size, 1) if mode.process_a_device else \
-        mode.replicas(len(devices), 1)
-    batch = batch_of(spec, replicas)
-    if batch is None:
-        near = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
-        raise UserError(f"batch.size = {spec.batch.size}: must divide by {replicas} replicas × "
-                        f"{spec.batch.accumulate}; {near[0]} or {near[1]} would")
-    local = max(who.local_world_size, 1)
-    return {
-        "version": 1, "name": spec.name, "mode": mode.name,
-        "backend": backend_of(spec, cpu=cpu),
-        "device_type": "cpu" if cpu else "cuda", "world_size": who.world_size,
-        "local_world_size": local, "nodes": who.nodes, "node_rank": who.node,
-        "replicas": replicas,
-        "master_addr": who.master_addr, "master_port": who.master_port,
-        "unit": "slot" if cpu else "GPU", "batch": asdict(batch),
-        "lr": asdict(learning_rate(spec, batch.global_size)),
-        "ranks": [{"rank": who.rank, "local_rank": who.local_rank, "node": who.node,
-                   "devices": devices}],
-        "processes": [], "lines": [shlex.join(sys.orig_argv)], "warnings": [],
-        "spec": to_dict(spec)}
+def layout_of(who: Identity) -> Layout:
+    """What the launcher has settled: this rank among the others, and where they meet."""
+    return Layout(first_rank=who.rank, first_local_rank=who.local_rank, ranks=1,
+                  world_size=who.world_size, local_world_size=max(who.local_world_size, 1),
+                  node=who.node, nodes=who.nodes, master_addr=who.master_addr or "127.0.0.1",
+                  master_port=who.master_port or 0, launched_by=who.source)

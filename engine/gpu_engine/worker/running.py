@@ -35,9 +35,9 @@ def run(job: Job, rec: Recorder, signals: Signals, check: bool, place: Place,
         torch.cuda.set_device(devices[0])
     rec.attach(devices)
     if place.group is None:
-        timeout = float(job.get("parallel.timeout", 300.0))
+        timeout = job.spec.parallel.timeout
         place.group = join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
-                           nodes=job.nodes, device=devices[0])
+                           nodes=job.plan.nodes, device=devices[0])
     if check:
         rec.training = True  # a check is over in seconds: let it
         try_out(job, place.group, rec)

@@ -136,8 +136,8 @@ def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     rec = Recorder(folder / f"{who.rank:05d}.jsonl", echo=who.rank == 0)
     recording.current = rec
-    rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.node, pid=os.getpid(),
-              started=procs.start_ticks(os.getpid()), device=list(job.labels),
+    rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.mine.node,
+              pid=os.getpid(), started=procs.start_ticks(os.getpid()), device=list(job.labels),
               world_size=who.world_size, attempt=job.attempt)
     rec.watch = _Watch(rec, signals, leaving, stopped)
     rec.begin()

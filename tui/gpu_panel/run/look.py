@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpu_engine.common import procs
 from gpu_engine.events.view import RankView
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import leftovers as remains
 from gpu_engine.runs.folder import Run, State
 
@@ -21,7 +22,7 @@ class Seen(NamedTuple):
 
     state: State
     ranks: list[int]
-    plan: dict[str, Any]
+    plan: LaunchPlan | None
     left: list[int]
     """Pids that still run of a lost run."""
     launchers: list[str]
@@ -30,7 +31,7 @@ class Seen(NamedTuple):
     """Rank → pid, of silent ranks that a signal has stopped."""
 
 
-def look(run: Run, plan: dict[str, Any], attempt: int | None, views: Iterable[RankView]) -> Seen:
+def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Seen:
     """`plan` and `attempt` as known before: a resumed run is planned anew. OSError does not
     get out."""
     ranks: list[int] = []
@@ -39,7 +40,7 @@ def look(run: Run, plan: dict[str, Any], attempt: int | None, views: Iterable[Ra
         ranks = run.ranks()
         launchers = sorted(p.stem for p in run.path.glob("node*.log"))
     state = run.state()
-    if not plan or attempt not in (None, state.attempt):
+    if plan is None or attempt not in (None, state.attempt):
         plan = run.plan()
     left = remains.processes(run) if state.state == "lost" else []
     return Seen(state, ranks, plan, left, launchers,

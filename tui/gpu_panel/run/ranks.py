@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.binding import BindingType
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import RankView
+from gpu_engine.plan.records import LaunchPlan
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
@@ -68,12 +69,13 @@ heard of. Enter shows the log of the rank under the cursor."""
         self.styles.height = "1fr" if self.screen.has_class("-tabs") \
             else min(self.lines + 3, max(whole // 3, 6))
 
-    def show(self, ranks: Mapping[int, RankView], plan: dict[str, Any], *, now: float,
+    def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
              live: bool) -> None:
-        """Show these ranks of the run with this plan.json. now: unix seconds."""
+        """Show these ranks of the run with this plan; None: it is not known. now: unix seconds."""
         self._ranks, self._now, self._live = ranks, now, live
         self._where = where_of(plan)
-        self._hidden = _OF_GPUS if plan.get("device_type") == "cpu" else frozenset()
+        cpu = plan is not None and plan.device_type == "cpu"
+        self._hidden = _OF_GPUS if cpu else frozenset()
         unheard = len(missing(ranks))
         heard = len(ranks) - unheard
         self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if unheard and live
@@ -180,15 +182,10 @@ def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = 
     return shown, widths
 
 
-def where_of(plan: dict[str, Any]) -> dict[int, list[str]]:
-    """Device labels a rank, out of plan.json; a damaged one gives what it can."""
-    found: dict[int, list[str]] = {}
-    for entry in plan.get("ranks") or ():
-        try:
-            found[int(entry["rank"])] = [clean(str(d["label"]), 16) for d in entry["devices"]]
-        except (TypeError, KeyError, ValueError):
-            continue
-    return found
+def where_of(plan: LaunchPlan | None) -> dict[int, list[str]]:
+    """Rank → the labels of its devices."""
+    return {r.rank: [clean(d.label, 16) for d in r.devices]
+            for r in (plan.ranks if plan is not None else ())}
 
 
 def _room(shown: list[int], widths: list[int]) -> int:

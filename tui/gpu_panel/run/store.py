@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu_engine.events.schema import KINDS, Tail, number
 from gpu_engine.events.view import Progress, RankView, progress
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.run import look as run_look
@@ -77,7 +78,8 @@ class RunStore:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.plan: dict[str, Any] = {}
+        self.plan: LaunchPlan | None = None
+        """None until it was read, and where it can't be."""
         self.state: State | None = None
         """None until it was read once."""
         self.ranks: dict[int, RankView] = {}
@@ -130,8 +132,7 @@ class RunStore:
 
     def forewarned(self) -> list[str]:
         """What the launch warned of."""
-        told = self.plan.get("warnings")
-        return [w for w in told if isinstance(w, str)] if isinstance(told, list) else []
+        return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:
         """Attempts before the present one that nobody asked to end."""

@@ -21,13 +21,13 @@ class Distributed(Strategy):
     def wrap(self, task: Task) -> nn.Module:
         job, device = self.job, self.devices[0]
         options = {}
-        if job.get("parallel.bucket_cap_mb") is not None:
-            options["bucket_cap_mb"] = job.get("parallel.bucket_cap_mb")
-        self._static = bool(job.get("parallel.static_graph"))
+        if job.spec.parallel.bucket_cap_mb is not None:
+            options["bucket_cap_mb"] = job.spec.parallel.bucket_cap_mb
+        self._static = job.spec.parallel.static_graph
         self._ddp = DistributedDataParallel(
             self.raw, device_ids=[device.index] if device.type == "cuda" else None,
             static_graph=self._static,
-            find_unused_parameters=bool(job.get("parallel.find_unused")),
+            find_unused_parameters=job.spec.parallel.find_unused,
             gradient_as_bucket_view=True,  # gradients are not kept twice
             **options)
         return self._ddp

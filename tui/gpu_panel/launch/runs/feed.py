@@ -18,6 +18,7 @@ from gpu_engine.common.files import open_file
 from gpu_engine.events import hang
 from gpu_engine.events.schema import number
 from gpu_engine.events.view import Follower, RankView, progress
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
 from gpu_panel.common import errors
@@ -97,7 +98,7 @@ class RunsFeed:
         self._listed_at = 0.0
         self._finished: dict[str, tuple[int, RunLine]] = {}
         self._followed: dict[str, tuple[Follower, LossHistory]] = {}
-        self._plans: dict[str, dict[str, Any]] = {}
+        self._plans: dict[str, LaunchPlan] = {}
         self._odd: dict[str, str | None] = {}
         self._told: set[str] = set()
 
@@ -189,11 +190,12 @@ class RunsFeed:
         plan = self._plans.get(run.id)
         if plan is None:
             plan = run.plan()
-            if plan:
+            if plan is not None:
                 self._plans[run.id] = plan
         if not state.live or run.id not in self._odd:
             self._odd[run.id] = next(iter(run.odd()), None)
-        return RunLine(run, state.name, plan.get("mode", ""), plan.get("replicas", 1),
+        return RunLine(run, state.name, plan.mode if plan is not None else "",
+                       plan.replicas if plan is not None else 1,
                        state.state, state.live,
                        state.created, state.ended, state.reason, started=state.started,
                        devices=_devices(plan) if state.live else (), odd=self._odd[run.id])
@@ -208,7 +210,8 @@ class RunsFeed:
                 if loss is not None:
                     history.add(loss)
         now = follower.progress()
-        here = self._plans.get(line.id, {}).get("node_rank", 0)
+        plan = self._plans.get(line.id)
+        here = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
                      if view.pid is not None and view.node in (None, here))
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss,
@@ -239,17 +242,15 @@ def _with_tail(line: RunLine) -> RunLine:
                    history=tuple(history.points))
 
 
-def _planned(plan: dict[str, Any], views: Iterable[RankView]) -> int | None:
+def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
     """Steps in all, as the last attempt was asked for; None where that can't be told."""
-    spec = plan.get("spec")
-    train = spec.get("train") if isinstance(spec, dict) else None
-    if not isinstance(train, dict) or "use" not in (spec.get("task") or {}):
+    if plan is None or plan.spec.task.use is None:
         return None
-    if isinstance(train.get("steps"), int):
-        return train["steps"]
+    train = plan.spec.train
+    if train.steps is not None:
+        return train.steps
     each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
-    epochs = train.get("epochs")
-    return each * epochs if each and isinstance(epochs, int) else None
+    return each * train.epochs if each and train.epochs else None
 
 
 def _ends(path: Path) -> Iterable[dict[str, Any]]:
@@ -279,11 +280,7 @@ def _ends(path: Path) -> Iterable[dict[str, Any]]:
             yield event
 
 
-def _devices(plan: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Which device each rank is on, from plan.json."""
-    out = []
-    for rank in plan.get("ranks", ()):
-        if isinstance(rank, dict) and isinstance(rank.get("rank"), int):
-            out += [(str(d["id"]), rank["rank"]) for d in rank.get("devices", ())
-                    if isinstance(d, dict) and "id" in d]
-    return tuple(out)
+def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
+    """(device, rank) of all that the ranks use."""
+    return tuple((d.id, r.rank) for r in (plan.ranks if plan is not None else ())
+                 for d in r.devices)

@@ -29,13 +29,13 @@ def about(store: RunStore, now: float, size: int | None = None) -> list[Content]
                               for w in (*store.forewarned(), *store.warnings())])
     if state is not None:
         out += _part("Processes", [Content(line) for line in processes(state)])
-    lines = store.plan.get("lines")
-    out += _part("What runs", [Content(clean(str(line), 4000))
-                               for line in (lines if isinstance(lines, list) else ())])
+    plan = store.plan
+    out += _part("What runs", [Content(clean(line, 4000))
+                               for line in (plan.lines if plan is not None else ())])
     where = [f"folder      {clean(str(store.run.path), 1000)}"
              + ("" if size is None else f", {units.size(size)}")]
-    if store.plan.get("cwd"):
-        where.append(f"runs in     {clean(str(store.plan['cwd']), 1000)}")
+    if plan is not None and plan.cwd:
+        where.append(f"runs in     {clean(plan.cwd, 1000)}")
     if store.saved is not None and store.saved.path:
         held = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
         where.append(f"checkpoint  {clean(store.saved.path, 1000)}{held}")

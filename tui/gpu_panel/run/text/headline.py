@@ -5,13 +5,12 @@ Pure: a store and a clock in, styled text out. Everything from files goes throug
 
 from __future__ import annotations
 
-from typing import Any
-
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
 from gpu_engine.plan import modes
 from gpu_engine.plan.own_command import is_told
+from gpu_engine.plan.records import LaunchPlan
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.ranks import standing_still
@@ -33,27 +32,18 @@ def headline(store: RunStore, now: float, width: int) -> Content:
     return Content.assemble(left, " " * gap, right)
 
 
-def what_is_trained(plan: dict[str, Any]) -> list[str]:
-    """Out of plan.json, what is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]."""
-    if not plan:
+def what_is_trained(plan: LaunchPlan | None) -> list[str]:
+    """What is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]. Of a plan that is not
+    read yet, or can't be, nothing."""
+    if plan is None:
         return []
-    words = [clean(str(plan.get("name", "")), 40)]
-    name = plan.get("mode")
-    mode = modes.find(name)
-    if mode is not None:
-        words.append(clean(mode.shape(plan.get("replicas", "?"), plan.get("nodes", "?")), 30))
-    elif name:  # of another version
-        words.append(clean(str(name), 20))
-    batch, spec = plan.get("batch"), plan.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
-    task = spec.get("task")
-    command = task.get("command") if isinstance(task, dict) else None
-    if isinstance(batch, dict) and isinstance(batch.get("global_size"), int) \
-            and (command is None or is_told(command, "batch.meaning")):
-        words.append(f"{batch['global_size']:,} global")
-    amp = spec.get("amp")
-    dtype = amp.get("dtype") if isinstance(amp, dict) else None
-    if dtype in ("bf16", "fp16") and (command is None or is_told(command, "amp.dtype")):
+    mode, command, dtype = modes.find(plan.mode), plan.spec.task.command, plan.spec.amp.dtype
+    words = [clean(plan.name, 40),
+             clean(mode.shape(plan.replicas, plan.nodes), 30) if mode is not None else
+             clean(plan.mode, 20)]  # of another version
+    if command is None or is_told(command, "batch.meaning"):
+        words.append(f"{plan.batch.global_size:,} global")
+    if dtype != "off" and (command is None or is_told(command, "amp.dtype")):
         words.append(dtype)
     return words
 
