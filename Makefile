@@ -10,10 +10,10 @@ READY := $(VENV)/.ready
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
-# Two files at a time: most tests wait for processes.
+# Four files at a time, also on two cores: most tests wait for processes.
 test: $(READY)
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 4 --dist loadfile
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest -m gpu
