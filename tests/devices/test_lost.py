@@ -14,8 +14,8 @@ from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
-from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..conftest import wait_for
 from ..panel.panel_kit import screen_text, settled, shown, until
@@ -80,9 +80,10 @@ async def refused(pilot, screen):
 async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
     machine = as_this_machine("count 2")
     async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
-        held = leases.acquire(runs.leases_folder(), screen.devices.inventory.devices[1:], "3f2a")
+        held = leases.acquire(runs.leases_folder(), screen.source.inventory.devices[1:], "3f2a")
         with held:
-            await until(pilot, lambda: screen.freedom and screen.freedom["1"].state == "leased")
+            await until(pilot, lambda: screen.source.freedom
+                        and screen.source.freedom["1"].state == "leased")
             machine.add("gpu 1 lost 1")
             await until(pilot, lambda: "GPU is lost" in shown(table))
             await refused(pilot, screen)
@@ -100,7 +101,7 @@ async def test_all_that_can_be_used_are_ticked(as_this_machine):
     as_this_machine("count 3", "gpu 1 lost 1")
     async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
         await until(pilot, lambda: "GPU is lost" in shown(table))
-        screen.query_one(DeviceTable).focus()
+        screen.query_one(DevicesPane).focus()
         await pilot.press("a")
         await settled(pilot, screen)
         assert screen.draft.ids == ["0", "2"]
@@ -125,14 +126,14 @@ def test_a_whole_gpu_and_a_slice_are_not_picked_together(as_this_machine):
 
 async def test_the_key_for_the_freest_does_not_pair_them_either(as_this_machine):
     as_this_machine(*MIXED)
-    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
-        await until(pilot, lambda: screen.freedom and screen.freedom["0"].free)
+    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, _):
+        await until(pilot, lambda: screen.source.freedom and screen.source.freedom["0"].free)
         for count, kinds in ((2, {"mig"}), (4, {"mig"}), (1, {"gpu"})):
-            table.wanted = count
-            table.action_tick_free()
-            await until(pilot, lambda: screen.draft.ids_by_hand)
-            await pilot.pause(0.3)
+            await pilot.press("F")
+            await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+            await pilot.press(str(count), "enter")
+            await until(pilot, lambda: pilot.app.screen is screen)
             await settled(pilot, screen)
-            found = [screen.devices.inventory.find(i) for i in screen.draft.ids]
+            found = [screen.source.inventory.find(i) for i in screen.draft.ids]
             assert {d.kind for d in found} == kinds
             assert len(found) == min(count, 3)

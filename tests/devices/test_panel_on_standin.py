@@ -8,7 +8,7 @@ import pytest
 
 from gpu_engine.devices.backends.nvidia import backend
 from gpu_panel.app import PanelApp
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..panel.panel_kit import settled, shown, until
 
@@ -21,9 +21,9 @@ async def panel(preset="single", sets=(), size=(120, 40)):
     app = PanelApp(preset, sets=sets)
     async with app.run_test(size=size) as pilot:
         screen = app.screen_stack[0]
-        await until(pilot, lambda: screen.review is not None and not screen._unresolved)
+        await until(pilot, lambda: screen.review is not None and screen.devices.resolved)
         await settled(pilot, screen)
-        yield pilot, screen, screen.query_one(DeviceTable)
+        yield pilot, screen, screen.query_one(DevicesPane)
 
 
 # --- CPU slots on a machine with GPUs -------------------------------------------------------------
@@ -51,13 +51,13 @@ async def test_cpu_slots_in_place_of_the_gpus_and_back(as_this_machine):
 async def test_looking_anew_follows_the_card_and_not_its_number(as_this_machine):
     machine = as_this_machine("count 3")
     async with panel(sets=("devices.ids=2",)) as (pilot, screen, table):
-        uuid = screen.devices.inventory.find("2").uuid
+        uuid = screen.source.inventory.find("2").uuid
         machine.add("gpu 0 gone 1")
         await pilot.press("c")
         await until(pilot, lambda: screen.draft.ids == ["cpu:0"])
         await pilot.press("c")
         await until(pilot, lambda: screen.draft.ids == ["1"])
-        assert screen.devices.inventory.find("1").uuid == uuid
+        assert screen.source.inventory.find("1").uuid == uuid
         await until(pilot, lambda: table.keys == ["0", "1"])
 
 
@@ -81,13 +81,13 @@ async def test_a_preset_that_names_slots_gets_them(as_this_machine):
 async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
     monkeypatch.setattr(backend, "LIBRARY", "libnvidia-ml.so.of-no-machine")
     async with panel(sets=("devices.ids=cpu:0",)) as (pilot, screen, table):
-        before = screen.devices._sampler
+        before = screen.source._sampler
         await pilot.press("c")
         await until(pilot, lambda: any("No NVIDIA GPU" in n.message
                                        for n in pilot.app._notifications))
         assert screen.draft.ids == ["cpu:0"]
         assert table.keys[0] == "cpu:0"
-        assert screen.devices._sampler is before
+        assert screen.source._sampler is before
 
 
 # --- while the driver fails -----------------------------------------------------------------------
@@ -96,9 +96,9 @@ async def test_where_there_is_no_gpu_the_slots_stay(monkeypatch):
 async def test_nothing_is_free_while_the_driver_hangs(as_this_machine):
     machine = as_this_machine("count 2")
     async with panel(sets=("devices.ids=0",)) as (pilot, screen, table):
-        await until(pilot, lambda: screen.freedom)
+        await until(pilot, lambda: screen.source.freedom)
         machine.add("gpu * hang 1")
-        await until(pilot, lambda: "not answered" in screen.freedom["0"].reason)
+        await until(pilot, lambda: "not answered" in screen.source.freedom["0"].reason)
         await until(pilot, lambda: "0 free" in str(table.border_title))
         assert "not answered" in shown(table)
 

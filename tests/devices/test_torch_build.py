@@ -137,7 +137,7 @@ async def test_the_panel_says_it_before_the_launch(environment, size):
     python = environment(CPU)
     sets = (f"run.python={python}",)
     async with panel(gpus(1), "single", sets=sets, size=size) as (pilot, screen):
-        screen.take_ticks(["0"])
+        screen.devices.tick(["0"])
         await settled(pilot, screen)
         await pilot.press("escape", "3")
         await until(pilot, lambda: "can't use an NVIDIA GPU" in " ".join(

@@ -62,7 +62,7 @@ async def panel(inventory: Inventory, preset: str | None = None, *,
         screen = app.screen_stack[0]
         assert isinstance(screen, LaunchScreen)
         if ready:
-            await until(pilot, lambda: screen.review is not None and not screen._unresolved)
+            await until(pilot, lambda: screen.review is not None and screen.devices.resolved)
             await settled(pilot, screen)
         yield pilot, screen
 
@@ -80,8 +80,8 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float
 def _told(app: Any) -> str:
     """What can be known of an app that does not get on."""
     screen = app.screen_stack[0]
-    facts = {name: vars(screen).get(name) for name in (
-        "_unresolved", "_ticks", "_painting", "_debounce", "form", "review")}
+    facts = {name: vars(screen).get(name) for name in ("_debounce", "review")}
+    facts |= {"resolved": screen.devices.resolved, "form": screen.form.ready}
     workers = [(w.name, w.group, w.state.name, w.error) for w in app.workers]
     threads = [t.name for t in threading.enumerate()]
     return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"

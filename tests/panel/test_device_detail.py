@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.devices.availability import Freedom, judge_all
+from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
 from gpu_panel.launch.detail.lines import ORDERS, View, build
-from gpu_panel.launch.detail.pane import DeviceDetail
+from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.history import KEPT, History, curve
-from gpu_panel.launch.devices.pane import DeviceTable
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..conftest import gpus, slots
 from .panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, shown, until
@@ -170,8 +169,8 @@ def test_between_two_looks_only_the_last_cell_moves():
 def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
     monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
-    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
-    monkeypatch.setattr("gpu_panel.launch.detail.actions.time.time", lambda: NOW)
+    monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([], 0))
+    monkeypatch.setattr("gpu_panel.launch.detail.pane.time.time", lambda: NOW)
 
 
 def machine():
@@ -186,9 +185,7 @@ def machine():
 async def test_golden(size, steady):
     four, sampler = machine()
     async with panel(four, sampler=sampler, size=size) as (pilot, screen):
-        screen.freedom = judge_all(screen.devices.looks, {})
-        screen.query_one(RunsTable).show((), 0)
-        screen.paint_devices()
+        await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
         await pilot.press("i")
         await settled(pilot, screen)
         compare(f"detail-{size[0]}", screen_text(pilot.app))
@@ -197,7 +194,7 @@ async def test_golden(size, steady):
 async def test_it_follows_the_table_s_cursor():
     four, sampler = machine()
     async with panel(four, sampler=sampler) as (pilot, screen):
-        detail = screen.query_one(DeviceDetail)
+        detail = screen.query_one(DetailPane)
         assert not detail.display
         await pilot.press("i")
         await pilot.pause()
@@ -239,9 +236,9 @@ async def test_narrow_it_is_a_view_of_its_own():
     async with panel(four, sampler=sampler, size=(80, 24)) as (pilot, screen):
         await pilot.press("i")
         await pilot.pause()
-        detail = screen.query_one(DeviceDetail)
+        detail = screen.query_one(DetailPane)
         assert screen.focused is detail
-        assert not screen.query_one(DeviceTable).is_on_screen or not \
+        assert not screen.query_one(DevicesPane).is_on_screen or not \
             screen.query_one("#top").display
         await pilot.press("right")
         await pilot.pause()
@@ -256,7 +253,7 @@ async def test_narrow_it_is_a_view_of_its_own():
         await pilot.press("i", "2")
         await pilot.pause()
         assert not detail.display
-        assert screen.query_one("#form-place").display
+        assert screen.query_one("#form").display
 
 
 async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
@@ -265,7 +262,7 @@ async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
     samples = tuple(replace(s, utilization=u)
                     for s, u in zip(sampler.latest.samples, busiest, strict=True))
     async with panel(four, sampler=StillSampler(four, samples)) as (pilot, screen):
-        table = screen.query_one(DeviceTable)
+        table = screen.query_one(DevicesPane)
         await pilot.press("o")
         await pilot.pause()
         assert table.keys == ["1", "3", "0", "2"]
@@ -274,7 +271,6 @@ async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
         await settled(pilot, screen)
         assert screen.draft.ids == ["0", "1", "2", "3"]
         await pilot.press("o", "o")
-        screen.paint_devices()
         await pilot.pause()
         assert "free first" in str(table.border_title)
         await pilot.press("o")
@@ -288,7 +284,7 @@ async def test_with_little_room_the_words_can_be_scrolled(size):
     async with panel(four, sampler=sampler, size=size) as (pilot, screen):
         await pilot.press("enter")
         await pilot.pause()
-        detail = screen.query_one(DeviceDetail)
+        detail = screen.query_one(DetailPane)
         assert "GPU-00000000" in shown(detail)
         await pilot.press("down", "down", "down", "down")
         await pilot.pause()

@@ -15,10 +15,9 @@ from gpu_engine.common import procs
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm, Message
-from gpu_panel.launch.detail import ending as launch_ending
+from gpu_panel.launch.detail import end_dialog
 from gpu_panel.launch.detail.end_process import NotOurs, Target, examine, gone, send
-from gpu_panel.launch.runs.feed import RunLine
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
 from ..conftest import gpus
 from .panel_kit import StillSampler, panel, screen_text, until
@@ -142,7 +141,7 @@ async def test_a_question_first_then_it_ends(child):
 
 
 async def test_one_that_does_not_listen_is_killed_after_another_question(child, monkeypatch):
-    monkeypatch.setattr(launch_ending, "PATIENCE", 0.3)
+    monkeypatch.setattr(end_dialog, "PATIENCE", 0.3)
     process = child(STUBBORN)
     one, sampler = machine(shown_as(process.pid))
     async with panel(one, sampler=sampler) as (pilot, _):
@@ -179,15 +178,14 @@ async def test_a_rank_of_ours_suggests_to_stop_the_run(child, monkeypatch, tmp_p
     stopped = []
     run = Run(tmp_path / "3f2a")
     monkeypatch.setattr(Run, "stop", lambda self: stopped.append(self.id))
-    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
     line = RunLine(run, "gpt", "ddp", 2, "running", True, time.time(),
                    pids=((process.pid, 1),))
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((line,), 0))
     one, sampler = machine(shown_as(process.pid))
     async with panel(one, sampler=sampler) as (pilot, screen):
-        screen.query_one(RunsTable).show((line,), 0)
+        await until(pilot, lambda: screen.runs.lines)
         await pilot.press("enter")
-        await pilot.pause()
-        assert "● run 3f2a rank 1" in screen_text(pilot.app)
+        await until(pilot, lambda: "● run 3f2a rank 1" in screen_text(pilot.app))
         await pilot.press("x")
         await asked(pilot, f"Process {process.pid} is rank 1 of run 3f2a")
         await pilot.press("y")

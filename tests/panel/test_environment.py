@@ -12,7 +12,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.plan import environment
 from gpu_panel.launch.runs.feed import RunLine
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.pane import RunsPane
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, screen_text, settled, shown, until
@@ -77,4 +77,4 @@ async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, 
     monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([line], 0))
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
-        assert screen.query_one(RunsTable).lines == (line,)
+        assert screen.query_one(RunsPane).lines == (line,)

@@ -9,7 +9,7 @@ from textual.widgets import Input
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.help import HelpScreen
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..conftest import gpus, slots
 from ..plans import plan
@@ -49,7 +49,7 @@ async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
 
 async def test_a_dialog_gets_the_answer_that_was_typed_ahead():
     async with panel(gpus(2)) as (pilot, screen):
-        screen.query_one(DeviceTable).focus()
+        screen.query_one(DevicesPane).focus()
         await pilot.pause()
         before = list(screen.draft.ids)
         assert "0" in before

@@ -83,7 +83,8 @@ async def test_panes_with_the_same_keys_share_a_section(tmp_path):
 async def test_the_palette_knows_the_keys():
     async with panel(slots(1)) as (pilot, screen):
         said = [c.help for c in pilot.app.get_system_commands(screen)]
-        assert all(k.tooltip in said for k in keys.of("launch") if k.palette)
+        assert all(k.tooltip in said for k in screen.KEYS if k.palette)
+        assert {"Save what the form says as a preset", "Go to the devices"} <= set(said)
 
 
 async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):

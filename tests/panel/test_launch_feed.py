@@ -13,7 +13,7 @@ from gpu_engine.events import schema as events
 from gpu_engine.runs import folder as runs
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
-from gpu_panel.launch.runs.pane import columns, run_line
+from gpu_panel.launch.runs.lines import columns, run_line
 
 from ..plans import plan
 

@@ -11,7 +11,7 @@ from gpu_engine.launch import logind
 from gpu_engine.launch.logind import Decision
 from gpu_engine.spec.schema import SECTIONS
 from gpu_panel.launch.form.fields import FIELDS
-from gpu_panel.launch.plan.pane import CommandPreview
+from gpu_panel.launch.plan.pane import PlanPane
 
 from ..conftest import gpus
 from .panel_kit import panel, settled, shown, type_into
@@ -59,7 +59,7 @@ async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
     async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
         await pilot.press("3")
         await settled(pilot, screen)
-        preview = screen.query_one(CommandPreview)
+        preview = screen.query_one(PlanPane)
         assert preview.border_title == "What will run ─ ! 1 warning"
         said = " ".join(shown(screen.query_one("#plan-text")).split())
         assert said.index("loginctl enable-linger") < said.index("rank 0")

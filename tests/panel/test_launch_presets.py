@@ -7,7 +7,7 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskName, Confirm, Message
-from gpu_panel.launch.presets.chooser import PresetsScreen
+from gpu_panel.launch.presets.dialog import PresetsScreen
 
 from ..conftest import gpus, slots
 from .panel_kit import panel, settled, type_into, until

@@ -8,7 +8,7 @@ from textual.widgets import Input
 from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.pane import RunsPane
 
 from ..conftest import slots
 from .panel_kit import panel, shown, type_into, until
@@ -37,7 +37,7 @@ async def test_tick_launch_watch_and_remove():
         assert run.state().state == "completed", run.state()
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
-        table = screen.query_one(RunsTable)
+        table = screen.query_one(RunsPane)
         await until(pilot, lambda: table.lines and table.lines[0].state == "completed")
         await pilot.pause()
         said = shown(table)
@@ -60,10 +60,10 @@ async def test_stop_from_the_list():
         await until(pilot, lambda: type(pilot.app.screen).__name__ == "RunScreen")
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
-        table = screen.query_one(RunsTable)
+        table = screen.query_one(RunsPane)
         await until(pilot, lambda: table.lines and table.lines[0].step, 60)
         assert screen.live_runs == 1
-        assert "run " in screen.our_devices()["cpu:0"]
+        await until(pilot, lambda: "● run " in shown(screen.devices))
         await pilot.press("escape", "4", "s")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
         await pilot.press("y")

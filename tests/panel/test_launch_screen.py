@@ -11,11 +11,11 @@ from gpu_engine.devices.records import Sample
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import FIELDS, OWN_CLASS, OWN_COMMAND
-from gpu_panel.launch.form.pane import LaunchForm
-from gpu_panel.launch.plan.pane import CommandPreview
+from gpu_panel.launch.form.pane import FormPane
+from gpu_panel.launch.plan.pane import PlanPane
 from gpu_panel.launch.review import review
 
 from ..conftest import gpus, slots
@@ -50,7 +50,7 @@ async def test_opens_with_the_default_ready_to_launch():
         assert "32 global = 16 per slot × 2 slots × 1" in plan_text(screen)
         assert "$ gpu-engine run default --set devices.ids=cpu:0,cpu:1" in plan_text(screen)
         assert "CPU 0 → cpu rank 0" in plan_text(screen)
-        assert screen.query_one(LaunchForm).border_title == "Launch ─ preset default"
+        assert screen.query_one(FormPane).border_title == "Launch ─ preset default"
 
 
 async def test_the_default_takes_the_one_device_there_is():
@@ -67,7 +67,7 @@ async def test_space_ticks_and_the_plan_follows():
         assert screen.draft.ids == ["1", "2"]
         assert "GPU 1 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1" in plan_text(screen)
         assert "devices.ids=1,2" in plan_text(screen)
-        assert screen.query_one(DeviceTable).border_title.startswith("Devices ─ 2 ticked")
+        assert screen.query_one(DevicesPane).border_title.startswith("Devices ─ 2 ticked")
 
 
 async def test_all_none_and_freest():
@@ -78,7 +78,7 @@ async def test_all_none_and_freest():
         await pilot.press("a")
         await settled(pilot, screen)
         assert screen.draft.ids == []
-        assert "choose at least one device" in shown(screen.query_one(DeviceTable))
+        assert "choose at least one device" in shown(screen.query_one(DevicesPane))
         await pilot.press("f")
         await settled(pilot, screen)
         assert screen.draft.ids == ["0"]
@@ -89,7 +89,7 @@ async def test_what_is_not_free_is_left_to_the_person():
     busy = tuple(Sample(d, 0.9, 70 << 30, 80 << 30, processes=()) for d in machine.devices)
     async with panel(machine, sampler=StillSampler(machine, busy)) as (pilot, screen):
         assert screen.draft.ids == []
-        assert "asks for the 2 freest" in shown(screen.query_one(DeviceTable))
+        assert "asks for the 2 freest" in shown(screen.query_one(DevicesPane))
         await pilot.press("space")
         await settled(pilot, screen)
         assert screen.review.problems == ()
@@ -233,7 +233,7 @@ async def test_a_preset_with_markup_in_its_words(home):
         'name = "[bold]x[/nope]"\n[task]\nuse = "[red]a:B"\n'
         '[devices]\nids = ["cpu:0", "[blink]"]\n')
     async with panel(slots(1), "odd") as (_, screen):
-        assert "[blink]" in shown(screen.query_one(DeviceTable))
+        assert "[blink]" in shown(screen.query_one(DevicesPane))
         assert "[red]a" in plan_text(screen)
 
 
@@ -297,18 +297,18 @@ async def test_the_footer_has_at_most_eight_keys():
 async def test_figures_that_are_old_say_so():
     machine = gpus(1)
     async with panel(machine, sampler=StillSampler(machine, age=12.0)) as (_, screen):
-        assert screen.query_one(DeviceTable).border_subtitle == "seen 12 s ago"
+        assert screen.query_one(DevicesPane).border_subtitle == "seen 12 s ago"
 
 
 async def test_narrow_shows_one_pane_at_a_time():
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         assert screen.query_one("#devices").display
         assert not screen.query_one("#runs").display
-        assert screen.query_one(CommandPreview).display
+        assert screen.query_one(PlanPane).display
         await pilot.press("2")
         await pilot.pause()
         assert not screen.query_one("#devices").display
-        assert screen.query_one("#form-place").display
+        assert screen.query_one("#form").display
         await pilot.press("4")
         await pilot.pause()
         assert screen.query_one("#runs").display

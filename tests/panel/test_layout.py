@@ -9,7 +9,7 @@ from textual.widgets import Collapsible, Input, Select
 from gpu_panel.common.choice import Choice
 
 from .panel_kit import panel, screen_text, settled, until
-from .test_panel_goldens import shared_machine, with_freedom
+from .test_panel_goldens import looked, shared_machine
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
@@ -19,7 +19,7 @@ SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 
 async def test_every_field_is_within_the_form():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         await pilot.press("2")
         screen.query_one("#f-parallel-mode", Choice).choose("multinode")
         screen.query_one("#f-train-lr_scale", Choice).choose("linear")
@@ -52,7 +52,7 @@ async def test_every_field_is_within_the_form():
 async def test_the_details_are_on_the_screen():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         await pilot.press("i")
         for width, height in SIZES:
             await pilot.resize_terminal(width, height)

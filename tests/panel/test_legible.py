@@ -20,7 +20,7 @@ from .colours import contrast, painted, too_faint
 from .panel_kit import panel, screen_text, settled, until
 from .run_kit import T0, Mini, shown, trained
 from .run_kit import settled as run_settled
-from .test_panel_goldens import shared_machine, with_freedom
+from .test_panel_goldens import looked, shared_machine
 
 pytestmark = pytest.mark.usefixtures("home")
 THEMES = ["textual-light", "ansi-light", "textual-dark", "solarized-light", "catppuccin-mocha"]
@@ -49,7 +49,7 @@ async def test_the_launch_screen_can_be_read(name: str) -> None:
     async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
         app = pilot.app
         app.theme = name
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
 
         async def read(what: str) -> None:
             await pilot.pause()
@@ -119,7 +119,7 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path, name: str) -> None:
 async def test_the_row_under_the_cursor_stands_out() -> None:
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         for name in THEMES:
             pilot.app.theme = name
             await settled(pilot, screen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers
@@ -20,7 +20,7 @@ async def test_each_is_a_line_with_its_reason_and_can_be_opened():
     try:
         with powers.laid_down():
             async with panel(slots(1), size=(160, 60)) as (pilot, screen):
-                table = screen.query_one(RunsTable)
+                table = screen.query_one(RunsPane)
                 await until(pilot, lambda: table.lines is not None
                             and len(table.lines) == len(made) + 1)
                 states = {line.id: line for line in table.lines}

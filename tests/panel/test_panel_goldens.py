@@ -9,8 +9,7 @@ import pytest
 from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.runs.feed import RunLine
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
 from ..conftest import gpus, slots
 from .colours import as_painted
@@ -25,7 +24,7 @@ def steady(monkeypatch):
     """No figure that moves: host name, clock, what ours is on disk."""
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
     monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
-    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.refresh_runs", lambda self: None)
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((), 0))
 
 
 def shared_machine():
@@ -49,22 +48,16 @@ async def golden(name, pilot, screen):
     compare(name, screen_text(pilot.app))
 
 
-async def with_freedom(pilot, screen):
-    """What the look at the runs would have told about the devices."""
-    from gpu_engine.devices.availability import judge_all
-
-    await until(pilot, lambda: not screen._reading)
-    screen._reading = True  # what is on disk stays out of it
-    screen.freedom = judge_all(screen.devices.looks, {})
-    screen.query_one(RunsTable).show((), 0)
-    screen.paint_devices()
+async def looked(pilot, screen):
+    """Until the devices are judged and the runs are read."""
+    await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
     await settled(pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_first_light_on_a_laptop(size):
     async with panel(slots(2), size=size) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         await golden(f"laptop-{size[0]}", pilot, screen)
 
 
@@ -72,14 +65,14 @@ async def test_first_light_on_a_laptop(size):
 async def test_a_shared_machine(size):
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=size) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         await golden(f"shared-{size[0]}", pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_form_with_problems(size):
     async with panel(slots(2), size=size) as (pilot, screen):
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         await pilot.press("2")
         await type_into(pilot, screen, "f-batch-size", "33")
         screen.query_one("#f-amp-dtype").choose("fp16")
@@ -89,7 +82,7 @@ async def test_the_form_with_problems(size):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_runs_live_and_earlier(size, tmp_path):
+async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     now = time.time()
     curve = tuple(5.5 / (1 + i / 10) for i in range(100))
     lines = (
@@ -101,9 +94,9 @@ async def test_runs_live_and_earlier(size, tmp_path):
                 reason="rank 2: CUDA out of memory", step=12, total=300, loss=float("nan"),
                 history=(1.0, float("nan"))),
     )
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: (lines, 11))
     async with panel(slots(2), size=size) as (pilot, screen):
-        await with_freedom(pilot, screen)
-        screen.query_one(RunsTable).show(lines, 11)
+        await looked(pilot, screen)
         await pilot.press("4")
         await settled(pilot, screen)
         await until(pilot, lambda: "s stop" in screen_text(pilot.app))  # the footer comes later
@@ -114,7 +107,7 @@ async def test_a_shared_machine_in_a_light_theme():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, screen):
         pilot.app.theme = "textual-light"
-        await with_freedom(pilot, screen)
+        await looked(pilot, screen)
         screen.query_one(HostBar).refresh()
         await pilot.pause()
         compare("shared-light-80", as_painted(pilot.app))

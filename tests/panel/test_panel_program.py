@@ -131,8 +131,8 @@ class Hanging(StillSampler):
 
 async def test_a_sampler_that_hangs_does_not_keep_the_panel_open():
     machine = gpus(1)
-    began = time.monotonic()
     async with panel(machine, sampler=Hanging(machine)) as (pilot, _):
+        began = time.monotonic()
         await pilot.press("ctrl+q")
     assert time.monotonic() - began < 10
 

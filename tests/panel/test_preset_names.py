@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from gpu_engine.common.errors import UserError
 from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskName, Confirm
-from gpu_panel.launch.presets.chooser import PresetsScreen
+from gpu_panel.launch.presets.dialog import PresetsScreen
 
 from ..conftest import slots
 from .panel_kit import panel, settled, until

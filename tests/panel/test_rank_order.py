@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.pane import DevicesPane
 
 from ..conftest import gpus
 from .panel_kit import panel, screen_text, settled, shown
@@ -14,7 +14,7 @@ from .panel_kit import panel, screen_text, settled, shown
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def roles(table: DeviceTable) -> dict[str, str]:
+def roles(table: DevicesPane) -> dict[str, str]:
     """What each device's second line begins with, by its id."""
     lines = [line.strip("│ ") for line in shown(table).splitlines()]
     found = {}
@@ -27,7 +27,7 @@ def roles(table: DeviceTable) -> dict[str, str]:
 @pytest.mark.parametrize("size", [(160, 60), (80, 24)])
 async def test_a_presets_order_is_kept_and_shown(size):
     async with panel(gpus(8), "ddp", sets=("devices.ids=7,2,5",), size=size) as (pilot, screen):
-        table = screen.query_one(DeviceTable)
+        table = screen.query_one(DevicesPane)
         assert screen.draft.ids == ["7", "2", "5"]
         assert "ranks in your order (r)" in screen_text(pilot.app)
         told = roles(table)
@@ -46,7 +46,7 @@ async def test_a_presets_order_is_kept_and_shown(size):
 
 async def test_it_can_be_chosen():
     async with panel(gpus(4), "ddp", sets=("devices.ids=3,1",)) as (pilot, screen):
-        table = screen.query_one(DeviceTable)
+        table = screen.query_one(DevicesPane)
         await pilot.press("a")
         await settled(pilot, screen)
         assert screen.draft.ids == ["3", "1", "0", "2"]
@@ -69,13 +69,13 @@ async def test_it_can_be_chosen():
 async def test_what_the_order_means_is_the_modes():
     sets = ("devices.ids=2,0", "parallel.mode=dp")
     async with panel(gpus(3), "ddp", sets=sets) as (pilot, screen):
-        table = screen.query_one(DeviceTable)
+        table = screen.query_one(DevicesPane)
         assert (roles(table)["2"], roles(table)["0"]) == ("cuda:0", "cuda:1")
         screen.draft.put("parallel.mode", "multinode")
         screen.draft.put("parallel.node_rank", "3")
-        screen.paint_devices()
-        await pilot.pause()
+        screen.edited()
+        await settled(pilot, screen)
         assert (roles(table)["2"], roles(table)["0"]) == ("rank 6", "rank 7")
-        screen.take_ticks(["1"])
+        screen.devices.tick(["1"])
         await settled(pilot, screen)
         assert roles(table)["1"] == "free"

@@ -12,7 +12,7 @@ from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.runs import feed as runs_feed
-from gpu_panel.launch.runs.pane import RunsTable
+from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
@@ -31,8 +31,8 @@ def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:
     return run
 
 
-async def at_the_runs(pilot, screen, count: int) -> RunsTable:
-    table = screen.query_one(RunsTable)
+async def at_the_runs(pilot, screen, count: int) -> RunsPane:
+    table = screen.query_one(RunsPane)
     await until(pilot, lambda: table.lines is not None and len(table.lines) == count)
     await pilot.press("escape", "4")
     await until(pilot, lambda: table.has_focus)

@@ -13,7 +13,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.devices.lines import Look, build
-from gpu_panel.launch.devices.pane import DeviceTable
+from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.host_bar import HostBar
 
@@ -33,7 +33,7 @@ def started(monkeypatch, tmp_path):
         return Run(tmp_path / "none")
 
     monkeypatch.setattr("gpu_engine.launch.launcher.start", start)
-    monkeypatch.setattr("gpu_panel.launch.screen.LaunchScreen.open_run", lambda self, run: None)
+    monkeypatch.setattr("gpu_panel.launch.runs.pane.RunsPane.open", lambda self, run: None)
     return plans
 
 
@@ -46,10 +46,11 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
     machine = gpus(2)
     with lease.acquire(runs.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
-            await until(pilot, lambda: screen.freedom and screen.freedom["1"].state == "leased")
-            screen.take_ticks(["1"])
+            await until(pilot, lambda: screen.source.freedom
+                        and screen.source.freedom["1"].state == "leased")
+            screen.devices.tick(["1"])
             await settled(pilot, screen)
-            assert "held by run 3f2a" in shown(screen.query_one(DeviceTable))
+            assert "held by run 3f2a" in shown(screen.query_one(DevicesPane))
             assert screen.review.problems
             await pilot.press("ctrl+l")
             await asked(pilot, "GPU 1: held by run 3f2a", "Share and launch")
@@ -62,7 +63,7 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
             await until(pilot, lambda: started)
             assert started[0].spec.devices.share is True
             assert "devices.share=true" in started[0].plan.lines[0]
-            screen.take_ticks(["0"])
+            screen.devices.tick(["0"])
             assert not screen.draft.data["devices"].get("share")
 
 
@@ -70,7 +71,7 @@ async def test_something_else_that_does_not_fit_is_said_before_sharing(started):
     machine = gpus(2)
     with lease.acquire(runs.leases_folder(), machine.devices, "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
-            screen.take_ticks(["0", "1"])
+            screen.devices.tick(["0", "1"])
             await settled(pilot, screen)
             await pilot.press("ctrl+l")
             await pilot.pause(0.2)

@@ -22,7 +22,8 @@ from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch.devices.source import DeviceSource, Sampling
-from gpu_panel.themed import ThemedApp
+from gpu_panel.launch.screen import LaunchScreen
+from gpu_panel.themed import SHEET, ThemedApp
 
 
 class PanelApp(ThemedApp):
@@ -30,11 +31,10 @@ class PanelApp(ThemedApp):
 
     TITLE = "gpu-panel"
     # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
-    CSS_PATH: ClassVar[list[str | PurePath]] = [*ThemedApp.CSS_PATH, "launch/screen.tcss"]
+    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET, "launch/screen.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app"))
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"),
-                                                                      (110, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (34, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  command: Sequence[str] | None = None, inventory: Inventory | None = None,
@@ -51,8 +51,6 @@ class PanelApp(ThemedApp):
         self._keys = KeyOrder(self, super().on_event)
 
     def get_default_screen(self) -> Screen:
-        from gpu_panel.launch.screen import LaunchScreen
-
         return LaunchScreen(self.devices, self.preset, self.sets, self.command)
 
     def on_mount(self) -> None:
@@ -109,7 +107,8 @@ class PanelApp(ThemedApp):
 
     async def action_quit(self) -> None:
         """Close the panel. Runs have their own supervisor: they go on."""
-        live = getattr(self.screen_stack[0], "live_runs", 0)
+        bottom = self.screen_stack[0]
+        live = bottom.live_runs if isinstance(bottom, LaunchScreen) else 0
         runs = "1 run goes on" if live == 1 else f"{live} runs go on"
         self.exit(message=f"{runs}; gpu-panel shows them again." if live else None)
 

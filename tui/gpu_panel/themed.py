@@ -12,11 +12,14 @@ from textual.app import App
 from gpu_engine.common.files import write_json
 from gpu_panel.theme import legible
 
+SHEET = Path(__file__).with_name("panel.tcss")
+"""The styles that all screens share."""
+
 
 class ThemedApp(App[None]):
     """Every widget of ours needs the colours of theme.py: whatever app shows one is of this."""
 
-    CSS_PATH: ClassVar[list[str | PurePath]] = [Path(__file__).with_name("panel.tcss")]
+    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET]
 
     def get_css_variables(self) -> dict[str, str]:
         said, theme = super().get_css_variables(), self.current_theme

@@ -15,7 +15,8 @@ from textual.widget import Widget
 class PaneBar(Widget):
     """Numbers are the keys."""
 
-    active: reactive[str] = reactive("devices")
+    active: reactive[str] = reactive("")
+    """The pane that is seen; at first the first of them."""
 
     @dataclass
     class Picked(Message):
@@ -27,6 +28,7 @@ class PaneBar(Widget):
         """`panes`: (id, title)."""
         super().__init__(id=id)
         self._panes = tuple(panes)
+        self.set_reactive(PaneBar.active, self._panes[0][0])
         self._marks: dict[str, str] = {}
 
     def mark(self, pane: str, sign: str) -> None:

@@ -26,6 +26,10 @@ class Pane(Widget):
     """Its widget's id."""
     TITLE: ClassVar[str]
     """In the tab, and above its keys in the help."""
+    CALLED: ClassVar[str] = ""
+    """What a sentence calls it, where that is not the title: "Go to the launch form"."""
+    TAB: ClassVar[bool] = True
+    """Whether it has a tab and a number key; one without is brought up by another pane."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
     """Those that are `everywhere` are bound by the screen, the others by the pane:
     `BINDINGS = keys.of_focus(KEYS)`."""
@@ -46,7 +50,7 @@ class PaneScreen(Screen[None]):
     SCOPE: ClassVar[str] = ""
     """The scope of its own keys in the table."""
     PANES: ClassVar[tuple[type[Pane], ...]] = ()
-    """In the order of their tabs and number keys."""
+    """In the order of their tabs, of their number keys, and of the help."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
     """All keys that hold on the whole screen; worked out from SCOPE and PANES."""
 
@@ -58,6 +62,11 @@ class PaneScreen(Screen[None]):
         bound: list[BindingType] = keys.bindings(cls.KEYS)
         cls.BINDINGS = bound
         super().__init_subclass__(**options)
+
+    @classmethod
+    def tabs(cls) -> list[tuple[str, str]]:
+        """(name, title) of each pane with a tab."""
+        return [(pane.NAME, pane.TITLE) for pane in cls.PANES if pane.TAB]
 
     def pane(self, name: str) -> Pane:
         """The pane of this name. Raises NoMatches."""
@@ -114,10 +123,11 @@ def _on_pane(pane: type[Pane], key: Key) -> Key:
 
 
 def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
-    """A number key for each pane, in the order of the list."""
-    return [Key(f"pane.{pane.NAME}", pane.NAME, str(number), f"pane({pane.NAME!r})", pane.TITLE,
-                f"Go to {pane.TITLE}", everywhere=True)
-            for number, pane in enumerate(panes, 1)]
+    """A number key for each pane with a tab, in the order of the list, and a function key, which
+    works in fields too."""
+    return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
+                pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
+            for number, pane in enumerate((p for p in panes if p.TAB), 1)]
 
 
 def _sentence_case(text: str) -> str:

@@ -186,6 +186,10 @@ class Draft:
         self.absent = ()
         self.data["devices"] = self._chosen(list(ids))
 
+    def forget_ticks(self) -> None:
+        """Nothing is ticked until `resolve` has looked for what the preset asks for."""
+        self.data.setdefault("devices", {})["ids"] = []
+
     def share(self) -> None:
         """Run beside others on what is ticked now; other ticks are another question."""
         self.data.setdefault("devices", {})["share"] = True

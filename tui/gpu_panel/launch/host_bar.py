@@ -12,24 +12,28 @@ from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.records import Device, HostSample, Inventory
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import disk_room
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
+from gpu_panel.launch.devices.source import DeviceSource
 
 
 class HostBar(Widget):
     """Host, GPUs and driver on the left; processor, memory, disk, network and time on the
     right. Where there is little room the least telling go."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, source: DeviceSource) -> None:
+        super().__init__(id="host")
+        self._source = source
         self._host = clean(socket.gethostname()).partition(".")[0]
         self._inventory: Inventory | None = None
         self._sample = HostSample()
         self._time = ""
 
-    def show(self, inventory: Inventory | None, sample: HostSample) -> None:
-        now = time.strftime("%H:%M")
+    def paint(self) -> None:
+        """Draw the machine as it was seen last."""
+        inventory, shot, now = self._source.inventory, self._source.snapshot, time.strftime("%H:%M")
+        sample = shot.host if shot else HostSample()
         if (inventory, sample, now) != (self._inventory, self._sample, self._time):
             self._inventory, self._sample, self._time = inventory, sample, now
             self.refresh()
@@ -39,16 +43,16 @@ class HostBar(Widget):
         right = [*_figures(self._sample), *_network(self._sample), self._time]
         full = _disk_style(self._sample)
         wide = self.size.width - 2
-        if len(right) > 3 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
+        if len(right) > 3 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
             right = [*_figures(self._sample), self._time]  # the network first
-        while len(right) > 1 and _long(left, " · ") + _long(right, "  ") + 2 > wide:
+        while len(right) > 1 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
             if len(left) > 3:
                 left.pop()
             else:
                 # Disk first, the time last; but a disk that fills up says so.
                 scarce = full and right[-2].startswith("disk ") and len(right) > 2
                 right.pop(-3 if scarce else -2)
-        gap = max(1, wide - _long(left, " · ") - _long(right, "  "))
+        gap = max(1, wide - _width(left, " · ") - _width(right, "  "))
         return Content.assemble(" ", (left[0], "bold $text-primary"),
                                 (" · " + " · ".join(left[1:]), ""), " " * gap,
                                 Content("  ").join(
@@ -57,7 +61,7 @@ class HostBar(Widget):
                                     for part in right))
 
 
-def _long(parts: list[str], gap: str) -> int:
+def _width(parts: list[str], gap: str) -> int:
     return cell_len(gap.join(parts))
 
 
@@ -99,15 +103,15 @@ def _left(free: float) -> str:
 
 def _disk_style(sample: HostSample) -> str:
     """A disk on which no run fits, or soon none will, stands out."""
-    if sample.disk_free is None or sample.disk_free >= room.SCARCE:
+    if sample.disk_free is None or sample.disk_free >= disk_room.SCARCE:
         return ""
-    return "bold $text-error" if sample.disk_free < room.LEAST else "bold $text-warning"
+    return "bold $text-error" if sample.disk_free < disk_room.LEAST else "bold $text-warning"
 
 
 def _network(sample: HostSample) -> list[str]:
     """"net ↑ 1.2 MiB/s ↓ 34 KiB/s"."""
     if sample.net_sent is None and sample.net_received is None:
         return []
-    sent, received = (units.UNKNOWN if rate is None else f"{units.size(rate)}/s"
+    sent, received = (UNKNOWN if rate is None else f"{units.size(rate)}/s"
                       for rate in (sample.net_sent, sample.net_received))
     return [f"net ↑ {sent} ↓ {received}"]

@@ -61,7 +61,7 @@ def memory(device: Device, s: Sample) -> str:
     return text
 
 
-def facts(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[Fact]:
+def listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[Fact]:
     """The rest of what is known of it, in the order it is read."""
     lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
     if device.is_cpu:

@@ -12,7 +12,7 @@ from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
-from gpu_panel.launch.detail import facts as device_facts
+from gpu_panel.launch.detail import facts
 from gpu_panel.launch.detail.facts import Fact
 from gpu_panel.launch.devices.history import History
 
@@ -42,14 +42,14 @@ def build(view: View, width: int) -> list[Row]:
     if device is None:
         return [Row("", ((("No device is chosen", "dim"),),))]
     sample = view.sample or Sample(device)
-    text, style = device_facts.state(view.freedom)
+    text, style = facts.state(view.freedom)
     busy = view.freedom is not None and view.freedom.state == "busy"  # more of that is below
     lines: list[Line] = [((part, style),)
                          for part in ([fit(text, width)] if busy else wrap(text, width))]
-    lines += [((part, "dim"),) for part in wrap(device_facts.identity(device), width)]
+    lines += [((part, "dim"),) for part in wrap(facts.identity(device), width)]
     lines += _curves(view, sample, width)
-    lines += _grid(device_facts.facts(device, sample, view.holder, view.leases_known), width)
-    for said, tone in device_facts.trouble(sample, said_already=text):
+    lines += _grid(facts.listed(device, sample, view.holder, view.leases_known), width)
+    for said, tone in facts.trouble(sample, said_already=text):
         lines += [((part, tone),) for part in wrap(said, width)]
     rows = [Row("", tuple(lines))]
     return rows if device.is_cpu else rows + _processes(view, sample, width)
@@ -66,7 +66,7 @@ def _curves(view: View, sample: Sample, width: int) -> list[Line]:
         ("utilisation", history.utilization(name, cells) if history else " " * cells,
          units.share(sample.utilization)),
         ("memory", history.memory(name, cells) if history else " " * cells,
-         device_facts.memory(view.device, sample)),
+         facts.memory(view.device, sample)),
     )
     drawn: list[Line] = [((fit(label, _LABEL), "dim"), (curve, "accent"),
                           (fit(f"  {value}", max(0, room - _LABEL - cells)), ""))
@@ -74,13 +74,13 @@ def _curves(view: View, sample: Sample, width: int) -> list[Line]:
     return [(*drawn[0], *drawn[1])] if side == 2 else drawn
 
 
-def _grid(facts: Sequence[Fact], width: int) -> list[Line]:
+def _grid(found: Sequence[Fact], width: int) -> list[Line]:
     """The facts in equal columns; one that is too long for its column has a line of its own."""
     count = 4 if width >= 140 else 3 if width >= 104 else 2 if width >= 60 else 1
     room = width // count
     out: list[Line] = []
     row: list[tuple[str, str]] = []
-    for fact in facts:
+    for fact in found:
         wide = len(fact.value) > room - _LABEL - 1
         if row and (wide or len(row) == 2 * count):
             out.append(tuple(row))

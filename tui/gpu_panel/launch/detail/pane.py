@@ -1,76 +1,142 @@
-"""The pane that shows everything about one device, and the processes on it."""
+"""The detail pane: everything about one device, and the processes on it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
+from gpu_engine.devices import leases
 from gpu_engine.devices.records import DeviceProcess
 from gpu_panel import keys
+from gpu_panel.common.errors import guard
+from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.detail import lines as detail_lines
+from gpu_panel.launch.detail import lines
+from gpu_panel.launch.detail.end_dialog import ask_and_end
 from gpu_panel.launch.detail.lines import ORDERS, View
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.runs.feed import RunLine
 
 
-class DeviceDetail(Rows):
-    """Shows what it is told; the cursor is on a process."""
+class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """One device as it was seen last; the cursor is on a process."""
 
+    NAME = "detail"
+    TITLE = "Details of a device"
+    TAB = False
+    KEYS = keys.of("detail")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Everything the driver tells about the device under the table's cursor; the small
 curves are the last two minutes, always from 0 to 100 %. What is not known is a dash. Left and
 right go to another device; x ends the process under the cursor, if it is your own, after a
 question."""
-    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("detail"))
+
+    class Closed(Message):
+        """The person wants the table alone again."""
 
     @dataclass
-    class Wanted(Message):
-        """The person wants something: close | before | after | end (with the process)."""
+    class OtherDevice(Message):
+        """The person wants the device before this one, or the one after it."""
 
-        what: str
-        process: DeviceProcess | None = None
+        which: Literal["before", "after"]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.view = View()
+    @dataclass
+    class StopRun(Message):
+        """The process that the person wants to end is a rank: the run is to be stopped instead."""
+
+        run: RunLine
+        title: str
+
+    def __init__(self, source: DeviceSource) -> None:
+        super().__init__(id=self.NAME)
+        self._source = source
+        self._device: str | None = None
+        self._runs: tuple[RunLine, ...] = ()
         self._order = "memory"
+        self.view = View()
+        """What was painted last."""
 
-    def show(self, view: View) -> None:
-        self.view = replace(view, order=self._order)
-        device = view.device
-        processes = view.sample.processes if view.sample else None
-        title = "Device" if device is None else f"{device.label} ─ {clean(device.name)}"
-        if processes:
-            title += f" · {len(processes)} process{'es' if len(processes) > 1 else ''}" \
-                     f" by {self._order}"
-        self.entitle(title, "i close · ← → other device")
+    def show_device(self, device: str | None) -> None:
+        """Show this one, and have its bus measured; None: there is none."""
+        self._device = device
+        self.paint()
+
+    def show_runs(self, runs: Sequence[RunLine]) -> None:
+        """Say which processes are ranks of our runs, from the next painting on."""
+        self._runs = tuple(runs)
+
+    def paint(self) -> None:
+        """Draw the device as it was seen last."""
+        source, shot = self._source, self._source.snapshot
+        inventory = source.inventory
+        device = inventory.find(self._device) if inventory is not None and self._device else None
+        if device is None:
+            self.view = View(order=self._order)
+            source.watch_bus()
+        else:
+            source.watch_bus(device.id)
+            self.view = View(
+                device, shot.of(device.id) if shot else None,
+                (source.freedom or {}).get(device.id), source.holders.get(leases.key(device)),
+                source.freedom is not None, source.history,
+                {pid: f"run {run.id} rank {rank}" for run in self._runs for pid, rank in run.pids},
+                self._order, time.time())
+        self.entitle(self._title(), "i close · ← → other device")
         self.repaint()
 
+    def _title(self) -> str:
+        device, sample = self.view.device, self.view.sample
+        if device is None:
+            return "Device"
+        count = len(sample.processes or ()) if sample is not None else 0
+        counted = f" · {count} process{'es' if count > 1 else ''} by {self._order}"
+        return f"{device.label} ─ {clean(device.name)}" + (counted if count else "")
+
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return None, detail_lines.build(self.view, width)
+        return None, lines.build(self.view, width)
 
     @property
     def process_at_cursor(self) -> DeviceProcess | None:
+        """The process that the cursor is on; None where there is none."""
         key, sample = self.key_at_cursor, self.view.sample
         found = sample.processes if sample else None
         return next((p for p in found or () if str(p.pid) == key), None)
 
-    def action_close(self) -> None:
-        self.post_message(self.Wanted("close"))
+    # --- keys ----------------------------------------------------------------------------------
 
-    def action_other(self, which: str) -> None:
-        self.post_message(self.Wanted(which))
+    def action_close(self) -> None:
+        self.post_message(self.Closed())
+
+    def action_other(self, which: Literal["before", "after"]) -> None:
+        self.post_message(self.OtherDevice(which))
 
     def action_order(self) -> None:
         names = list(ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
-        self.show(self.view)
+        self.paint()
 
-    def action_end(self) -> None:
-        self.post_message(self.Wanted("end", self.process_at_cursor))
+    @work(exit_on_error=False, group="end-process")
+    async def action_end(self) -> None:
+        """End the process under the cursor after a question; of a rank its run is stopped."""
+        with guard(self.app):
+            process = self.process_at_cursor
+            if process is None:
+                self.notify("There is no process under the cursor", severity="warning")
+                return
+            for run in self._runs:
+                rank = dict(run.pids).get(process.pid)
+                if rank is not None:  # its end alone would make the run fail
+                    self.post_message(self.StopRun(run, f"Process {process.pid} is rank {rank} of "
+                                                        f"run {run.id}: stop the run instead"))
+                    return
+            await ask_and_end(self.app, process)
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()

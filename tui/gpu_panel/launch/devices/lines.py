@@ -89,7 +89,7 @@ def _or(value: float | None, unknown: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class DeviceColumns:
     """How wide each column is; 0: not shown."""
 
     id: int
@@ -102,7 +102,7 @@ class Columns:
 
 
 def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
-             curves: bool) -> Columns:
+             curves: bool) -> DeviceColumns:
     ids = max(len(numbered(d)) for d in devices)
     # A driver that fails takes no column away: what stands beside them would jump.
     failing = any(s.problem for s in samples)
@@ -118,13 +118,13 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
     for bar, curve in ((12, 24), (10, 20), (10, 12), (8, 12), (8, 10)) if curves else ():
         name = room(bar, temp, power) - curve - 2
         if name >= wanted:
-            return Columns(ids, wanted, bar, bar, temp, power, curve)
+            return DeviceColumns(ids, wanted, bar, bar, temp, power, curve)
     for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
                               (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
         name = room(bar, t, p)
         if name >= min(wanted, enough):
             break
-    return Columns(ids, max(0, min(name, wanted)), bar, bar, t, p)
+    return DeviceColumns(ids, max(0, min(name, wanted)), bar, bar, t, p)
 
 
 def _name(device: Device) -> str:
@@ -135,7 +135,7 @@ def _name(device: Device) -> str:
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
 
 
-def _header(c: Columns) -> Line:
+def _header(c: DeviceColumns) -> Line:
     text = "  " + fit("#", c.id) + "  " + fit("name", c.name) + "  "
     text += fit("util", c.util + 5) + "  " + (fit("2 min", c.curve) + "  " if c.curve else "")
     text += fit("memory", c.memory + 10)
@@ -144,7 +144,7 @@ def _header(c: Columns) -> Line:
     return ((text, ""),)
 
 
-def _device(look: Look, device: Device, sample: Sample, c: Columns, width: int) -> Row:
+def _device(look: Look, device: Device, sample: Sample, c: DeviceColumns, width: int) -> Row:
     on = device.id in look.ticked
     parts: list[Part] = [
         (TICKED if on else UNTICKED, "accent" if on else "dim"),

@@ -1,47 +1,58 @@
-"""The device table: what there is, how busy it is, who is on it, what is ticked."""
+"""The devices pane: what there is, how busy it is, who is on it, what is ticked."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
+from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
+from gpu_engine.devices.records import Inventory
 from gpu_panel import keys
+from gpu_panel.common import units
+from gpu_panel.common.dialogs import AskCount
+from gpu_panel.common.errors import guard
+from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines as device_lines
+from gpu_panel.launch.devices import lines
 from gpu_panel.launch.devices.lines import ORDERS, Look
+from gpu_panel.launch.devices.source import LOOKS, DeviceSource
+from gpu_panel.launch.draft import Draft, freest
+from gpu_panel.launch.runs.feed import RunLine
 
 STALE_AFTER = 3.0
-"""Seconds after which the table says how old its figures are."""
+"""Seconds after which the pane says how old its figures are."""
+MOST_WAITS = 6
+"""Looks at the devices after which the freest are chosen from what is known by then."""
 
 
-class DeviceTable(Rows):
-    """Two lines a device. What is ticked belongs to the screen: the table asks for changes."""
+class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """Two lines a device. Ticks go into the draft."""
 
+    NAME = "devices"
+    TITLE = "Devices"
+    CALLED = "the devices"
+    KEYS = keys.of("devices")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Tick what the run may use. The second line says who is on a device: free, a run of
 ours with its rank, or another person's process. A device that isn't free can be ticked too;
 the panel asks once more before it launches there. The order of ticking is the order of the ranks,
 which stand with the devices: < and > move one, r puts them in the machine's order."""
-    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("devices"))
 
-    @dataclass
-    class Ticked(Message):
-        """The person wants exactly these ticked, in the order of the ranks."""
+    class Edited(Message):
+        """The person has changed which devices are ticked in the draft."""
 
-        ids: list[str]
+    class Resolved(Message):
+        """The devices that the preset asks for are ticked in the draft."""
 
-    @dataclass
-    class WantFree(Message):
-        """The person wants so many of the freest; None: ask how many."""
-
-        count: int | None
-
-    class WantOther(Message):
-        """The person wants CPU slots in place of GPUs, or the GPUs again."""
+    class HeldChanged(Message):
+        """Other devices than before are held by runs, or can't be used."""
 
     @dataclass
     class Details(Message):
@@ -49,116 +60,303 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
 
         enter: bool
 
+    @dataclass
     class Highlighted(Message):
         """The cursor is on another device."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.look = Look()
-        self.wanted: int | None = None
+        device: str | None
+
+    def __init__(self, source: DeviceSource) -> None:
+        super().__init__(id=self.NAME)
+        self._source = source
+        self._draft: Draft | None = None
+        self._problems: tuple[Problem, ...] = ()
+        self._runs: tuple[RunLine, ...] = ()
+        self._look = Look()
+        """What was painted last."""
+        self._order = "index"
+        self._count: int | None = None
         """How many of the freest were asked for last."""
-        self.entitle("Devices")
+        self.resolved = False
+        """Whether what the preset asks for has been looked for among the devices here."""
+        self._waits = 0
+        self._judging = False
+        self._held: frozenset[str] = frozenset()
+        self._ticked_before: dict[str, list[str]] = {}
+        """Where an inventory is from → what was ticked when another one took its place."""
+        self.entitle(self.TITLE)
+
+    # --- what it is told -----------------------------------------------------------------------
+
+    def show_draft(self, draft: Draft) -> None:
+        """Show and change another draft; what it asks for is ticked as soon as it is known."""
+        self._draft = draft
+        self._resolve_later()
+        self.paint()
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        """Say what does not fit about the devices."""
+        self._problems = tuple(p for p in problems if p.key.startswith("devices."))
+        self.paint()
+
+    def show_runs(self, runs: Sequence[RunLine]) -> None:
+        """Say which of our runs is on a device, from the next look on."""
+        self._runs = tuple(runs)
+
+    # --- painting ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take in what the sampler has seen, tick what can be resolved by now, and paint."""
+        inventory = self._source.inventory
+        self._waits += 1
+        if inventory is not None and not self.resolved and self._may_resolve(inventory):
+            self._resolve()
+        self._source.remember()
+        self.paint()
+        if not self._judging:
+            self._judging = True
+            self._judge()
+
+    @work(exit_on_error=False, group="freedom")
+    async def _judge(self) -> None:
+        try:
+            with guard(self.app):
+                before = self._source.freedom
+                if await self._source.judge() != before:
+                    self.paint()
+                self._tell_if_held_changed()
+        finally:
+            self._judging = False
+
+    def _tell_if_held_changed(self) -> None:
+        """A run that began or ended, or a device that was lost, changes what fits, though nothing
+        was typed."""
+        shot = self._source.snapshot
+        held = {k for k, f in (self._source.freedom or {}).items() if f.state == "leased"}
+        lost = {f"{s.device.id} lost" for s in (shot.samples if shot else ()) if s.problem}
+        if self._held != held | lost:
+            self._held = frozenset(held | lost)
+            self.post_message(self.HeldChanged())
+
+    def paint(self) -> None:
+        """Draw the devices as they were seen last."""
+        if not self.is_on_screen and self.size.width:
+            return
+        source, draft = self._source, self._draft
+        self._look = Look(
+            source.inventory, source.snapshot, self._ticked,
+            mode=str(draft.value("parallel.mode")) if draft else "single",
+            first_rank=draft.first_rank if draft else 0,
+            freedom=source.freedom, ours=self._ours(), words=self._words(),
+            history=source.history, order=self._order)
+        self.entitle(self._title(), self._stale())
+        self.repaint()
+
+    def on_show(self) -> None:
+        self.paint()
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return device_lines.build(self.look, width)
+        return lines.build(self._look, width)
 
-    def show(self, look: Look, age: float | None = None) -> None:
-        """Draw `look`; `age`: seconds since a device was last read."""
-        self.look = look
-        self.entitle(self._title(), self._stale(age))
-        self.repaint()
+    @property
+    def _ticked(self) -> tuple[str, ...]:
+        return tuple(self._draft.ids) if self._draft is not None else ()
 
-    def tick(self, ids: Sequence[str]) -> None:
-        """Draw these as ticked, at once."""
-        self.look = replace(self.look, ticked=tuple(ids))
-        self.entitle(self._title(), self._titles[1])
-        self.repaint()
+    def _ours(self) -> dict[str, str]:
+        """Device id → the run of ours that is on it."""
+        now = time.time()
+        return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
+                for run in self._runs for device, rank in run.devices}
+
+    def _words(self) -> tuple[tuple[str, str], ...]:
+        """What does not fit about the devices, with its style."""
+        draft, inventory, aside = self._draft, self._source.inventory, self._source.gpus_aside
+        words = [(f"The preset asks for {name}, which is not here", "warn")
+                 for name in (draft.absent if draft else ())]
+        if aside:
+            many = f"{aside} GPUs" if aside > 1 else "GPU"
+            words.append((f"c brings this machine's {many} back", "dim"))
+        if self.resolved and draft is not None and draft.missing and inventory is not None:
+            there = min(draft.picks or 0, len(inventory.devices))
+            if len(draft.ids) < there:
+                words.append((f"The preset asks for the {draft.picks} freest; what is not "
+                              "free is left to you to tick", "warn"))
+        return (*words, *((f"✗ {p.message}", "bad") for p in self._problems))
 
     def _title(self) -> str:
-        look = self.look
-        if look.inventory is None or not look.inventory.devices:
-            return "Devices"
-        free = sum(f.free for f in (look.freedom or {}).values())
-        said = f" · {free} free" if look.freedom else ""
-        order = f" · {ORDERS[look.order]}" if look.order != "index" else ""
-        ranks = "" if device_lines.in_machines_order(look) else " · ranks in your order (r)"
-        return f"Devices ─ {len(set(look.ticked))} ticked{said}{order}{ranks}"
+        source = self._source
+        if source.inventory is None or not source.inventory.devices:
+            return self.TITLE
+        free = sum(f.free for f in (source.freedom or {}).values())
+        said = f" · {free} free" if source.freedom else ""
+        order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
+        ranks = "" if lines.in_machines_order(self._look) else " · ranks in your order (r)"
+        return f"Devices ─ {len(set(self._ticked))} ticked{said}{order}{ranks}"
 
-    def _stale(self, age: float | None) -> str:
-        shot = self.look.snapshot
+    def _stale(self) -> str:
+        shot, age = self._source.snapshot, self._source.age()
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)
         return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else ""
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
-        self.post_message(self.Highlighted())
+        self.post_message(self.Highlighted(self.key_at_cursor))
 
-    def action_details(self, enter: bool) -> None:
-        self.post_message(self.Details(enter))
+    # --- what the preset asks for --------------------------------------------------------------
 
-    def action_other_kind(self) -> None:
-        self.post_message(self.WantOther())
+    def _resolve_later(self) -> None:
+        self.resolved, self._waits = False, 0
 
-    def action_order(self) -> None:
-        """Sort in the next way, and go to what is first then."""
-        names = list(ORDERS)
-        after = names[(names.index(self.look.order) + 1) % len(names)]
-        self.look = replace(self.look, order=after)
-        self.entitle(self._title(), self._titles[1])
-        self.repaint()
-        self.cursor = 0
+    def _may_resolve(self, inventory: Inventory) -> bool:
+        """Choosing the freest takes some looks; everything else can be resolved at once."""
+        if self._draft is None:
+            return False
+        enough = len(self._source.looks) >= LOOKS or self._waits > MOST_WAITS
+        return self._draft.picks is None or inventory.is_cpu or enough
 
-    # --- ticking -------------------------------------------------------------------------------
+    @work(exit_on_error=False, group="resolve", exclusive=True)
+    async def _resolve(self) -> None:
+        """Tick what the draft's preset asks for."""
+        with guard(self.app):
+            self.resolved = True
+            source, draft = self._source, self._draft
+            if draft is None:
+                return
+            inventory = source.inventory
+            slots = [i.startswith("cpu:") for i in draft.ids]
+            if slots and inventory is not None and not draft.ids_by_hand:
+                if all(slots) and not inventory.is_cpu:
+                    inventory = await source.offer("cpu")
+                elif not any(slots) and source.gpus_aside:
+                    inventory = await source.offer("gpu")
+            await source.judge()
+            if draft is self._draft and inventory is not None and not draft.ids_by_hand:
+                draft.resolve(inventory, source.looks, source.holders)
+                self.paint()
+                self.post_message(self.Resolved())
+
+    # --- what the person ticks -----------------------------------------------------------------
+
+    def tick(self, ids: Sequence[str]) -> None:
+        """Tick exactly these, in the order of the ranks, as the person's own choice."""
+        if self._draft is None:  # no preset has been read yet
+            return
+        self.resolved = True
+        self._draft.tick(ids)
+        self.paint()
+        self.post_message(self.Edited())
 
     def action_tick(self) -> None:
         if self.key_at_cursor is not None:
             self._toggle(self.key_at_cursor)
-
-    def action_tick_all(self) -> None:
-        """All that can be used; where these are ticked already, none."""
-        shot = self.look.snapshot
-        bad = {s.device.id for s in shot.samples if s.problem} if shot is not None else set()
-        able = [key for key in self._in_order if key not in bad]
-        more = [key for key in able if key not in self.look.ticked]
-        self.post_message(self.Ticked([*self.look.ticked, *more] if more else []))
-
-    def action_tick_free(self) -> None:
-        self.post_message(self.WantFree(self.wanted or max(1, len(set(self.look.ticked)))))
-
-    def action_count_free(self) -> None:
-        self.post_message(self.WantFree(None))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
         self._toggle(event.key)
 
     def _toggle(self, key: str) -> None:
-        ticked = [k for k in self.look.ticked if k != key]
-        if key not in self.look.ticked:
+        ticked = [k for k in self._ticked if k != key]
+        if key not in self._ticked:
             ticked.append(key)  # the next rank
-        self.wanted = None  # f goes by the ticks again
-        self.post_message(self.Ticked(ticked))
+        self._count = None  # f goes by the ticks again
+        self.tick(ticked)
+
+    def action_tick_all(self) -> None:
+        """All that can be used; where these are ticked already, none."""
+        shot = self._source.snapshot
+        bad = {s.device.id for s in shot.samples if s.problem} if shot is not None else set()
+        able = [key for key in self._in_order if key not in bad]
+        more = [key for key in able if key not in self._ticked]
+        self.tick([*self._ticked, *more] if more else [])
+
+    @work(exit_on_error=False, group="free", exclusive=True)
+    async def action_tick_free(self) -> None:
+        with guard(self.app):
+            await self._tick_freest(self._count or max(1, len(set(self._ticked))))
+
+    @work(exit_on_error=False, group="free", exclusive=True)
+    async def action_count_free(self) -> None:
+        with guard(self.app):
+            inventory = self._source.inventory
+            if inventory is None:
+                return
+            count = await self.app.push_screen_wait(AskCount(
+                "Tick the freest", max(1, len(self._ticked)), len(inventory.devices),
+                "How many? f repeats it."))
+            if count is not None:
+                await self._tick_freest(count)
+
+    async def _tick_freest(self, count: int) -> None:
+        source, inventory = self._source, self._source.inventory
+        if inventory is None:
+            return
+        await source.judge()
+        chosen = freest(count, inventory, source.looks, source.holders)
+        if len(chosen) < count:
+            self.notify(f"{len(chosen)} of {count} can be had", title="Freest devices",
+                        severity="warning", markup=False)
+        self._count = count
+        self.tick([d.id for d in chosen])
 
     def action_move_rank(self, by: int) -> None:
         """Give the device under the cursor the rank of its neighbour, and the neighbour its own."""
-        ticked, key = list(self.look.ticked), self.key_at_cursor
+        ticked, key = list(self._ticked), self.key_at_cursor
         if key is None or key not in ticked:
             return
         at = ticked.index(key)
         to = at + by
         if 0 <= to < len(ticked):
             ticked[at], ticked[to] = ticked[to], ticked[at]
-            self.post_message(self.Ticked(ticked))
+            self.tick(ticked)
 
     def action_sort_ranks(self) -> None:
         """The ranks in the order in which the machine numbers the devices."""
         numbers = {key: i for i, key in enumerate(self._in_order)}
-        order = sorted(self.look.ticked, key=lambda key: numbers.get(key, len(numbers)))
-        if order != list(self.look.ticked):
-            self.post_message(self.Ticked(order))
+        order = sorted(self._ticked, key=lambda key: numbers.get(key, len(numbers)))
+        if order != list(self._ticked):
+            self.tick(order)
 
     @property
     def _in_order(self) -> list[str]:
-        """Ids as the machine numbers them, however the table is sorted."""
-        return [d.id for d in self.look.inventory.devices] if self.look.inventory else []
+        """Ids as the machine numbers them, however the pane is sorted."""
+        inventory = self._source.inventory
+        return [d.id for d in inventory.devices] if inventory is not None else []
+
+    # --- what is offered, and how it is shown --------------------------------------------------
+
+    @work(exit_on_error=False, group="free", exclusive=True)
+    async def action_other_kind(self) -> None:
+        """CPU slots in place of the GPUs, for a try without them, or the GPUs again."""
+        with guard(self.app):
+            before, draft = self._source.inventory, self._draft
+            if before is None or draft is None:
+                return
+            ticked = [d for d in map(before.find, draft.ids) if d is not None]
+            # By UUID: GPUs that are looked for anew may be numbered anew.
+            self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
+            found = await self._source.offer("gpu" if before.is_cpu else "cpu")
+            if found.source == before.source:
+                self.notify(found.problem or "No NVIDIA GPU answers on this machine",
+                            title="CPU slots", markup=False)
+                return
+            if draft.picks and not draft.ids_by_hand:
+                self._resolve_later()  # as many of the freest, of the other kind
+                draft.forget_ticks()
+                self.paint()
+                return
+            known = [d for d in map(found.find, self._ticked_before.get(found.source, ()))
+                     if d is not None]
+            if not known and found.is_cpu:
+                known = list(found.devices[:max(1, len(draft.ids))])
+            self.tick([d.id for d in known])
+
+    def action_order(self) -> None:
+        """Sort in the next way, and go to what is first then."""
+        names = list(ORDERS)
+        self._order = names[(names.index(self._order) + 1) % len(names)]
+        self.paint()
+        self.cursor = 0
+
+    def action_details(self, enter: bool) -> None:
+        self.post_message(self.Details(enter))

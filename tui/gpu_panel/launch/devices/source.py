@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, Protocol
 
+from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch.devices.history import History
 
 LOOKS = 3
+"""Snapshots by which the freedom of a device is judged."""
 
 
 class Sampling(Protocol):
@@ -17,6 +21,9 @@ class Sampling(Protocol):
 
     @property
     def latest(self) -> Snapshot | None: ...
+
+    @property
+    def recent(self) -> Sequence[Snapshot]: ...
 
     def age(self) -> float | None: ...
 
@@ -26,7 +33,7 @@ class Sampling(Protocol):
 
 
 class DeviceSource:
-    """The devices of this machine and the newest look at them."""
+    """The devices of this machine, the newest look at them, and which of them are free."""
 
     def __init__(self, inventory: Inventory | None = None,
                  sampler: Sampling | None = None) -> None:
@@ -35,6 +42,10 @@ class DeviceSource:
         self._sampler = sampler
         self._given = sampler is not None
         self.history = History()
+        self.freedom: Mapping[str, Freedom] | None = None
+        """Device id → whether it is free, as `judge` found it last; None before the first time."""
+        self.holders: Mapping[str, Holder] = MappingProxyType({})
+        """Lease key → the run that holds the device, as `judge` found it last."""
         self.gpus_aside = 0
         """How many GPUs the machine has that are not offered, as its CPU slots are."""
 
@@ -64,7 +75,7 @@ class DeviceSource:
         if before is not None and found.is_cpu and before.is_cpu:
             return found  # nothing else came of it: what is sampled goes on
         self.close()
-        self.inventory, self.history = found, History()
+        self.inventory, self.history, self.freedom = found, History(), None
         self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
         return found
 
@@ -75,7 +86,7 @@ class DeviceSource:
     @property
     def looks(self) -> tuple[Snapshot, ...]:
         """The last looks, oldest first, as judging a device's freedom takes them."""
-        recent = tuple(getattr(self._sampler, "recent", ()))
+        recent = self._recent
         latest = self.snapshot  # after the others, so that it is none older
         if latest is not None and (not recent or latest is not recent[-1]):
             recent += (latest,)  # one that brought nothing new says what is wrong
@@ -83,14 +94,27 @@ class DeviceSource:
 
     def remember(self) -> None:
         """Take what is new into the history."""
-        self.history.learn(getattr(self._sampler, "recent", ()))
+        self.history.learn(self._recent)
 
-    async def leases(self) -> dict[str, Holder]:
-        """Which devices runs of ours hold."""
-        from gpu_engine.devices.leases import holders
-        from gpu_engine.runs import folder as runs
+    @property
+    def _recent(self) -> tuple[Snapshot, ...]:
+        return tuple(self._sampler.recent) if self._sampler is not None else ()
 
-        return await in_thread(lambda: holders(runs.leases_folder()), name="panel-leases")
+    async def judge(self) -> Mapping[str, Freedom]:
+        """Judge from the last looks, and from the leases as they are now, which devices are free.
+        Fills `freedom` and `holders`. Raises OSError where the leases can't be read."""
+        from gpu_engine.devices import availability, leases
+        from gpu_engine.runs import folder
+
+        def look() -> tuple[Mapping[str, Freedom], Mapping[str, Holder]]:
+            held = leases.holders(folder.leases_folder())
+            return availability.judge_all(looks, held) if looks else {}, held
+
+        inventory, looks = self.inventory, self.looks
+        freedom, holders = await in_thread(look, name="panel-leases")
+        if inventory is self.inventory:  # else other devices are offered by now
+            self.freedom, self.holders = freedom, holders
+        return freedom
 
     def age(self) -> float | None:
         """Seconds since the newest look at a device; None before the first."""

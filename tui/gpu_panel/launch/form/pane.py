@@ -1,270 +1,191 @@
-"""The launch form: fields over a draft, problems beside the fields they are about."""
+"""The form pane: what is trained and how, its presets, and why it can't be launched yet."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import on
-from textual.app import ComposeResult
+from textual import on, work
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Collapsible, Input, Select, Static
+from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem
-from gpu_engine.plan import modes
-from gpu_engine.plan import own_command as cmd
-from gpu_engine.spec.catalog import TaskInfo
+from gpu_engine.common.errors import Problem, UserError
 from gpu_panel import keys
-from gpu_panel.common.choice import Choice
-from gpu_panel.common.flow import FlowRow
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import guard
+from gpu_panel.common.panes import Pane
+from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.fields import (
-    FIELDS,
-    LENGTH,
-    MORE_ROWS,
-    OWN_CLASS,
-    OWN_COMMAND,
-    ROWS,
-    TASK_ROWS,
-    UNIT,
-    Field,
-    FormRow,
-    field_of,
-    widget_id,
-)
-from gpu_panel.launch.form.task_params import TaskParams, bad, compact, problem_text
-
-_HEAD = 7
+from gpu_panel.launch.form.fieldset import Fieldset
+from gpu_panel.launch.form.problems import blame
+from gpu_panel.launch.form.task_params import TaskParams
+from gpu_panel.launch.presets.dialog import PresetsScreen
+from gpu_panel.launch.presets.load import ask_and_load
+from gpu_panel.launch.presets.save import ask_and_save
+from gpu_panel.launch.review import Review
 
 
-class LaunchForm(Vertical):
-    """Shows a draft and says what was typed; what a value means is the engine's to say."""
+class FormPane(Vertical, Pane):
+    """What is typed goes into the draft. Empty until `load_fields`, which takes a moment."""
 
+    NAME = "form"
+    TITLE = "Launch"
+    CALLED = "the launch form"
+    KEYS = keys.of("form")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Type what to train and how. An empty field takes the default that stands in it.
 What does not fit is said below its field, and Launch waits until all of it fits. Arrow keys go
 from field to field; left and right choose between the dots."""
-    BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("form"))
 
-    @dataclass
     class Edited(Message):
-        """A field of the spec was changed by the person."""
-
-        key: str
-        text: str
+        """The draft is not what it was."""
 
     @dataclass
-    class TaskChosen(Message):
-        """A task of the list ("" for an own one), or an own command."""
+    class Loaded(Message):
+        """The person has chosen another preset: this draft takes the place of the one shown."""
 
-        use: str
-        command: bool = False
+        draft: Draft
 
-    def __init__(self, tasks: Sequence[TaskInfo], *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._tasks = tuple(tasks)
-        self.border_title = "Launch"
-        self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
+    def __init__(self, source: DeviceSource) -> None:
+        """`source`: says by what a preset is to name the devices here."""
+        super().__init__(id=self.NAME)
+        self.border_title = self.TITLE
+        self._source = source
+        self._draft: Draft | None = None
+        self._fields: Fieldset | None = None
+        self._problems: tuple[Problem, ...] = ()
+        self._help = Static("", id="field-help")
+        self._verdict = Static("", id="verdict")
+        self._launch = Button("Launch", id="launch", compact=True, disabled=True,
+                              action="screen.launch")
 
-    # --- building ------------------------------------------------------------------------------
+    async def load_fields(self) -> None:
+        """Draw the fields; reads which tasks ship."""
+        from gpu_engine.spec import catalog
 
-    def compose(self) -> ComposeResult:
-        options = [(f"{t.name} · {_first(t.doc)}" if t.doc else t.name, t.use)
-                   for t in self._tasks]
-        options += [("own task class …", OWN_CLASS), ("own command …", OWN_COMMAND)]
-        with VerticalScroll(id="fields", can_focus=False):
-            with Horizontal(classes="row"):
-                yield Static("Task", classes="head")
-                yield Select(options, allow_blank=False, compact=True, id="task-choice")
-            for row in TASK_ROWS:
-                yield from self._row(row)
-            yield TaskParams(id="params")
-            for row in ROWS:
-                yield from self._row(row)
-            # The class as well: given after mounting, it has every field in there styled again.
-            with Collapsible(title="more", id="more", collapsed=True, classes="-collapsed"):
-                for row in MORE_ROWS:
-                    yield from self._row(row)
-            yield Static("", id="other-problems", classes="problem")
-        yield Static("", id="field-help")
-        yield Static("", id="verdict")
-        yield Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
+        fields = Fieldset(await in_thread(catalog.builtin, name="panel-tasks"))
+        with self.app.batch_update():  # no painting of half a form
+            await self.mount(fields, self._help, self._verdict, self._launch)
+        self._fields = fields  # there for the others only once all its fields are
 
-    def _row(self, row: FormRow) -> ComposeResult:
-        with FlowRow(classes="row", id=_row_id(row)):
-            yield Static(row.label, classes="head")
-            for field in row.fields:
-                if field.label:
-                    yield Static(field.label, classes="label", id=widget_id(field.key) + "-label")
-                yield self._widget(field)
-        yield Static("", classes="problem", id=_row_id(row) + "-problem")
+    @property
+    def ready(self) -> bool:
+        """Whether a draft is shown that can be edited."""
+        return self._fields is not None and self._draft is not None
 
-    def _widget(self, field: Field) -> Choice | Input:
-        name = widget_id(field.key)
-        if field.options:
-            return Choice(field.options, id=name, classes="field")
-        box = compact(Input(id=name, classes="field", select_on_focus=True))
-        box.styles.width = field.width + 1 if field.width else "1fr"
-        return box
+    def enter(self) -> None:
+        if self._fields is not None:
+            self._fields.focus_first()
 
-    # --- showing a draft -----------------------------------------------------------------------
+    # --- what it is told -----------------------------------------------------------------------
 
-    def fill(self, draft: Draft) -> None:
-        """Show what the draft says, without saying that anything was typed."""
-        with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
-            for key, field in FIELDS.items():
-                if key in (LENGTH, UNIT):
-                    continue
-                self._put(field, draft)
-            unit = "steps" if draft.value("train.steps") is not None else "epochs"
-            self._choice(UNIT).value = unit
-            self._input(LENGTH).value = draft.text(f"train.{unit}")
-            use, command = draft.value("task.use"), draft.value("task.command")
-            known = [t.use for t in self._tasks]
-            self._kind = OWN_COMMAND if command is not None else \
-                (use if use in known else OWN_CLASS)
-            self.query_one("#task-choice", Select).value = self._kind
-        self.adapt(draft)
+    async def show_draft(self, draft: Draft) -> None:
+        """Show and edit another draft. Waits until its task's parameters are drawn."""
+        self._draft = draft
+        self._fill()
+        await self._show_task()
 
-    def _put(self, field: Field, draft: Draft) -> None:
-        if field.options:
-            self._choice(field.key).value = draft.text(field.key)
-            return
-        said = draft.says(field.key)
-        self._input(field.key).value = draft.text(field.key) if said else ""
+    def _fill(self) -> None:
+        if self._fields is not None and self._draft is not None:
+            self._fields.fill(self._draft)
+            self._entitle()
 
-    def adapt(self, draft: Draft) -> None:
-        """Show the fields that the chosen mode and task have, and the defaults in empty ones."""
-        mode = str(draft.value("parallel.mode"))
-        for row in (*TASK_ROWS, *ROWS, *MORE_ROWS):
-            shown = False
-            for field in row.fields:
-                here = self._has(field, mode, draft)
-                shown |= here
-                self._adapt_field(field, here, draft)
-            self.query_one("#" + _row_id(row)).display = shown
-        for key, field in FIELDS.items():
-            if not field.options and key != LENGTH:
-                self._input(key).placeholder = field.placeholder or _default(key, mode)
-        steps = self._choice(UNIT).value == "steps"
-        self._input(LENGTH).placeholder = "" if steps else "1"
-        self.border_title = Content(f"Launch ─ {clean(draft.title)}")
+    def adapt(self) -> None:
+        """Show what follows from the draft, which was changed here or elsewhere."""
+        if self._fields is not None and self._draft is not None:
+            self._fields.adapt(self._draft)
+            self._entitle()
 
-    def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
-        box = self.query_one("#" + widget_id(field.key))
-        box.display = here
-        box.set_class(not self._told(field.key, draft), "-untold")
-        if field.label:
-            label = self.query_one(f"#{widget_id(field.key)}-label")
-            label.display = here
-            label.set_class(box.has_class("-untold"), "-untold")
+    def _entitle(self) -> None:
+        if self._draft is not None:
+            self.border_title = Content(f"{self.TITLE} ─ {clean(self._draft.title)}")
 
-    def _told(self, key: str, draft: Draft) -> bool:
-        """Whether what is typed there has a say in what runs: in a person's own command, by its
-        placeholders."""
-        if self._kind != OWN_COMMAND:
-            return True
-        if key in (LENGTH, UNIT):
-            key = f"train.{self._choice(UNIT).value}"
-        command = draft.value("task.command")
-        return cmd.is_told(command if isinstance(command, list) else None, key)
+    def show_review(self, review: Review) -> None:
+        """Say what does not fit, below its field and above Launch; switch Launch on if nothing."""
+        self._problems = review.problems
+        if self._fields is not None:
+            self._fields.show_problems(review.problems)
+        self._switch_launch(blame(review.problems[0]) if review.problems else "")
 
-    def _has(self, field: Field, mode: str, draft: Draft) -> bool:
-        if field.key == "task.use":
-            return self._kind == OWN_CLASS
-        if field.key == "task.command":
-            return self._kind == OWN_COMMAND
-        if self._kind == OWN_COMMAND and field.key in cmd.NEVER_TOLD:
-            return False
-        if field.key == "train.lr_reference_batch":
-            return draft.value("train.lr_scale") != "none" or draft.says(field.key)
-        chosen = modes.find(mode)
-        return chosen is None or chosen.applies(field.key)
+    def show_waiting(self, why: str) -> None:
+        """Switch Launch off, as there is no answer yet to whether all of it fits."""
+        self._switch_launch(why)
 
-    async def show_task(self, info: TaskInfo | None, draft: Draft) -> None:
-        """Draw the fields of the task's own parameters."""
-        await self.query_one(TaskParams).show(info, draft)
+    def _switch_launch(self, why_not: str) -> None:
+        self._launch.disabled = bool(why_not)
+        self._launch.label = Content("Can't launch yet" if why_not else "Launch  ctrl+l")
+        self._verdict.update(Content(why_not))
+        self._verdict.display = bool(why_not)
 
-    def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Each below its own field; those without one at the end."""
-        by_field: dict[str, list[Problem]] = defaultdict(list)
-        for problem in problems:
-            if not problem.key.startswith("devices."):  # those stand with the devices
-                by_field[field_of(problem.key)].append(problem)
-        for row in (*TASK_ROWS, *ROWS, *MORE_ROWS):
-            shown: list[str] = []
-            for field in row.fields:
-                widget = self.query_one("#" + widget_id(field.key))
-                mine = by_field.get(field.key, []) if widget.display else []
-                bad(widget, bool(mine))
-                shown += [problem_text(p, _about(p, field, row)) for p in mine]
-                if mine:
-                    del by_field[field.key]
-            _say(self.query_one(f"#{_row_id(row)}-problem", Static), shown)
-        left = self.query_one(TaskParams).show_problems(
-            [p for problems in by_field.values() for p in problems])
-        where = {"task.use": "task", "": ""}
-        _say(self.query_one("#other-problems", Static),
-             [problem_text(p, where.get(p.key, p.key)) for p in left])
-        if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
-            self.query_one("#more", Collapsible).collapsed = False
-
-    def show_verdict(self, problem: Problem | str | None) -> None:
-        """Switch Launch on, or say above it why not: which field, and what is wrong with it."""
-        button, why = self.query_one("#launch", Button), self.query_one("#verdict", Static)
-        button.disabled = problem is not None
-        button.label = Content("Launch  ctrl+l" if problem is None else "Can't launch yet")
-        said = blame(problem) if isinstance(problem, Problem) else problem or ""
-        why.update(Content(said))
-        why.display = bool(said)
-
-    def focus_problem(self, problems: Sequence[Problem]) -> None:
+    def focus_problem(self) -> None:
         """To the first field that something is wrong with."""
-        for problem in problems:
-            for widget in self.query("#" + widget_id(field_of(problem.key))):
-                if widget.display:
-                    widget.focus()
-                    return
+        if self._fields is not None:
+            self._fields.focus_problem(self._problems)
 
     # --- what is typed -------------------------------------------------------------------------
 
-    @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
+    @on(Fieldset.Typed)
+    def _typed(self, event: Fieldset.Typed) -> None:
         event.stop()
-        key = _key_of(event.input.id)
-        if key == LENGTH:
-            self._say_length()
-        elif key is not None:
-            self.post_message(self.Edited(key, event.value))
-
-    @on(Choice.Changed)
-    def _chose(self, event: Choice.Changed) -> None:
-        event.stop()
-        key = _key_of(event.choice.id)
-        if key == UNIT:
-            self._say_length()
-        elif key is not None:
-            self.post_message(self.Edited(key, event.value))
-
-    @on(Select.Changed, "#task-choice")
-    def _task_picked(self, event: Select.Changed) -> None:
-        event.stop()
-        # A list says what it begins with too, and may say it after the draft was shown.
-        if event.value == self._kind or event.value != event.select.value:
+        if self._draft is None:
             return
-        self._kind = str(event.value)
-        command = self._kind == OWN_COMMAND
-        self.post_message(self.TaskChosen("" if self._kind in (OWN_CLASS, OWN_COMMAND)
-                                          else self._kind, command))
+        self._draft.put(event.key, event.text)
+        if event.key in ("parallel.mode", "train.lr_scale"):
+            self._fill()
+        if event.key == "task.use":
+            self._show_task_soon()
+        self._edited()
 
-    def _say_length(self) -> None:
-        unit, text = self._choice(UNIT).value, self._input(LENGTH).value
-        self.post_message(self.Edited(f"train.{unit}", text))
+    @on(TaskParams.Edited)
+    def _typed_param(self, event: TaskParams.Edited) -> None:
+        event.stop()
+        if self._draft is not None:
+            self._draft.put_param(event.field, event.text)
+            self._edited()
+
+    @on(Fieldset.TaskChosen)
+    def _chose_task(self, event: Fieldset.TaskChosen) -> None:
+        event.stop()
+        if self._draft is None:
+            return
+        if event.command:
+            self._draft.put("task.command", "")
+        else:
+            self._draft.use_task(event.use)
+        self._fill()
+        self._show_task_soon()
+        self._edited()
+
+    def _edited(self) -> None:
+        self.adapt()
+        self.post_message(self.Edited())
+
+    @work(exit_on_error=False, group="task", exclusive=True)
+    async def _show_task_soon(self) -> None:
+        with guard(self.app):
+            await self._show_task()
+
+    async def _show_task(self) -> None:
+        """Draw the parameters of the task that is named; none where it can't be found."""
+        from gpu_engine.spec import catalog
+
+        draft = self._draft
+        if draft is None or self._fields is None:
+            return
+        use = draft.value("task.use")
+        task = None
+        if isinstance(use, str):
+            try:
+                task = await in_thread(lambda: catalog.describe(use), name="panel-task")
+            except UserError:
+                task = None  # the review says so beside the field
+        if draft is self._draft and use == draft.value("task.use"):
+            await self._fields.show_task(task, draft)
+            self._fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
         self._tell()
@@ -275,16 +196,10 @@ from field to field; left and right choose between the dots."""
     def _tell(self) -> None:
         """What the focused field means; asked anew each time, as focus and blur of two widgets
         come in any order."""
-        focused = self.screen.focused
-        field = FIELDS.get(_key_of(focused.id) or "") if focused is not None else None
-        text = field.help if field else self.query_one(TaskParams).help_of(focused)
-        if field and focused is not None and focused.has_class("-untold"):
-            text = f"{_untold(field.key, self._choice(UNIT).value)} {text}"
-        if focused is not None and focused.id == "task-choice":
-            text = "What is trained: a task that ships, a class of your own, or your own script"
-        self.query_one("#field-help", Static).update(Content(text))
+        if self._fields is not None:
+            self._help.update(Content(self._fields.help_of(self.screen.focused)))
 
-    # --- helpers -------------------------------------------------------------------------------
+    # --- keys ----------------------------------------------------------------------------------
 
     def action_focus_previous(self) -> None:
         self.screen.focus_previous()
@@ -292,66 +207,35 @@ from field to field; left and right choose between the dots."""
     def action_focus_next(self) -> None:
         self.screen.focus_next()
 
-    def _input(self, key: str) -> Input:
-        return self.query_one("#" + widget_id(key), Input)
+    @work(exit_on_error=False, group="presets", exclusive=True)
+    async def action_presets(self) -> None:
+        """Load another preset into the form, from the list of them."""
+        with guard(self.app):
+            name = await self.app.push_screen_wait(PresetsScreen())
+            draft = self._draft
+            if draft is None:
+                return
+            await self._forget_deleted(draft)
+            if name is None:
+                return
+            if (loaded := await ask_and_load(self.app, draft, name)) is not None:
+                self.post_message(self.Loaded(loaded))
 
-    def _choice(self, key: str) -> Choice:
-        return self.query_one("#" + widget_id(key), Choice)
+    async def _forget_deleted(self, draft: Draft) -> None:
+        """The preset in the form may be deleted now: the line must not build on it."""
+        preset = draft.preset
+        if preset is not None and not await in_thread(preset.path.exists, name="panel-preset"):
+            draft.preset = None
+            self._edited()
 
-
-def blame(problem: Problem) -> str:
-    """"lr: expected a number greater than 0", in a few lines; all of it stands with the field."""
-    said, key = clean(problem.message, 120), field_of(problem.key)
-    if key.startswith("task.params."):
-        where = clean(key.removeprefix("task.params."))
-    elif key == LENGTH:
-        where = problem.key.removeprefix("train.")
-    elif key.startswith("devices."):
-        where = "devices"
-    elif key in ("task.use", "task.command"):
-        where = "task" if key == "task.use" else "command"
-    else:
-        where = next((f.label or row.label for row in (*ROWS, *MORE_ROWS) for f in row.fields
-                      if f.key == key), key)
-    return f"{where}: {said}" if where else said
-
-
-def _about(problem: Problem, field: Field, row: FormRow) -> str:
-    """What is meant, where the place below the row does not say it."""
-    if field.key == "task.command":  # which word of the command
-        return problem.value if isinstance(problem.value, str) else ""
-    return field.label if len(row.fields) > 1 else ""
-
-
-def _say(place: Static, lines: Sequence[str]) -> None:
-    place.update(Content("\n".join(lines)))
-    place.display = bool(lines)
-
-
-def _default(key: str, mode: str) -> str:
-    if key == "parallel.master_port":
-        chosen = modes.find(mode)
-        return str(chosen.port) if chosen and chosen.port else "any"
-    return Draft().text(key)
-
-
-def _untold(key: str, unit: str) -> str:
-    """What to do so that a person's own command is told of a field."""
-    name = cmd.TOLD_BY[f"train.{unit}" if key in (LENGTH, UNIT) else key][0]
-    return f"Your command is not told this: write {{{name}}} where it is to stand."
-
-
-def _row_id(row: FormRow) -> str:
-    return "row-" + row.fields[0].key.replace(".", "-")
-
-
-_KEYS = {widget_id(key): key for key in FIELDS}
-
-
-def _key_of(name: str | None) -> str | None:
-    return _KEYS.get(name or "")
-
-
-def _first(doc: str) -> str:
-    sentence = " ".join(doc.split()).partition(". ")[0].rstrip(".")
-    return clean(sentence, 56)
+    @work(exit_on_error=False, group="presets", exclusive=True)
+    async def action_save(self) -> None:
+        """Save what the form says as a preset."""
+        with guard(self.app):
+            draft = self._draft
+            if draft is None:
+                return
+            saved = await ask_and_save(self.app, draft, self._source.inventory)
+            if saved is not None:
+                draft.saved(saved)
+                self._edited()

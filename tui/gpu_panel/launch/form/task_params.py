@@ -20,6 +20,7 @@ from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow
 from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.problems import problem_text
 
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
@@ -79,7 +80,7 @@ class TaskParams(Vertical):
         said: dict[Static, list[str]] = {place: [] for place in self._places}
         for field, box, place in zip(self._fields, self._boxes, self._places, strict=True):
             problem = by_name.pop(PREFIX + field.name, None)
-            bad(box, problem is not None)
+            mark_invalid(box, problem is not None)
             if problem is not None:
                 said[place].append(problem_text(problem, field.name))
         for place, lines in said.items():
@@ -120,18 +121,13 @@ class TaskParams(Vertical):
 def compact(box: Input) -> Input:
     """What `compact=True` gives an input. Given while it is made, Textual styles each one, and its
     five parts, before it has a place: for a whole form as much work as all of its mounting."""
-    box.set_reactive(Input.compact, True)
+    box.set_reactive(Input.compact, True)  # pyright: ignore[reportArgumentType]  it says bool
     return box.add_class("-textual-compact", update=False)
 
 
-def bad(widget: Widget, wrong: bool) -> None:
+def mark_invalid(widget: Widget, wrong: bool) -> None:
+    """Paint a field as one whose value does not fit, or no longer."""
     widget.set_class(wrong, "-invalid")
-
-
-def problem_text(problem: Problem, label: str) -> str:
-    """"✗ port: the port is taken …"."""
-    said = clean(problem.message)
-    return f"✗ {clean(label)}: {said}" if label else f"✗ {said}"
 
 
 def _lines(fields: Sequence[TaskField],

@@ -1,46 +1,66 @@
-"""What will run: batch arithmetic, which device each rank sees, the line that does the same."""
+"""The plan pane: what will run. Batch arithmetic, which device each rank sees, the line to type."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_engine.common.files import write_atomic
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import folder
+from gpu_panel import keys
+from gpu_panel.common.panes import Pane
 from gpu_panel.launch.plan import environment
+from gpu_panel.launch.plan.processes import ProcessesScreen
+from gpu_panel.launch.review import Review
 
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
 
 
-class CommandPreview(VerticalScroll):
-    """Comes from the plan that Launch starts, never from the form."""
+class PlanPane(VerticalScroll, Pane):
+    """Shows the plan that Launch starts, as the engine made it."""
 
-    HELP: ClassVar[str] = """What Launch does: how many examples each step really sees, which
+    NAME = "plan"
+    TITLE = "What will run"
+    CALLED = "what will run"
+    KEYS = keys.of("plan")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = """What Launch does: how many examples each step really sees, which
 device each rank uses and the name it has there, the line that does the same without the panel,
 and the environment that its processes get. y copies that line; v shows every process whole."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.border_title = "What will run"
+    def __init__(self) -> None:
+        super().__init__(id=self.NAME)
+        self.border_title = self.TITLE
+        self._plan: LaunchPlan | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(Content.styled("Reading the preset …", "$text-muted"), id="plan-text")
 
     def show_waiting(self, text: str) -> None:
-        self.border_title, self.border_subtitle = "What will run", ""
+        """Words in place of a plan, which can't be made yet."""
+        self.border_title, self.border_subtitle = self.TITLE, ""
         self._put(Content.styled(text, "$text-muted"))
 
-    def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Nothing runs as long as something does not fit: no plan is shown beside that."""
-        self.border_title, self.border_subtitle = "What will run", ""
+    def show_review(self, review: Review) -> None:
+        """The plan, or, as long as something does not fit, what that is."""
+        self._plan = review.plan
+        if review.plan is not None:
+            self._show_plan(review.plan)
+        else:
+            self._show_problems(review.problems)
+
+    def _show_problems(self, problems: Sequence[Problem]) -> None:
+        self.border_title, self.border_subtitle = self.TITLE, ""
         lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error")
                  for p in problems[:_MOST_PROBLEMS]]
         if len(problems) > _MOST_PROBLEMS:
@@ -48,11 +68,11 @@ and the environment that its processes get. y copies that line; v shows every pr
                                         "$text-muted"))
         self._put(Content("\n").join(lines))
 
-    def show_plan(self, plan: LaunchPlan) -> None:
+    def _show_plan(self, plan: LaunchPlan) -> None:
         self.border_subtitle = "y copy · v processes"
         many = len(plan.warnings)
-        self.border_title = "What will run" + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
-                                               else "")
+        self.border_title = self.TITLE + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
+                                          else "")
         gap = "      "
         said = plan.sentences()
         first = [Content.styled(clean(said[0]), "bold"),
@@ -69,6 +89,34 @@ and the environment that its processes get. y copies that line; v shows every pr
     def _put(self, content: Content) -> None:
         self.query_one("#plan-text", Static).update(content)
 
+    # --- keys ----------------------------------------------------------------------------------
+
+    def action_copy(self) -> None:
+        """Copy the line to the terminal's clipboard, which never says whether it took it, and to
+        a file."""
+        if self._plan is None:
+            self.notify("Nothing to copy before the form fits", severity="warning")
+            return
+        text = "\n".join(self._plan.lines)
+        self.app.copy_to_clipboard(text)
+        path = folder.home() / "copied.txt"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomic(path, text + "\n")
+        except OSError as err:
+            self.notify(f"Sent to the terminal's clipboard; {path} can't be written: "
+                        f"{err.strerror}", severity="warning", markup=False)
+            return
+        self.notify(f"Sent to the terminal's clipboard, and kept in {path}", title="Copied",
+                    markup=False)
+
+    def action_processes(self) -> None:
+        """Show every process whole."""
+        if self._plan is None:
+            self.notify("Nothing would run before the form fits", severity="warning")
+            return
+        self.app.push_screen(ProcessesScreen(self._plan))
+
 
 def _ranks(plan: LaunchPlan, gap: str) -> Content:
     said = [clean(r.sentence()) for r in plan.ranks[:_MOST_RANKS]]
@@ -77,27 +125,3 @@ def _ranks(plan: LaunchPlan, gap: str) -> Content:
     if plan.nodes > 1:
         said.append(f"(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks in all)")
     return Content(gap.join(said))
-
-
-def processes_text(plan: LaunchPlan) -> Content:
-    """Every process of the plan, for reading."""
-    parts: list[Content] = []
-    for number, process in enumerate(plan.processes):
-        ranks = ", ".join(map(str, process.ranks))
-        title = f"Process {number + 1} of {len(plan.processes)}: {process.role}"
-        parts.append(Content.styled(f"{title}, rank{'s' if len(process.ranks) > 1 else ''} {ranks}",
-                                    "bold $text-primary"))
-        parts.append(Content(clean(shlex.join(process.argv))))
-        for key, value in process.env.items():
-            parts.append(Content.assemble(("  " + key, "$text-muted"), "=", clean(value)))
-        if process.cores:
-            parts.append(Content.assemble(("  cores ", "$text-muted"),
-                                          ", ".join(map(str, process.cores))))
-        parts.append(Content.assemble(("  output goes to ", "$text-muted"), clean(process.log)))
-        parts.append(Content(""))
-    parts.append(Content.styled(f"{RUN_DIR} is the run's folder, which gets its name at launch.",
-                                "$text-muted"))
-    if any(p.env.get("MASTER_PORT") == "0" for p in plan.processes):
-        parts.append(Content.styled("MASTER_PORT 0 is any free port, taken at launch.",
-                                    "$text-muted"))
-    return Content("\n").join(parts)

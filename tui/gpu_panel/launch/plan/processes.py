@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpu_engine.plan.records import LaunchPlan
-from gpu_panel.launch.plan.pane import processes_text
+from gpu_engine.common.clean import clean
+from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 
 
 class ProcessesScreen(ModalScreen[None]):
@@ -32,3 +34,27 @@ class ProcessesScreen(ModalScreen[None]):
 
     def action_close(self) -> None:
         self.dismiss(None)
+
+
+def processes_text(plan: LaunchPlan) -> Content:
+    """Every process of the plan, for reading."""
+    parts: list[Content] = []
+    for number, process in enumerate(plan.processes):
+        ranks = ", ".join(map(str, process.ranks))
+        title = f"Process {number + 1} of {len(plan.processes)}: {process.role}"
+        parts.append(Content.styled(f"{title}, rank{'s' if len(process.ranks) > 1 else ''} {ranks}",
+                                    "bold $text-primary"))
+        parts.append(Content(clean(shlex.join(process.argv))))
+        for key, value in process.env.items():
+            parts.append(Content.assemble(("  " + key, "$text-muted"), "=", clean(value)))
+        if process.cores:
+            parts.append(Content.assemble(("  cores ", "$text-muted"),
+                                          ", ".join(map(str, process.cores))))
+        parts.append(Content.assemble(("  output goes to ", "$text-muted"), clean(process.log)))
+        parts.append(Content(""))
+    parts.append(Content.styled(f"{RUN_DIR} is the run's folder, which gets its name at launch.",
+                                "$text-muted"))
+    if any(p.env.get("MASTER_PORT") == "0" for p in plan.processes):
+        parts.append(Content.styled("MASTER_PORT 0 is any free port, taken at launch.",
+                                    "$text-muted"))
+    return Content("\n").join(parts)

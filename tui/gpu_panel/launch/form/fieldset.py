@@ -1,0 +1,304 @@
+"""The fields of the form as widgets: rows of them, what a draft says in them, what does not fit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Collapsible, Input, Select, Static
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
+from gpu_engine.plan import modes, own_command
+from gpu_engine.spec.catalog import TaskInfo
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.flow import FlowRow
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.fields import (
+    FIELDS,
+    LENGTH,
+    MORE_ROWS,
+    OWN_CLASS,
+    OWN_COMMAND,
+    ROWS,
+    TASK_ROWS,
+    UNIT,
+    Field,
+    FormRow,
+    field_of,
+    widget_id,
+)
+from gpu_panel.launch.form.problems import about, problem_text
+from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
+
+_ALL_ROWS = (*TASK_ROWS, *ROWS, *MORE_ROWS)
+
+
+class Fieldset(VerticalScroll):
+    """Shows a draft and says what was typed; what a value means is the engine's to say."""
+
+    @dataclass
+    class Typed(Message):
+        """The person has changed the field of a key."""
+
+        key: str
+        text: str
+
+    @dataclass
+    class TaskChosen(Message):
+        """The person has chosen a task of the list, or to name an own class or command."""
+
+        use: str
+        """"": an own class, or an own command."""
+        command: bool = False
+
+    def __init__(self, tasks: Sequence[TaskInfo]) -> None:
+        """`tasks`: those that ship, to choose from."""
+        super().__init__(id="fields", can_focus=False)
+        self._tasks = tuple(tasks)
+        self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
+        """What is chosen in the list of tasks."""
+
+    # --- building ------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        options = [(f"{t.name} · {_first(t.doc)}" if t.doc else t.name, t.use)
+                   for t in self._tasks]
+        options += [("own task class …", OWN_CLASS), ("own command …", OWN_COMMAND)]
+        with Horizontal(classes="row"):
+            yield Static("Task", classes="head")
+            yield Select(options, allow_blank=False, compact=True, id="task-choice")
+        for row in TASK_ROWS:
+            yield from self._row(row)
+        yield TaskParams(id="params")
+        for row in ROWS:
+            yield from self._row(row)
+        # The class as well: given after mounting, it has every field in there styled again.
+        with Collapsible(title="more", id="more", collapsed=True, classes="-collapsed"):
+            for row in MORE_ROWS:
+                yield from self._row(row)
+        yield Static("", id="other-problems", classes="problem")
+
+    def _row(self, row: FormRow) -> ComposeResult:
+        with FlowRow(classes="row", id=_row_id(row)):
+            yield Static(row.label, classes="head")
+            for field in row.fields:
+                if field.label:
+                    yield Static(field.label, classes="label", id=widget_id(field.key) + "-label")
+                yield self._widget(field)
+        yield Static("", classes="problem", id=_row_id(row) + "-problem")
+
+    def _widget(self, field: Field) -> Choice | Input:
+        name = widget_id(field.key)
+        if field.options:
+            return Choice(field.options, id=name, classes="field")
+        box = compact(Input(id=name, classes="field", select_on_focus=True))
+        box.styles.width = field.width + 1 if field.width else "1fr"
+        return box
+
+    # --- showing a draft -----------------------------------------------------------------------
+
+    def fill(self, draft: Draft) -> None:
+        """Show what the draft says, without saying that anything was typed."""
+        with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
+            for key, field in FIELDS.items():
+                if key in (LENGTH, UNIT):
+                    continue
+                if field.options:
+                    self._choice(key).value = draft.text(key)
+                else:
+                    self._input(key).value = draft.text(key) if draft.says(key) else ""
+            unit = "steps" if draft.value("train.steps") is not None else "epochs"
+            self._choice(UNIT).value = unit
+            self._input(LENGTH).value = draft.text(f"train.{unit}")
+            use, command = draft.value("task.use"), draft.value("task.command")
+            known = [t.use for t in self._tasks]
+            self._kind = OWN_COMMAND if command is not None else \
+                (use if use in known else OWN_CLASS)
+            self._task_choice.value = self._kind
+        self.adapt(draft)
+
+    def adapt(self, draft: Draft) -> None:
+        """Show the fields that the chosen mode and task have, and the defaults in empty ones."""
+        mode = str(draft.value("parallel.mode"))
+        for row in _ALL_ROWS:
+            shown = False
+            for field in row.fields:
+                here = self._has(field, mode, draft)
+                shown |= here
+                self._adapt_field(field, here, draft)
+            self.query_one("#" + _row_id(row)).display = shown
+        for key, field in FIELDS.items():
+            if not field.options and key != LENGTH:
+                self._input(key).placeholder = field.placeholder or _default(key, mode)
+        steps = self._choice(UNIT).value == "steps"
+        self._input(LENGTH).placeholder = "" if steps else "1"
+
+    def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
+        box = self.query_one("#" + widget_id(field.key))
+        box.display = here
+        box.set_class(not self._told(field.key, draft), "-untold")
+        if field.label:
+            label = self.query_one(f"#{widget_id(field.key)}-label")
+            label.display = here
+            label.set_class(box.has_class("-untold"), "-untold")
+
+    def _told(self, key: str, draft: Draft) -> bool:
+        """Whether what is typed there has a say in what runs: in a person's own command, by its
+        placeholders."""
+        if self._kind != OWN_COMMAND:
+            return True
+        if key in (LENGTH, UNIT):
+            key = f"train.{self._choice(UNIT).value}"
+        command = draft.value("task.command")
+        return own_command.is_told(command if isinstance(command, list) else None, key)
+
+    def _has(self, field: Field, mode: str, draft: Draft) -> bool:
+        if field.key == "task.use":
+            return self._kind == OWN_CLASS
+        if field.key == "task.command":
+            return self._kind == OWN_COMMAND
+        if self._kind == OWN_COMMAND and field.key in own_command.NEVER_TOLD:
+            return False
+        if field.key == "train.lr_reference_batch":
+            return draft.value("train.lr_scale") != "none" or draft.says(field.key)
+        chosen = modes.find(mode)
+        return chosen is None or chosen.applies(field.key)
+
+    async def show_task(self, task: TaskInfo | None, draft: Draft) -> None:
+        """Draw the fields of the task's own parameters; None: it has none that are known."""
+        await self.query_one(TaskParams).show(task, draft)
+
+    # --- what does not fit ---------------------------------------------------------------------
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        """Each below its own field; those without one at the end. Problems of the devices stand
+        with the devices."""
+        by_field: dict[str, list[Problem]] = defaultdict(list)
+        for problem in problems:
+            if not problem.key.startswith("devices."):
+                by_field[field_of(problem.key)].append(problem)
+        for row in _ALL_ROWS:
+            shown: list[str] = []
+            for field in row.fields:
+                widget = self.query_one("#" + widget_id(field.key))
+                mine = by_field.get(field.key, []) if widget.display else []
+                mark_invalid(widget, bool(mine))
+                shown += [problem_text(p, about(p, field, row)) for p in mine]
+                if mine:
+                    del by_field[field.key]
+            _say(self.query_one(f"#{_row_id(row)}-problem", Static), shown)
+        left = self.query_one(TaskParams).show_problems(
+            [p for problems in by_field.values() for p in problems])
+        where = {"task.use": "task", "": ""}
+        _say(self.query_one("#other-problems", Static),
+             [problem_text(p, where.get(p.key, p.key)) for p in left])
+        if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
+            self.query_one("#more", Collapsible).collapsed = False
+
+    def focus_problem(self, problems: Sequence[Problem]) -> None:
+        """To the first field that something is wrong with."""
+        for problem in problems:
+            for widget in self.query("#" + widget_id(field_of(problem.key))):
+                if widget.display:
+                    widget.focus()
+                    return
+
+    # --- what is typed -------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._tell(_key_of(event.input.id), event.value)
+
+    @on(Choice.Changed)
+    def _chose(self, event: Choice.Changed) -> None:
+        event.stop()
+        self._tell(_key_of(event.choice.id), event.value)
+
+    def _tell(self, key: str | None, text: str) -> None:
+        if key in (LENGTH, UNIT):
+            key, text = f"train.{self._choice(UNIT).value}", self._input(LENGTH).value
+        if key is not None:
+            self.post_message(self.Typed(key, text))
+
+    @on(Select.Changed, "#task-choice")
+    def _task_picked(self, event: Select.Changed) -> None:
+        event.stop()
+        # A list says what it begins with too, and may say it after the draft was shown.
+        if event.value == self._kind or event.value != event.select.value:
+            return
+        self._kind = str(event.value)
+        own = self._kind in (OWN_CLASS, OWN_COMMAND)
+        self.post_message(self.TaskChosen("" if own else self._kind, self._kind == OWN_COMMAND))
+
+    def help_of(self, focused: Widget | None) -> str:
+        """What the field with the focus means; "": it is none of these."""
+        if focused is None:
+            return ""
+        if focused is self._task_choice:
+            return "What is trained: a task that ships, a class of your own, or your own script"
+        field = FIELDS.get(_key_of(focused.id) or "")
+        if field is None:
+            return self.query_one(TaskParams).help_of(focused)
+        untold = _untold(field.key, self._choice(UNIT).value) + " " \
+            if focused.has_class("-untold") else ""
+        return untold + field.help
+
+    def focus_first(self) -> None:
+        """To the list of tasks, which is the first field."""
+        self._task_choice.focus()
+
+    # --- the widgets ---------------------------------------------------------------------------
+
+    @property
+    def _task_choice(self) -> Select[Any]:
+        return self.query_one("#task-choice", Select)
+
+    def _input(self, key: str) -> Input:
+        return self.query_one("#" + widget_id(key), Input)
+
+    def _choice(self, key: str) -> Choice:
+        return self.query_one("#" + widget_id(key), Choice)
+
+
+def _say(place: Static, lines: Sequence[str]) -> None:
+    place.update(Content("\n".join(lines)))
+    place.display = bool(lines)
+
+
+def _default(key: str, mode: str) -> str:
+    if key == "parallel.master_port":
+        chosen = modes.find(mode)
+        return str(chosen.port) if chosen and chosen.port else "any"
+    return Draft().text(key)
+
+
+def _untold(key: str, unit: str) -> str:
+    """What to do so that a person's own command is told of a field."""
+    name = own_command.TOLD_BY[f"train.{unit}" if key in (LENGTH, UNIT) else key][0]
+    return f"Your command is not told this: write {{{name}}} where it is to stand."
+
+
+def _row_id(row: FormRow) -> str:
+    return "row-" + row.fields[0].key.replace(".", "-")
+
+
+_KEYS = {widget_id(key): key for key in FIELDS}
+
+
+def _key_of(name: str | None) -> str | None:
+    return _KEYS.get(name or "")
+
+
+def _first(doc: str) -> str:
+    sentence = " ".join(doc.split()).partition(". ")[0].rstrip(".")
+    return clean(sentence, 56)

@@ -1,0 +1,37 @@
+"""What does not fit in the form, in words for people. Pure."""
+
+from __future__ import annotations
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
+from gpu_panel.launch.form.fields import LENGTH, MORE_ROWS, ROWS, Field, FormRow, field_of
+
+
+def problem_text(problem: Problem, label: str) -> str:
+    """"✗ port: the port is taken …"."""
+    said = clean(problem.message)
+    return f"✗ {clean(label)}: {said}" if label else f"✗ {said}"
+
+
+def blame(problem: Problem) -> str:
+    """"lr: expected a number greater than 0", cut to a few lines. The field has all of it below."""
+    said, key = clean(problem.message, 120), field_of(problem.key)
+    if key.startswith("task.params."):
+        where = clean(key.removeprefix("task.params."))
+    elif key == LENGTH:
+        where = problem.key.removeprefix("train.")
+    elif key.startswith("devices."):
+        where = "devices"
+    elif key in ("task.use", "task.command"):
+        where = "task" if key == "task.use" else "command"
+    else:
+        where = next((f.label or row.label for row in (*ROWS, *MORE_ROWS) for f in row.fields
+                      if f.key == key), key)
+    return f"{where}: {said}" if where else said
+
+
+def about(problem: Problem, field: Field, row: FormRow) -> str:
+    """Which field or word is meant, where the problem's place below the row does not say it."""
+    if field.key == "task.command":  # which word of the command
+        return problem.value if isinstance(problem.value, str) else ""
+    return field.label if len(row.fields) > 1 else ""

@@ -1,0 +1,30 @@
+"""The draft that the panel opens with, from what was given on its command line. No widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.spec import presets
+from gpu_panel.launch.draft import Draft
+
+
+def first_draft(name: str | None, assignments: Sequence[str],
+                command: Sequence[str] | None) -> tuple[Draft, UserError | None]:
+    """The draft of the preset `name` (None: the default one), with `command` in place of its task
+    and the `key=value` assignments applied; and what of that could not be read. Then the draft is
+    the preset's own, or has nothing but the defaults."""
+    try:
+        if command is not None:
+            draft = Draft.of_command(command, presets.load(name) if name else None)
+        else:
+            draft = Draft(presets.load(name or presets.DEFAULT))
+    except UserError as err:
+        return (Draft() if command is None else Draft.of_command(command)), err
+    try:
+        for assignment in assignments:
+            draft.assign(assignment)
+        draft.spec()
+    except SpecError as err:
+        return Draft(draft.preset), err
+    return draft, None

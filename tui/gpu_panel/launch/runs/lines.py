@@ -1,0 +1,116 @@
+"""A run as one line of text. Pure, so that it can be read in a test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpu_engine.common.clean import clean
+from gpu_engine.plan import modes
+from gpu_panel.charts.sparkline import sparkline
+from gpu_panel.common import units
+from gpu_panel.common.rows import Line, Part, Row, fit
+from gpu_panel.launch.runs.feed import RunLine
+from gpu_panel.run.text.states import glyph, tone
+
+
+@dataclass(frozen=True, slots=True)
+class RunColumns:
+    """How wide each column is; 0: not shown."""
+
+    id: int
+    name: int
+    mode: int
+    steps: int = 24
+    curve: int = 10
+    rate: int = 12
+
+    def used(self) -> int:
+        end = 12  # "04:12 left"
+        parts = (11, self.id, self.name, self.mode, self.steps, 11, self.curve, self.rate, end)
+        return sum(p + 2 for p in parts if p) - 2
+
+
+def columns(lines: Sequence[RunLine], width: int) -> RunColumns:
+    """What fits into `width`, the least telling column dropped first."""
+    c = RunColumns(max((len(line.id) for line in lines), default=4),
+                min(22, max((len(clean(line.name)) for line in lines), default=4)),
+                max((len(_mode(line)) for line in lines), default=4))
+    for narrower in (c, replace(c, curve=8), replace(c, steps=14, curve=8),
+                     replace(c, steps=14, curve=6, rate=0), replace(c, steps=5, curve=6, rate=0),
+                     replace(c, steps=5, curve=0, rate=0),
+                     replace(c, steps=5, curve=0, rate=0, name=min(c.name, 10)),
+                     replace(c, steps=0, curve=0, rate=0, name=min(c.name, 8))):
+        if narrower.used() <= width:
+            break
+    return narrower
+
+
+def run_line(line: RunLine, c: RunColumns) -> Line:
+    """One run on one line."""
+    loss = f"loss {units.loss(line.loss)}" if line.loss is not None else ""
+    parts: list[Part] = [
+        (f"{glyph(line.state)} {line.state:<10} ", tone(line.state)),
+        (fit(clean(line.id), c.id) + "  ", "strong"),
+        (fit(clean(line.name), c.name) + "  ", ""),
+        (fit(_mode(line), c.mode) + "  ", "dim"),
+    ]
+    if not line.live and line.step is None and line.loss is None:
+        return (*parts, *_end(line))  # nothing was trained: the reason has the room
+    if c.steps:
+        parts.append((fit(_steps(line, c.steps), c.steps) + "  ", ""))
+    parts.append((fit(loss, 11) + "  ", ""))
+    if c.curve:
+        parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
+    if not line.live:
+        return (*parts, *_end(line))
+    if line.reason:  # it waits to begin again
+        return (*parts, (clean(line.reason), "bad"))
+    if line.still:
+        return (*parts, (f"! {clean(line.still)}", "warn"))
+    if c.rate:
+        known = line.samples_per_s is not None or line.steps_per_s is not None
+        rate = units.pace(line.samples_per_s, line.steps_per_s) if known else ""
+        parts.append((f"{rate:>{c.rate}}  ", ""))
+    left = f"{units.clock(line.seconds_left)} left" if line.seconds_left is not None else ""
+    return (*parts, (left, ""))
+
+
+def _end(line: RunLine) -> Line:
+    """How it ended: the reason where it is bad, and how long ago."""
+    bad = line.state in ("failed", "lost", "unreadable")
+    said: list[Part] = []
+    if line.reason and bad:
+        said.append((clean(line.reason), "warn" if line.state == "unreadable" else "bad"))
+    if line.odd and line.state != "unreadable" and line.odd != line.reason:
+        said.append((clean(line.odd), "warn"))
+    if line.ended:
+        said.append((units.ago(time.time() - line.ended), "dim"))
+    parts: list[Part] = []
+    for i, part in enumerate(said):
+        parts += [(" · ", "dim"), part] if i else [part]
+    return tuple(parts)
+
+
+def _mode(line: RunLine) -> str:
+    mode = modes.find(line.mode)
+    name = mode.short if mode else clean(line.mode, 12)
+    return name + (f"×{line.world}" if line.world > 1 else "")
+
+
+def _steps(line: RunLine, width: int) -> str:
+    """"step 1,240 of 5,862", "1,240/5,862" or "21 %"."""
+    if line.step is None:
+        return ""
+    if width < 10:
+        return units.share(line.step / line.total) if line.total else ""
+    total = f"{line.total:,}" if line.total else ""
+    if width < 20:
+        return f"{line.step:,}" + (f"/{total}" if total else "")
+    return f"step {line.step:,}" + (f" of {total}" if total else "")
+
+
+def words(text: str) -> Row:
+    """A row of words, which the cursor can't be on."""
+    return Row("", (((text, "dim"),),))
