@@ -30,9 +30,11 @@ class ColumnValues:
     """Columns with values that were not finite."""
 
     def bounds(self) -> tuple[float, float]:
+        """(least, greatest) of all finite values; (inf, -inf) where there is none."""
         return min(self.lo, default=inf), max(self.hi, default=-inf)
 
     def least_positive(self) -> float:
+        """The least value above 0, for a logarithmic scale; inf where there is none."""
         return min((v for v in (*self.lo, *(m for m in self.mean if m is not None)) if v > 0),
                    default=inf)
 
@@ -109,6 +111,7 @@ class Scale:
         return round((value - self.y0) / (self.y1 - self.y0) * (self.dots - 1))
 
     def points(self, columns: ColumnValues) -> list[Point | None]:
+        """The lowest, the middle and the highest dot of each column; None where it is empty."""
         dot, log = self.dot, self.log
         return [None if m is None or (log and high <= 0) else (dot(low), dot(m), dot(high))
                 for low, m, high in zip(columns.lo, columns.mean, columns.hi, strict=True)]

@@ -122,6 +122,7 @@ class CurveView(Widget, can_focus=True):
             self.border_title = Content(title)
 
     def redraw(self) -> None:
+        """Draw it anew with the next frame."""
         self._frame = None
         self.border_subtitle = self.modes()
         self.refresh()
@@ -142,22 +143,27 @@ class CurveView(Widget, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------
 
     def toggle_log(self) -> None:
+        """Between a logarithmic scale and a linear one."""
         self.log_scale = not self.log_scale
         self.redraw()
 
     def cycle_smoothing(self) -> None:
+        """The next of `SMOOTHING`."""
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 
     def action_band(self) -> None:
+        """Between a line for each rank, and their band and mean."""
         self.banded = not self._as_band()
         self.redraw()
 
     def action_whole(self) -> None:
+        """Show all of it, without the reading line."""
         self._window = self.cross = None
         self.redraw()
 
     def action_cross(self, by: int) -> None:
+        """Move the reading line by so many dots."""
         x0, x1 = self._range
         step = max((x1 - x0) / max(2 * self._cells - 1, 1), 1.0)
         first, last = self._extent()
@@ -169,6 +175,7 @@ class CurveView(Widget, can_focus=True):
         self.redraw()
 
     def action_zoom(self, factor: float) -> None:
+        """Show `factor` times as many steps, around the reading line or the end."""
         first, last = self._extent()
         x0, x1 = self._range
         width = max((x1 - x0) * factor, 4.0)

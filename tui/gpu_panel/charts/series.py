@@ -165,6 +165,7 @@ class _Place:
 
     @property
     def generation(self) -> tuple[int, int]:
+        """Orders what is known of one step: the later one replaces the earlier."""
         return self.attempt, self.rewinds
 
 
@@ -185,6 +186,7 @@ class RankSeries:
 
     @property
     def version(self) -> int:
+        """Rises when a value is added."""
         return self.all.version
 
     def begin(self, rank: int, attempt: int) -> None:

@@ -53,4 +53,5 @@ class AboutRun(ModalScreen[None]):
             self.query_one("#about", Static).update(text)
 
     def action_close(self) -> None:
+        """Back to the run."""
         self.dismiss(None)

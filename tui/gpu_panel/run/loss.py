@@ -41,9 +41,11 @@ line is where an attempt or another training begins; × marks a loss that is not
         self.entitle(loss_title(store, self._optimizer))
 
     def action_log_scale(self) -> None:
+        """Between a logarithmic scale and a linear one."""
         self.toggle_log()
 
     def action_smooth(self) -> None:
+        """The next strength of smoothing."""
         self.cycle_smoothing()
 
     def action_optimizer(self) -> None:
@@ -70,6 +72,7 @@ def loss_marks(store: RunStore, optimizer: int = 0) -> list[int]:
 
 
 def loss_lines(store: RunStore, optimizer: int = 0) -> list[Line]:
+    """A line for each rank, with an optimizer's losses."""
     return [Line(i, f"rank {_label(store, rank)}", series)
             for i, (rank, series) in enumerate(loss_series(store, optimizer).ranks.items())]
 

@@ -98,6 +98,7 @@ heard of. Enter shows the log of the rank under the cursor."""
         self.repaint()
 
     def action_choose(self) -> None:
+        """Choose the rank under the cursor."""
         if self.key_at_cursor is not None:
             self._choose(int(self.key_at_cursor))
 
@@ -112,6 +113,7 @@ heard of. Enter shows the log of the rank under the cursor."""
     # --- drawing --------------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        """The heading and a row for each rank, in `width` cells."""
         now = self._now
         still = {s.rank for s in stalled(self._ranks, now)} if self._live else set()
         cells = {rank: self._cells(view, now, rank in still)

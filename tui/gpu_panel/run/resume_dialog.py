@@ -75,10 +75,12 @@ class ResumeDialog(ModalScreen[bool]):
         self._say("")
 
     def action_cancel(self) -> None:
+        """Leave without another attempt, unless one is starting."""
         if not self._starting:
             self.dismiss(False)
 
     def action_resume(self) -> None:
+        """Start the attempt that the fields describe."""
         if not self._starting:
             self._starting = True
             self._resume()

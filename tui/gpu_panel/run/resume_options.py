@@ -59,6 +59,7 @@ class ResumeOptions:
 
     @property
     def own(self) -> bool:
+        """Whether the run is a person's own command, which knows its length itself."""
         return self.length is None
 
     def sentence(self) -> str:

@@ -173,10 +173,12 @@ class RunScreen(PaneScreen):
         return super().check_action(action, parameters)
 
     def action_back(self) -> None:
+        """Back to the launch screen; the run goes on."""
         if len(self.app.screen_stack) > 1:
             self.dismiss(None)
 
     def action_about(self) -> None:
+        """Show attempts, warnings, what runs and where."""
         from gpu_panel.run.about import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))

@@ -91,6 +91,7 @@ class LogFile:
         self._cached: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
 
     def close(self) -> None:
+        """Let go of the file."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)

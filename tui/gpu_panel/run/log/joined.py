@@ -56,6 +56,7 @@ class JoinedLog:
 
     @property
     def missing(self) -> bool:
+        """Whether neither part is there."""
         return self._now.missing and self._older is None
 
     @property
@@ -64,6 +65,7 @@ class JoinedLog:
         return self._now.trouble
 
     def close(self) -> None:
+        """Let go of both files."""
         with self._lock:
             self._now.close()
             if self._older is not None:
@@ -87,6 +89,7 @@ class JoinedLog:
         return changed
 
     def line(self, number: int) -> str:
+        """As `LogFile.line`, counted through both parts."""
         with self._lock:
             if self._older is not None and number < self._first:
                 return self._older.line(number)

@@ -30,6 +30,7 @@ class FindInput(Input):
         """The person does not want to find anything."""
 
     def action_leave(self) -> None:
+        """Drop what was typed and go back to the log."""
         self.value = ""
         self.post_message(self.Left())
 
@@ -116,16 +117,19 @@ print, and the supervisor's own log."""
             self._show(self._sources)
 
     def action_next_rank(self) -> None:
+        """Show the next rank's log."""
         if self._sources is not None:
             self._sources.next_rank()
             self._show(self._sources)
 
     def action_source(self, by: int) -> None:
+        """Show the log that is `by` places further in the list of logs."""
         if self._sources is not None:
             self._sources.move(by)
             self._show(self._sources)
 
     def action_copy(self) -> None:
+        """Copy the line under the cursor to the clipboard."""
         line = self._view.current()
         if not line:
             self.notify("there is no line to copy", severity="warning")

@@ -29,6 +29,7 @@ class LogSources:
 
     @property
     def title(self) -> str:
+        """What the log that is shown is called."""
         if self._at == FAILURE and self.failed is not None:
             rank = self.failed[0]
             return "traceback" if rank is None else f"traceback of rank {rank}"
@@ -46,13 +47,16 @@ class LogSources:
             self._chosen = False
 
     def keys(self) -> list[int | str]:
+        """All logs, in the order in which one goes through them."""
         return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
 
     def move(self, by: int) -> None:
+        """Show the log `by` places further, beginning anew at the end."""
         keys = self.keys()
         self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
 
     def next_rank(self) -> None:
+        """Show the next rank's log; from another log, that of the rank shown last."""
         if not self._ranks:
             return
         if isinstance(self._at, int) and self._at in self._ranks:
@@ -62,9 +66,11 @@ class LogSources:
             self._show(self._ranks[0] if self.rank is None else self.rank)
 
     def show_rank(self, rank: int) -> None:
+        """Show a rank's log."""
         self._show(rank)
 
     def show_failure(self) -> None:
+        """Show the traceback of what failed first, where there is one."""
         if self.failed is not None:
             if self.failed[0] in self._ranks:
                 self.rank = self.failed[0]

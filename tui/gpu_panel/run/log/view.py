@@ -188,23 +188,29 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def action_move(self, by: int) -> None:
+        """Move the cursor by so many lines."""
         self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
+        """Move the cursor by so many pages."""
         self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
 
     def action_first(self) -> None:
+        """To the first line."""
         self.move_to(0)
 
     def action_last(self) -> None:
+        """To the last line, and follow what is added."""
         self.following = True
         self._grown()
 
     def action_follow(self) -> None:
+        """Between following the end and staying here."""
         self.following = not self.following
         self._grown()
 
     def action_aside(self, by: int) -> None:
+        """Scroll sideways by so many cells."""
         self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
