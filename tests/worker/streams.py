@@ -294,7 +294,7 @@ def read(make, rank: int, world: int, workers: int) -> dict:
     from gpu_engine.training.division import Watch
     from gpu_engine.training.stream import StreamData
 
-    def start_agree(value: int):
+    def start_all_reduce_min(value: int):
         cell = torch.tensor([value])
         work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
         return lambda: (work.wait(), int(cell))[1]
@@ -309,7 +309,8 @@ def read(make, rank: int, world: int, workers: int) -> dict:
         data = make()
     stream = StreamData(data, micro=MICRO, accumulate=1, rank=rank, ranks=world, workers=workers,
                         device=torch.device("cpu"), collate=collate, seed=7, gather=gather,
-                        start_agree=start_agree, warn=warnings.append, asked=watch.divides)
+                        start_all_reduce_min=start_all_reduce_min, warn=warnings.append,
+                        watched=watch.divides)
     outside = torch.get_rng_state(), random.getstate()
     epochs = [list(stream.epoch(epoch)) for epoch in range(2)]
     assert torch.equal(torch.get_rng_state(), outside[0])

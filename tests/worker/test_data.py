@@ -20,20 +20,20 @@ from torch.utils.data import (
 )
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.data import Deal, MapData, Reader, StepSampler, mix, permutation
+from gpu_engine.training.data import EpochSampler, MapData, RankSampler, Reader, mix, permutation
 
 from . import ranks
 from .conftest import recorded
 
 shapes = st.builds(
-    lambda replicas, accumulate, per_gpu, steps, rest: Deal(
+    lambda replicas, accumulate, per_gpu, steps, rest: EpochSampler(
         replicas * accumulate * per_gpu * steps + rest % (replicas * accumulate * per_gpu),
         replicas * accumulate * per_gpu, replicas, accumulate),
     st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 
 
-def dealt(deal: Deal, seed: int, epoch: int, first: int, count: int, start: int = 0):
-    sampler = StepSampler(deal, seed, first, count)
+def dealt(sampler: EpochSampler, seed: int, epoch: int, first: int, count: int, start: int = 0):
+    sampler = RankSampler(sampler, seed, first, count)
     sampler.set_epoch(epoch, start)
     batches = [(tag, indices.tolist()) for tag, indices in sampler]
     assert len(batches) == len(sampler)
@@ -41,29 +41,30 @@ def dealt(deal: Deal, seed: int, epoch: int, first: int, count: int, start: int 
 
 
 @given(shapes, st.integers(0, 2**40), st.integers(0, 1000))
-def test_ranks_together_see_what_one_process_sees(deal: Deal, seed: int, epoch: int) -> None:
-    alone = Deal(deal.examples, deal.global_size, 1, 1)
+def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: int,
+                                                  epoch: int) -> None:
+    alone = EpochSampler(sampler.examples, sampler.global_size, 1, 1)
     whole = [set(indices) for _, indices in dealt(alone, seed, epoch, 0, 1)]
-    each = [dealt(deal, seed, epoch, r, 1) for r in range(deal.replicas)]
-    assert len(whole) == deal.steps
+    each = [dealt(sampler, seed, epoch, r, 1) for r in range(sampler.replicas)]
+    assert len(whole) == sampler.steps
     for step, expected in enumerate(whole):
-        part = [i for r in each for _, b in r[step * deal.accumulate:(step + 1) * deal.accumulate]
-                for i in b]
-        assert len(part) == deal.global_size
+        first, last = (s * sampler.accumulate for s in (step, step + 1))
+        part = [i for r in each for _, b in r[first:last] for i in b]
+        assert len(part) == sampler.global_size
         assert set(part) == expected
     seen = [i for r in each for _, b in r for i in b]
-    assert len(seen) == len(set(seen)) == deal.examples - deal.dropped
+    assert len(seen) == len(set(seen)) == sampler.examples - sampler.dropped
     # DataParallel scatters one process's batch in order: the same shares as DDP's ranks.
-    together = dealt(deal, seed, epoch, 0, deal.replicas)
+    together = dealt(sampler, seed, epoch, 0, sampler.replicas)
     for micro, (_, batch) in enumerate(together):
         assert batch == [i for r in each for i in r[micro][1]]
 
 
 @given(shapes, st.integers(0, 1000), st.data())
-def test_starting_within_an_epoch_gives_its_rest(deal: Deal, seed: int, data) -> None:
-    start = data.draw(st.integers(0, deal.steps))
-    whole = dealt(deal, seed, 3, 0, 1)
-    assert dealt(deal, seed, 3, 0, 1, start) == whole[start * deal.accumulate:]
+def test_starting_within_an_epoch_gives_its_rest(sampler: EpochSampler, seed: int, data) -> None:
+    start = data.draw(st.integers(0, sampler.steps))
+    whole = dealt(sampler, seed, 3, 0, 1)
+    assert dealt(sampler, seed, 3, 0, 1, start) == whole[start * sampler.accumulate:]
 
 
 @given(st.integers(0, 2**62), st.integers(0, 10**6))
@@ -78,7 +79,7 @@ def test_orders_differ_between_epochs_and_repeat(seed: int, epoch: int) -> None:
 def test_data_smaller_than_a_global_batch_is_refused() -> None:
     data = TensorDataset(torch.zeros(10, 2))
     with pytest.raises(UserError, match=r"16 examples.*only 10"):
-        MapData(data, Deal(10, 16, 2, 1), seed=0, first=0, count=1, workers=0,
+        MapData(data, EpochSampler(10, 16, 2, 1), seed=0, first=0, count=1, workers=0,
                 device=torch.device("cpu"), collate=default_collate, default_collate=True)
 
 
@@ -141,7 +142,7 @@ class Told(Dataset):
 
 def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ranks: int = 1):
     """(numbers, epochs told, random numbers, shared bytes) of each batch."""
-    made = MapData(data, Deal(len(data), 8 * ranks, ranks, 1), seed=3, first=rank, count=1,
+    made = MapData(data, EpochSampler(len(data), 8 * ranks, ranks, 1), seed=3, first=rank, count=1,
                    workers=workers, device=torch.device("cpu"), collate=list,
                    default_collate=False)
     return [[tuple(zip(*batch, strict=True)) for _, batch in

@@ -12,11 +12,10 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.failures import Failures, blame
+from gpu_engine.rank.failures import Failures, PeerLost, blame
 from gpu_engine.rank.identity import Identity, first_host, identify
 from gpu_engine.rank.interfaces import interface_to
 from gpu_engine.rank.joining import missing
-from gpu_engine.rank.meeting import PeerLost
 from gpu_engine.rank.process_group import pack_first, unpack_first
 
 from . import ranks

@@ -143,7 +143,7 @@ def one_rank(kind, rank: int, ranks: int, workers: int, start: int = 0) -> list[
     """The batches of two epochs, the second from step `start` on."""
     data = StreamData(kind(), micro=streams.MICRO, accumulate=1, rank=rank, ranks=ranks,
                       workers=workers, device=torch.device("cpu"), collate=streams.collate, seed=7,
-                      start_agree=lambda value: lambda: value)
+                      start_all_reduce_min=lambda value: lambda: value)
     return [list(data.epoch(0)), list(data.epoch(1, start))]
 
 
@@ -186,7 +186,7 @@ def test_what_workers_have_left_over_makes_batches_together() -> None:
 
     data = StreamData(Uneven(), micro=5, accumulate=1, rank=0, ranks=1, workers=3,
                       device=torch.device("cpu"), collate=streams.collate, seed=7,
-                      start_agree=lambda value: lambda: value)
+                      start_all_reduce_min=lambda value: lambda: value)
     assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
 
 

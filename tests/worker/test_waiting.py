@@ -10,7 +10,9 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.rank import meeting
-from gpu_engine.rank.meeting import Meetings, PeerLost, Pulse
+from gpu_engine.rank.failures import PeerLost
+from gpu_engine.rank.heartbeat import Heartbeat
+from gpu_engine.rank.meeting import Meetings
 from gpu_engine.training import checkpoint
 
 from . import ranks
@@ -107,12 +109,12 @@ class Clock:
 
 
 @pytest.fixture
-def pair(monkeypatch) -> tuple[Meetings, Meetings, Pulse, Clock]:
+def pair(monkeypatch) -> tuple[Meetings, Meetings, Heartbeat, Clock]:
     """Two ranks' sides on one store, in one process; time passes by sleeping alone."""
     store, clock = dist.HashStore(), Clock()
     monkeypatch.setattr(meeting, "time", clock)
     first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
-    return first, second, Pulse(1, store), clock
+    return first, second, Heartbeat(1, store), clock
 
 
 def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
@@ -138,9 +140,9 @@ def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
 def test_what_was_heard_leaves_the_store(pair) -> None:
     first, second, _, _ = pair
     for number in range(5):
-        assert first.hear(str(number)) == str(number)
-    assert [second.hear("") for _ in range(5)] == list("01234")
-    first.hear("last")
+        assert first.broadcast(str(number)) == str(number)
+    assert [second.broadcast("") for _ in range(5)] == list("01234")
+    first.broadcast("last")
     store = first._store
     assert not any(store.check([f"gpu-panel/said/{n}"]) for n in range(1, 6))
-    assert second.hear("") == "last"
+    assert second.broadcast("") == "last"

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from gpu_engine.rank.meeting import PeerLost, Pulse
+from gpu_engine.common.errors import UserError
+from gpu_engine.rank.heartbeat import Heartbeat
+from gpu_engine.rank.store import Store
 
 _LINGER = 3.0
 _OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
@@ -18,10 +20,16 @@ _OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "c
 """What NCCL says where the fault is this rank's, though it comes as its backend's error."""
 
 
+class PeerLost(UserError):
+    """Another rank failed or went away; this one can't go on alone."""
+
+    title = "Another rank failed"
+
+
 class Failures:
     """What this rank says and hears of failures. With one rank nobody is there to hear."""
 
-    def __init__(self, rank: int, size: int, store: dist.Store | None = None) -> None:
+    def __init__(self, rank: int, size: int, store: Store | None = None) -> None:
         self._rank, self._size, self._store = rank, size, store
         self._heard: str | None = None
 
@@ -50,14 +58,14 @@ class Failures:
         return self._heard or self._listen(self._store)
 
     def watcher(self) -> tuple[Callable[[], str | None], Callable[[str], None]]:
-        """`heard`, and giving a sign of life with what this rank is doing, for another thread,
-        on its own connection: a connection that a collective waits on would be busy."""
+        """`heard` and a `Heartbeat`, for another thread, on a connection of its own: one that a
+        collective waits on would be busy."""
         if self._store is None or self._size == 1:
-            return lambda: None, lambda doing: None
+            return lambda: None, lambda activity: None
         own = self._store.clone()
-        return lambda: self._heard or self._listen(own), Pulse(self._rank, own)
+        return lambda: self._heard or self._listen(own), Heartbeat(self._rank, own)
 
-    def _listen(self, store: dist.Store | None) -> str | None:
+    def _listen(self, store: Store | None) -> str | None:
         if store is None:
             return None
         try:
@@ -74,7 +82,7 @@ class Failures:
 
 
 def blame(err: BaseException, failures: Failures) -> BaseException:
-    """`err`, or the failure of another rank that it's only an echo of."""
+    """`err`, or PeerLost where it only follows from the failure of another rank."""
     if _is_connection(err):
         for _ in range(10):
             word = failures.heard()
@@ -87,6 +95,8 @@ def blame(err: BaseException, failures: Failures) -> BaseException:
 
 
 def first_line(err: BaseException) -> str:
+    """The first line of what an error says, without PyTorch's guess at its cause; its type where
+    it says nothing."""
     text = str(err).strip()
     return text.splitlines()[0].partition(". This is typically")[0] if text else type(err).__name__
 

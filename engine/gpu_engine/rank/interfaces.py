@@ -17,7 +17,8 @@ def address_of(host: str | None) -> str | None:
         found = socket.getaddrinfo(host or "", 9, type=socket.SOCK_DGRAM)[0][4][0]
     except OSError:
         return None
-    return None if found.startswith("127.") or found == "::1" else str(found)
+    address = str(found)
+    return None if address.startswith("127.") or address == "::1" else address
 
 
 def interface_to(address: str) -> str | None:

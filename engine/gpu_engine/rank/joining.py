@@ -18,6 +18,7 @@ from gpu_engine.rank.failures import first_line
 from gpu_engine.rank.identity import Identity
 from gpu_engine.rank.interfaces import address_of, interface_to
 from gpu_engine.rank.process_group import Group
+from gpu_engine.rank.store import Store, below, of_agent, tcp
 
 
 class CannotMeet(UserError):
@@ -46,16 +47,18 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
         _name_interface(store, who)
     bound = device if backend == "nccl" else None
     try:
-        dist.init_process_group(backend, store=dist.PrefixStore("pg", store), rank=who.rank,
+        dist.init_process_group(backend, store=below("pg", store), rank=who.rank,
                                 world_size=who.world_size, timeout=wait, device_id=bound)
         control = dist.new_group(backend="gloo", timeout=wait)
     except (RuntimeError, ValueError) as err:
         raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "
                          f"connect over {backend}: {first_line(err)}") from err
+    if not isinstance(control, dist.ProcessGroup):
+        raise CannotMeet(f"rank {who.rank} is not among the ranks of its own group")
     return Group(who, store, control, timeout)
 
 
-def _name_interface(store: dist.Store, who: Identity) -> None:
+def _name_interface(store: Store, who: Identity) -> None:
     """Tell gloo and NCCL which interface leads to the other machines. Gloo would ask what the host
     name resolves to: on Debian 127.0.1.1, which the others can't reach. Where the meeting point is
     that to us, too, it is our own name, and the others know the address behind it."""
@@ -75,7 +78,7 @@ def _agents_store() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _this_time(store: dist.Store, who: Identity, timeout: float) -> dist.Store:
+def _this_time(store: Store, who: Identity, timeout: float) -> Store:
     """A part of torchrun's store for these processes alone: it holds what the ranks of earlier
     attempts said, and their agents may count attempts differently. Rank 0 answers each rank's
     greeting, a number nobody else has, with the number of this time. Raises CannotMeet."""
@@ -83,7 +86,7 @@ def _this_time(store: dist.Store, who: Identity, timeout: float) -> dist.Store:
     others, deadline, pause = range(1, who.world_size), time.monotonic() + timeout, 0.005
     if who.rank == 0:
         number = store.add("gpu-panel/times", 1)
-        this = dist.PrefixStore(f"gpu-panel/{number}", store)
+        this: Store = below(f"gpu-panel/{number}", store)
         answered: dict[int, bytes] = {}
         while others and time.monotonic() < deadline \
                 and not this.check([f"gpu-panel/here/{r}" for r in others]):
@@ -103,24 +106,23 @@ def _this_time(store: dist.Store, who: Identity, timeout: float) -> dist.Store:
         if store.check([answer.format(who.rank)]):
             got, _, number = store.get(answer.format(who.rank)).decode().partition(" ")
             if got == word:
-                return dist.PrefixStore(f"gpu-panel/{number}", store)
+                return below(f"gpu-panel/{number}", store)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
     raise CannotMeet(f"rank 0 of {who.world_size} did not come to {who.master_addr}:"
                      f"{who.master_port} within {timeout:g} s")
 
 
-def _store(who: Identity, wait: timedelta) -> dist.Store:
+def _store(who: Identity, wait: timedelta) -> Store:
     if _agents_store():
-        store, _, _ = next(iter(dist.rendezvous("env://", who.rank, who.world_size)))
+        store = of_agent(who.rank, who.world_size)
         store.set_timeout(wait)
         return store
     addr, port = who.master_addr, who.master_port
     if addr is None or port is None:
         raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")
     try:
-        return dist.TCPStore(addr, port, who.world_size, is_master=who.rank == 0,
-                             timeout=wait, wait_for_workers=False)
+        return tcp(addr, port, who.world_size, holds=who.rank == 0, timeout=wait)
     except RuntimeError as err:
         if who.rank == 0:
             raise CannotMeet(f"can't listen on port {port}: {first_line(err)}") from err
@@ -128,7 +130,7 @@ def _store(who: Identity, wait: timedelta) -> dist.Store:
                          f"{wait.total_seconds():g} s: {first_line(err)}") from err
 
 
-def _roll_call(store: dist.Store, who: Identity, timeout: float) -> None:
+def _roll_call(store: Store, who: Identity, timeout: float) -> None:
     """Wait until every rank is there, so that one that isn't can be named."""
     store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
     keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]

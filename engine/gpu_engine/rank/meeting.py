@@ -10,41 +10,23 @@ one a second, with what the rank is doing, which those that wait show as their o
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
+from gpu_engine.rank import heartbeat
+from gpu_engine.rank.failures import PeerLost
+from gpu_engine.rank.store import Store
 
-from gpu_engine.common import units
-from gpu_engine.common.errors import UserError
-from gpu_engine.rank.recorder import Recorder
-
-if TYPE_CHECKING:
-    from gpu_engine.rank.process_group import Group
-
-BEAT = 1.0
-"""Seconds between two signs of life."""
 _LOOK = 0.5
-_DOING = {"init": "getting ready", "data": "reading its data", "forward": "in a step",
-          "backward": "in a step", "optimizer": "in a step", "eval": "evaluating",
-          "checkpoint": "saving", "done": "ended"}
 _PARTING = 10.0
 _PAUSES = (0.0002, 0.1)
 """Seconds between two questions to the store: at first, and at most."""
 
 
-class PeerLost(UserError):
-    """Another rank failed or went away; this one can't go on alone."""
-
-    title = "Another rank failed"
-
-
 class Meetings:
-    """One rank's side. All ranks call `meet` and `hear` in the same order, from one thread."""
+    """One rank's side. All ranks call `meet` and `broadcast` in the same order, from one thread."""
 
-    def __init__(self, rank: int, size: int, store: dist.Store, timeout: float,
+    def __init__(self, rank: int, size: int, store: Store, timeout: float,
                  failure: Callable[[], str | None]) -> None:
         """`timeout`: seconds without a sign of life after which a rank is given up; `failure`:
         what another rank announced."""
@@ -64,7 +46,7 @@ class Meetings:
             self._store.set(_here(self._count, self._rank), "1")
         self._wait({r: _here(self._count, r) for r in range(self._size)})
 
-    def hear(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Rank 0's text, on every rank, whenever rank 0 has it. Raises PeerLost."""
         self._count += 1
         key, read = f"gpu-panel/said/{self._count}", f"gpu-panel/read/{self._count}"
@@ -128,18 +110,19 @@ class Meetings:
             raise PeerLost(f"{word} (this rank could not go on without it)")
         late = [rank for rank, key in keys.items() if not self._store.check([key])]
         for rank in late:
-            key = _beat(rank)
-            beat = self._store.get(key).decode() if self._store.check([key]) else ""
+            beat = heartbeat.last(rank, self._store)
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
             if now - seen[rank][1] > self._timeout:
                 raise PeerLost(f"rank {rank} has given no sign of life for {self._timeout:g} s "
-                               f"(parallel.timeout); it was last {_words(beat)}")
+                               f"(parallel.timeout); it was last "
+                               f"{heartbeat.activity_in(beat)}")
         if late:
-            self.say(f"waits for {_named(late)}: {_words(seen[late[0]][0])}")
+            self.say(f"waits for {_named(late)}: "
+                     f"{heartbeat.activity_in(seen[late[0]][0])}")
 
     @contextlib.contextmanager
-    def _broken(self) -> Any:
+    def _broken(self) -> Iterator[None]:
         """The store lives on rank 0, which may be gone."""
         try:
             yield
@@ -148,70 +131,8 @@ class Meetings:
                            f"reached ({str(err).partition(chr(10))[0]})") from err
 
 
-class Pulse:
-    """A rank's signs of life, given from another thread over a connection of its own."""
-
-    def __init__(self, rank: int, store: dist.Store) -> None:
-        self._rank, self._store = rank, store
-        self._count = 0
-
-    def __call__(self, doing: str) -> None:
-        self._count += 1
-        with contextlib.suppress(RuntimeError):  # rank 0 may have gone
-            self._store.set(_beat(self._rank), json.dumps([self._count, doing[:500]]))
-
-
-def doing(rec: Recorder) -> str:
-    """What the rank of `rec` is doing, in words, for those that wait for it."""
-    writing = rec.writing
-    if rec.phase == "checkpoint" and writing is not None:
-        return f"writing a checkpoint: {units.size(writing.done)} of {units.size(writing.total)}"
-    return rec.details() or _DOING.get(rec.phase, rec.phase)
-
-
-class Patient:
-    """Training data whose ranks meet before an epoch's first collective: starting workers, reading
-    an index, or reading again what a resumed stream had behind it takes one longer than another."""
-
-    def __init__(self, group: Group) -> None:
-        self.data: Any = None
-        self._group, self._met = group, False
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The epoch's batches."""
-        self._met = False
-        batches = iter(self.data.epoch(epoch, start))
-        first = next(batches, None)
-        self._meet()
-        if first is not None:
-            yield first
-            yield from batches
-
-    def start_agree(self, value: int) -> Callable[[], int]:
-        """The group's, after all ranks have come that far."""
-        self._meet()
-        return self._group.start_agree(value)
-
-    def _meet(self) -> None:
-        if not self._met:
-            self._met = True
-            self._group.meet()
-
-
 def _here(number: int, rank: int) -> str:
     return f"gpu-panel/met/{number}/{rank}"
-
-
-def _beat(rank: int) -> str:
-    return f"gpu-panel/beat/{rank}"
-
-
-def _words(beat: str) -> str:
-    # It comes over the network from whoever reaches the port: text, nothing more.
-    try:
-        return str(json.loads(beat)[1])[:500]
-    except (ValueError, IndexError, TypeError, KeyError):
-        return "not heard of"
 
 
 def _named(ranks: list[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,15 +18,24 @@ from gpu_engine.rank.failures import Failures
 from gpu_engine.rank.identity import Identity
 from gpu_engine.rank.meeting import Meetings
 from gpu_engine.rank.recorder import Recorder
+from gpu_engine.rank.store import Store
 
 _TEXT = 8192
 _PIECE = 64 << 20  # gloo sends a message in one piece
 
 
+class ReadsInto(Protocol):
+    """A binary file, as `open(path, "rb")` gives one."""
+
+    @property
+    def name(self) -> object: ...
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+
+
 class Group:
     """This rank's view of all ranks. With one rank and no process group everything is local."""
 
-    def __init__(self, who: Identity, store: dist.Store | None = None,
+    def __init__(self, who: Identity, store: Store | None = None,
                  control: dist.ProcessGroup | None = None, timeout: float = 300.0) -> None:
         """`timeout`: seconds without a sign of life after which another rank is given up."""
         self.rank, self.size = who.rank, who.world_size
@@ -42,9 +51,9 @@ class Group:
         if self.meetings is not None:
             self.meetings.meet()
 
-    def hear(self, text: str) -> str:
+    def broadcast_patiently(self, text: str) -> str:
         """Rank 0's text, on every rank, however long rank 0 takes to come to it."""
-        return text if self.meetings is None else self.meetings.hear(text)
+        return text if self.meetings is None else self.meetings.broadcast(text)
 
     def tell_waits(self, rec: Recorder) -> None:
         """Have `rec` say what this rank waits for."""
@@ -53,7 +62,7 @@ class Group:
 
     # --- collectives ------------------------------------------------------------------------
 
-    def agree(self, values: list[float]) -> list[float]:
+    def all_reduce_max(self, values: list[float]) -> list[float]:
         """Of each value the largest that any rank gave. All ranks call it, at the same step."""
         if self._control is None:
             return values
@@ -62,7 +71,7 @@ class Group:
         dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
         return table.tolist()
 
-    def start_agree(self, value: int) -> Callable[[], int]:
+    def start_all_reduce_min(self, value: int) -> Callable[[], int]:
         """Ask for the smallest value that any rank gives, without waiting for the answer; call
         what it returns to have it."""
         if self._control is None:
@@ -71,17 +80,17 @@ class Group:
         work = dist.all_reduce(cell, dist.ReduceOp.MIN, group=self._control, async_op=True)
 
         def answer() -> int:
-            work.wait()
+            _wait(work)
             return int(cell.item())
         return answer
 
-    def sum(self, table: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, table: torch.Tensor) -> torch.Tensor:
         """The sum over ranks of a CPU tensor, in place. Exact where all but one rank give 0."""
         if self._control is not None:
             dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
         return table
 
-    def start_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def start_all_reduce_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Begin to add up a tensor over ranks, in place and on its own device (over NCCL on a
         GPU, which no rank waits for); call what it returns to have the sum."""
         if self._control is None:
@@ -89,11 +98,11 @@ class Group:
         work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
 
         def answer() -> torch.Tensor:
-            work.wait()
+            _wait(work)
             return cell
         return answer
 
-    def from_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Rank 0's text (at most 8 KiB of UTF-8), on every rank."""
         if self._control is None:
             return text
@@ -103,7 +112,7 @@ class Group:
         dist.broadcast(cell, 0, group=self._control)
         return bytes(cell.tolist()).rstrip(b"\0").decode()
 
-    def bytes_from_first(self, data: bytes) -> bytes:
+    def broadcast_bytes(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""
         if self._control is None:
             return data
@@ -116,7 +125,7 @@ class Group:
             dist.broadcast(piece, 0, group=self._control)
         return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
 
-    def pieces_from_first(self, source: IO[bytes] | None, size: int) -> Iterator[memoryview]:
+    def broadcast_pieces(self, source: ReadsInto | None, size: int) -> Iterator[memoryview]:
         """The `size` bytes of rank 0's file, piece by piece, on every rank."""
         cell = torch.empty(min(size, _PIECE), dtype=torch.uint8)
         view = memoryview((ctypes.c_char * len(cell)).from_address(cell.data_ptr())).cast("B")
@@ -154,6 +163,11 @@ class Group:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:  # None: this process is not in the group
+        work.wait()
 
 
 def _bytes(data: bytes) -> torch.Tensor:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-_ASKS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -21,8 +21,8 @@ class Signals:
     end. SIGUSR2 prints the stacks of all threads to stderr, whatever the main thread does."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
-        """The signal that asked, by name. Read at step boundaries."""
+        self.stop_requested = False
+        """Whether a signal asked for a stop. Read at step boundaries, by the main thread."""
         self._read = -1
 
     def install(self) -> None:
@@ -34,21 +34,22 @@ class Signals:
         # A Python handler runs only between two bytecodes; this pipe hears of the signal while
         # the main thread is inside a call that waits, so that another thread can.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in _ASKS:
-            signal.signal(number, self._ask)
+        for number in _STOPS:
+            signal.signal(number, self._request_stop)
 
     def arrived(self) -> bool:
-        """Whether a request came. Any thread."""
-        if self.asked is not None:
+        """Whether a request to stop has come, though the main thread may not have taken notice yet.
+        For any thread."""
+        if self.stop_requested:
             return True
         try:
             data = os.read(self._read, 4096)
         except OSError:
             return False
-        return any(number in data for number in _ASKS)
+        return any(number in data for number in _STOPS)
 
-    def _ask(self, number: int, frame: object) -> None:
-        self.asked = signal.Signals(number).name
+    def _request_stop(self, number: int, frame: object) -> None:
+        self.stop_requested = True
 
 
 def die_with_parent() -> None:

@@ -97,7 +97,7 @@ class Copier:
 
         def call() -> None:
             torch.cuda.set_device(self._gpu)
-            cuda = torch.cuda.cudart()
+            cuda: Any = torch.cuda.cudart()
             if locked:
                 cuda.cudaHostRegister(address, len(memory), _PORTABLE)
             else:

@@ -32,8 +32,9 @@ from gpu_engine.training.rng import Draws, mix, seed_host
 
 
 @dataclass(frozen=True)
-class Deal:
-    """How the examples of a step are dealt out to replicas and backward passes."""
+class EpochSampler:
+    """Which examples of an epoch each replica reads in each backward pass, as positions in the
+    epoch's order."""
 
     examples: int
     global_size: int
@@ -69,16 +70,16 @@ def permutation(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator, dtype=dtype)
 
 
-class StepSampler:
-    """The index lists of one rank for one epoch, a list a backward pass.
+class RankSampler:
+    """A rank's part of an `EpochSampler`: for one epoch, a list of indices a backward pass.
 
     Each comes with a seed of its own, so that random augmentation in loader workers depends on
     the position alone: not on how many workers there are or where a run was resumed.
     """
 
-    def __init__(self, deal: Deal, seed: int, first: int, count: int) -> None:
+    def __init__(self, sampler: EpochSampler, seed: int, first: int, count: int) -> None:
         """For the replicas `first` to `first + count - 1`."""
-        self._deal, self._seed, self._first, self._count = deal, seed, first, count
+        self._whole, self._seed, self._first, self._count = sampler, seed, first, count
         self._epoch = self._start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -86,16 +87,16 @@ class StepSampler:
         self._epoch, self._start = epoch, start
 
     def __len__(self) -> int:
-        return (self._deal.steps - self._start) * self._deal.accumulate
+        return (self._whole.steps - self._start) * self._whole.accumulate
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         """(seed, indices) of each backward pass; indices int64, shape (n,), memory of their
         own."""
-        deal, epoch = self._deal, self._epoch
-        order = permutation(self._seed, epoch, deal.examples)
-        for step in range(self._start, deal.steps):
-            for micro in range(deal.accumulate):
-                part = deal.part(step, micro, self._first, self._count)
+        sampler, epoch = self._whole, self._epoch
+        order = permutation(self._seed, epoch, sampler.examples)
+        for step in range(self._start, sampler.steps):
+            for micro in range(sampler.accumulate):
+                part = sampler.part(step, micro, self._first, self._count)
                 yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
 
     def requests(self) -> Iterator[Request]:
@@ -150,7 +151,7 @@ class Reader(Dataset):
         return len(self.data)
 
     @property
-    def runs_nobodys_code(self) -> bool:
+    def only_indexes_tensors(self) -> bool:
         """Whether reading is indexing tensors, too little work for a process of its own."""
         return self._tensors and not self._batches
 
@@ -174,7 +175,7 @@ class Reader(Dataset):
     def read_here(self, seed: int, indices: Tensor) -> Any:
         """`read` in the rank itself: the same random numbers as in a loader worker, and the
         rank's own generators are left alone."""
-        if self.runs_nobodys_code:
+        if self.only_indexes_tensors:
             return self.read(indices)
         with Draws(seed):
             return self.read(indices)
@@ -188,20 +189,23 @@ class Reader(Dataset):
 
 
 class Requests:
-    """What DataLoader takes for a batch sampler: asks anew at the start of each epoch."""
+    """What DataLoader takes for a batch sampler: begins anew with each epoch."""
 
-    def __init__(self, ask: Callable[[], Iterable[Request]]) -> None:
-        self._ask = ask
+    def __init__(self, start: Callable[[], Iterable[Request]]) -> None:
+        """`start` gives an epoch's requests."""
+        self._start = start
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._ask())
+        return iter(self._start())
 
 
-def map_loader(reader: Reader, ask: Callable[[], Iterable[Request]], *, workers: int, seed: int,
-               device: torch.device) -> DataLoader:
-    """Loader workers that stay over epochs and answer what `ask` gives at the start of each."""
+def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, workers: int,
+               seed: int, device: torch.device) -> DataLoader:
+    """Loader workers that stay over epochs and read what `requests` gives at the start of each."""
+    # To DataLoader a request is opaque: `Reader.__getitems__` is handed what the sampler gave.
+    batches: Any = Requests(requests)
     return DataLoader(
-        reader, batch_sampler=Requests(ask), num_workers=workers, collate_fn=same,
+        reader, batch_sampler=batches, num_workers=workers, collate_fn=same,
         pin_memory=device.type == "cuda", persistent_workers=True, worker_init_fn=worker_init,
         multiprocessing_context="fork",
         generator=torch.Generator().manual_seed(seed))  # leaves the global one alone
@@ -210,14 +214,15 @@ def map_loader(reader: Reader, ask: Callable[[], Iterable[Request]], *, workers:
 class MapData:
     """Training batches of a map-style dataset, for one rank."""
 
-    def __init__(self, data: Any, deal: Deal, *, seed: int, first: int, count: int, workers: int,
-                 device: torch.device, collate: Callable, default_collate: bool) -> None:
-        """Raises UserError where the data is smaller than one global batch."""
-        if deal.examples < deal.global_size:
-            raise UserError(f"batch.size: a global batch takes {deal.global_size} examples, but "
-                            f"the training data has only {deal.examples}")
-        self.deal = deal
-        self._sampler = StepSampler(deal, seed, first, count)
+    def __init__(self, data: Any, sampler: EpochSampler, *, seed: int, first: int, count: int,
+                 workers: int, device: torch.device, collate: Callable, default_collate: bool
+                 ) -> None:
+        """For the replicas `first` to `first + count - 1`. `workers`: loader workers; `device`:
+        where batches go. Raises UserError where the data is smaller than one global batch."""
+        if sampler.examples < sampler.global_size:
+            raise UserError(f"batch.size: a global batch takes {sampler.global_size} examples, but "
+                            f"the training data has only {sampler.examples}")
+        self._sampler = RankSampler(sampler, seed, first, count)
         self._reader = Reader(data, collate, default_collate)
         self._device = device
         self._loader = map_loader(

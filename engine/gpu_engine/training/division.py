@@ -54,9 +54,9 @@ class Known:
     """Its author said so: no need to look."""
 
 
-def known(data: Any, rank: int, ranks: int, asked: frozenset[str] = frozenset()) -> Known:
-    """`data` with what its attribute `divided_by`, its library or the questions that were
-    `asked` while it was made (see `Watch.divides`) say.
+def known(data: Any, rank: int, ranks: int, watched: frozenset[str] = frozenset()) -> Known:
+    """`data`, and what it divides itself by as its attribute `divided_by` or its library says, or
+    else as it was `watched` to do while it was made (see `Watch.divides`).
 
     Raises UserError for a `divided_by` that means nothing.
     """
@@ -72,7 +72,7 @@ def known(data: Any, rank: int, ranks: int, asked: frozenset[str] = frozenset())
             library = importlib.import_module("datasets.distributed")  # there, as the data is
             data = library.split_dataset_by_node(data, rank=rank, world_size=ranks)
         return Known(data, frozenset({RANK, WORKER}), sure=False)
-    return Known(data, frozenset(asked), sure=False)
+    return Known(data, frozenset(watched), sure=False)
 
 
 class Watch:
@@ -84,7 +84,7 @@ class Watch:
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called, at that moment, when `divides` grows."""
-        self._asked: set[str] = set()
+        self._questions: set[str] = set()
         self._changed = changed
         self._pairs = {name: (getattr(dist, name), self._watched(getattr(dist, name), question))
                        for name, question in (("get_rank", "rank"), ("get_world_size", "ranks"))}
@@ -98,14 +98,14 @@ class Watch:
     def divides(self) -> frozenset[str]:
         """RANK and WORKER, where the number and how many there are have both been asked for. One
         alone is for seeds, messages or rank 0's downloads."""
-        return frozenset(what for what in (RANK, WORKER) if {what, what + "s"} <= self._asked)
+        return frozenset(what for what in (RANK, WORKER) if {what, what + "s"} <= self._questions)
 
     def note(self, question: str) -> None:
         """One of "rank", "ranks", "worker", "workers" was asked for, by the thread that calls."""
         if threading.current_thread() in self._others:
             return
         before = self.divides
-        self._asked.add(question)
+        self._questions.add(question)
         if self.divides != before:
             self._changed()
 
@@ -125,7 +125,7 @@ class Watch:
 
     @contextmanager
     def _environment(self) -> Iterator[None]:
-        kind = type(os.environ)
+        kind: Any = type(os.environ)  # its methods are replaced, which no type allows
         read, keys = kind.__getitem__, kind.__iter__
         listed: set[str] = set()  # dict(os.environ) reads them all, and asks nothing by that
 

@@ -40,16 +40,16 @@ class Evaluation:
     def __init__(self, task: Task, data: Any, chunk: int, group: Group,
                  device: torch.device, *, others: list[torch.device] | None = None,
                  workers: int = 0, warn: Callable[[str], None] = lambda text: None,
-                 asked: frozenset[str] = frozenset()) -> None:
+                 watched: frozenset[str] = frozenset()) -> None:
         """`chunk`: examples a forward pass; `device`: where batches go, `others`: what else this
-        rank uses; `workers`: loader workers; `asked`: what the dataset asked for while it was
-        made (`division.Watch.divides`)."""
+        rank uses; `workers`: loader workers; `watched`: what the dataset was seen to
+        divide itself by while it was made (`division.Watch.divides`)."""
         self._task, self._group = task, group
         self._device, self._devices = device, [device, *(others or [])]
         self._chunks = HeldOut(
             data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
             collate=task.collate, default_collate=type(task).collate is Task.collate,
-            gather=group.gather_bytes, warn=warn, asked=asked)
+            gather=group.gather_bytes, warn=warn, watched=watched)
 
     def run(self, model: nn.Module, precision: Precision,
             stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
@@ -78,7 +78,7 @@ class Evaluation:
         finally:
             _restore_modes(before)
         self._group.meet()  # one may have been slower by more than a collective waits
-        chunks, halted, failed = self._group.agree(
+        chunks, halted, failed = self._group.all_reduce_max(
             [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
         if failed:
             raise Broken(problem) from problem
@@ -92,18 +92,18 @@ class Evaluation:
             return {}
         # A rank without a chunk knows no names.
         known = self._group.gather_bytes(json.dumps(list(next(iter(mine.values()), []))).encode())
-        names = json.loads(self._group.from_first(next(
+        names = json.loads(self._group.broadcast(next(
             (text.decode() for text in known if len(text) > 2), "[]")))
         wrong = [set(m) ^ set(names) for m in mine.values() if set(m) != set(names)]
         odd = bool(wrong) or "count" not in names
-        if self._group.agree([float(odd)])[0]:
+        if self._group.all_reduce_max([float(odd)])[0]:
             raise Broken(UserError(
                 f"{type(self._task).__name__}.metrics must give \"count\" and the same names in "
                 f"every call; {sorted(wrong[0]) if wrong else names}") if odd else None)
         table = torch.zeros(chunks, len(names), dtype=torch.float64)
         for number, sums in mine.items():
             table[number] = torch.stack([sums[n].to("cpu") for n in names])
-        totals = dict(zip(names, self._group.sum(table).sum(0).tolist(), strict=True))
+        totals = dict(zip(names, self._group.all_reduce_sum(table).sum(0).tolist(), strict=True))
         count = totals.pop("count")
         return {name: total / count if count else float("nan") for name, total in totals.items()}
 

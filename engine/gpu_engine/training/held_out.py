@@ -26,13 +26,13 @@ class HeldOut:
     def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
                  device: torch.device, collate: Callable, default_collate: bool,
                  gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None],
-                 asked: frozenset[str] = frozenset()) -> None:
+                 watched: frozenset[str] = frozenset()) -> None:
         """`chunk`: examples a chunk; the last may be smaller. `workers`: loader workers, started
         when first read and kept. The rest is StreamData's."""
         self._device = device
         self._loader: DataLoader | None = None
         if isinstance(data, IterableDataset):
-            known = division.known(data, rank, ranks, asked)
+            known = division.known(data, rank, ranks, watched)
             self._hearing = division.Hearing("the evaluation's stream", known, workers, gather,
                                              warn)
             self._compare = not known.sure and ranks * max(workers, 1) > 1
@@ -46,14 +46,14 @@ class HeldOut:
         self._examples, self._chunk = len(data), chunk
         self._numbers = range(rank, -(-self._examples // chunk), ranks)
         workers = min(workers, len(self._numbers))
-        if workers and not self._reader.runs_nobodys_code:
+        if workers and not self._reader.only_indexes_tensors:
             self._loader = map_loader(self._reader, self._requests, workers=workers,
                                       seed=mix(SEED, rank), device=device)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """(number, batch) of each chunk of this rank, batches on the host, pinned for a GPU."""
         if self._stream is not None:
-            yield from self._streamed()
+            yield from self._streamed(self._stream)
         elif self._loader is not None:
             yield from zip(self._numbers, self._loader, strict=True)
         else:
@@ -61,12 +61,12 @@ class HeldOut:
                 yield number, pin(self._reader.read_here(mix(SEED, number), self._range(number)),
                                   self._device)
 
-    def _streamed(self) -> Iterator[tuple[int, Any]]:
+    def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
         here = self._loader is None
-        for dealt in explained(self._stream if here else self._loader):
-            self._hearing.hear(dealt.worker, dealt.heard)
-            if dealt.rest is None:
-                yield dealt.number, pin(dealt.batch, self._device) if here else dealt.batch
+        for item in explained(stream if self._loader is None else self._loader):
+            self._hearing.hear(item.worker, item.heard)
+            if item.rest is None:
+                yield item.number, pin(item.batch, self._device) if here else item.batch
 
     def check(self) -> None:
         """After a whole reading: say what speaks against how it was divided, once. All ranks

@@ -19,7 +19,7 @@ from gpu_engine.training.step_loss import StepLoss
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
 
-_ASK_EVERY = 0.2  # seconds between two questions to all ranks: how late a stop may be noticed
+_POLL_EVERY = 0.2  # seconds between two all-reduces: how late a stop may be noticed
 _MOST_STEPS = 50  # and steps, as they may become slower
 _SKIPS_IN_A_ROW = 100
 
@@ -79,8 +79,8 @@ class Loop:
         self._loss = StepLoss(self.accumulate, self.group, self._parameters)
         self._skips_in_a_row = 0
         self._warned_at = 0.0
-        self._next_question = 0
-        self._asked_at = (0, time.monotonic())
+        self._next_poll = 0
+        self._polled_at = (0, time.monotonic())
         self._stop = self._checked = False
 
     def run(self) -> str:
@@ -161,8 +161,8 @@ class Loop:
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()
-        if step >= self._next_question:
-            self._question()
+        if step >= self._next_poll:
+            self._poll()
         if self._stop:
             return
         if self.save_every and step % self.save_every == 0 and not self._finished():
@@ -176,26 +176,27 @@ class Loop:
                 and not self._stop):
             self._evaluate()
 
-    def _question(self) -> None:
-        """Ask all ranks whether one was asked to stop or lost its loss, and when to ask next.
+    def _poll(self) -> None:
+        """Find out whether any rank was asked to stop or has a loss that is not finite.
 
-        One small reduction; how many steps lie between two follows rank 0's clock, so that all
-        ranks ask at the same step.
+        It is one small all-reduce, which also carries the number of steps until the next one. That
+        follows rank 0's clock, so that all ranks come to it at the same step.
         """
-        if self.group.size == 1 and self.signals.asked is None and self.recorder.nonfinite is None:
+        requested = self.signals.stop_requested
+        if self.group.size == 1 and not requested and self.recorder.nonfinite is None:
             return
         step, now = self.at.step, time.monotonic()
-        since, then = self._asked_at
-        self._asked_at = (step, now)
+        since, then = self._polled_at
+        self._polled_at = (step, now)
         pause = 1
         if step > since and self.group.size > 1 and self.group.rank == 0:
-            pause = min(max(int(_ASK_EVERY * (step - since) / max(now - then, 1e-6)), 1),
+            pause = min(max(int(_POLL_EVERY * (step - since) / max(now - then, 1e-6)), 1),
                         _MOST_STEPS)
         bad = self.recorder.nonfinite
-        stop, first, pause = self.group.agree([
-            float(self.signals.asked is not None),
+        stop, first, pause = self.group.all_reduce_max([
+            float(requested),
             pack_first(bad[0] if bad else None, self.group.rank, self.group.size), float(pause)])
-        self._next_question = step + int(pause)
+        self._next_poll = step + int(pause)
         self._on_nonfinite(first)
         if stop:
             self._stop = True
@@ -204,9 +205,9 @@ class Loop:
         """Before weights are saved: read the losses of all steps so far, on all ranks."""
         self.recorder.settle()
         bad = self.recorder.nonfinite
-        first, stop = self.group.agree([
+        first, stop = self.group.all_reduce_max([
             pack_first(bad[0] if bad else None, self.group.rank, self.group.size),
-            float(self.signals.asked is not None)])
+            float(self.signals.stop_requested)])
         self._on_nonfinite(first)
         if stop:
             self._stop = True

@@ -183,6 +183,8 @@ def _from_file(where: str, ref: str) -> types.ModuleType:
         sys.path.insert(0, str(path.parent))
     name = f"gpu_panel_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TaskError(f"task.use = {ref!r}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look it up there
     try:

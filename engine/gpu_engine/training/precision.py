@@ -102,7 +102,8 @@ def allow_tf32() -> None:
     Called before a task is loaded, so that what the task sets itself stands.
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
     """
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
     if hasattr(cudnn, "conv"):  # from torch 2.9 on
         cuda.matmul.fp32_precision = "tf32"
         cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"

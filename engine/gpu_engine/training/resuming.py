@@ -59,7 +59,7 @@ def find(folder: Path, group: Group, rec: Recorder, told: Told | None = None) ->
     the one that was told can't be.
     """
     chosen, ranks = _choose(folder, rec, told) if group.rank == 0 else ({}, [])
-    chosen = json.loads(group.hear(json.dumps(chosen)))
+    chosen = json.loads(group.broadcast_patiently(json.dumps(chosen)))
     if "problem" in chosen:
         raise UserError(("rank 0: " if group.rank else "") + chosen["problem"])
     if group.rank and _identity(folder) != chosen["folder"]:
@@ -72,11 +72,13 @@ def find(folder: Path, group: Group, rec: Recorder, told: Told | None = None) ->
         file = _own_file(file, chosen, rec)
     group.meet()
     received = None
-    if group.agree([float(file is None)])[0]:
+    if group.all_reduce_max([float(file is None)])[0]:
         received = _send(path / checkpoint.STATE, chosen, group, rec, wanted=file is None)
-    own = checkpoint.from_bytes(group.bytes_from_first(checkpoint.to_bytes(ranks)))
+    own = checkpoint.from_bytes(group.broadcast_bytes(checkpoint.to_bytes(ranks)))
     try:
-        state = checkpoint.open_state(file or Path(f"/proc/self/fd/{received.fileno()}"))
+        if file is None and received is not None:
+            file = Path(f"/proc/self/fd/{received.fileno()}")
+        state = checkpoint.open_state(file or path / checkpoint.STATE)
     except checkpoint.Damaged as err:
         raise UserError(str(err)) from err
     finally:
@@ -184,7 +186,7 @@ def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,
     out = tempfile.TemporaryFile(dir=file.parents[2]) if wanted else None  # noqa: SIM115
     try:
         source = file.open("rb", buffering=0) if group.rank == 0 else None
-        for piece in group.pieces_from_first(source, chosen["size"]):
+        for piece in group.broadcast_pieces(source, chosen["size"]):
             progress.done += len(piece)
             if out is not None and not problem:
                 try:

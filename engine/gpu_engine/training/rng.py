@@ -67,7 +67,8 @@ class Draws:
 
     def __exit__(self, *exc: object) -> None:
         self._own = _host_state()
-        _set_host_state(self._outside)
+        if self._outside is not None:
+            _set_host_state(self._outside)
         self._outside = None
 
 

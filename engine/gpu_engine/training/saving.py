@@ -62,7 +62,7 @@ class Saver:
         self._recorder.phase = "checkpoint"
         began = time.monotonic()
         ranks = self._group.gather_bytes(checkpoint.to_bytes(rng.capture(self._devices)))
-        problem = self._group.hear(self._begin(ranks, metrics, began, final=final))
+        problem = self._group.broadcast_patiently(self._begin(ranks, metrics, began, final=final))
         if problem == _UNDER_WAY:
             self._under_way = step
         elif not problem:
@@ -86,7 +86,8 @@ class Saver:
         if self._under_way is None:
             return
         self._recorder.phase = "checkpoint"
-        problem = self._group.hear(self._writer.wait() if self._group.rank == 0 else "")
+        problem = self._writer.wait() if self._group.rank == 0 else ""
+        problem = self._group.broadcast_patiently(problem)
         if not problem:
             self.step = self._under_way
         self._under_way = None
@@ -107,7 +108,7 @@ class Saver:
         if not self.best:
             return False
         verdict = self._is_best(found) if self._group.rank == 0 else False
-        return self._group.from_first("best" if verdict else "") == "best"
+        return self._group.broadcast("best" if verdict else "") == "best"
 
     def let_finish(self) -> None:
         """Before this rank ends for another reason: wait for its own part, and ask nobody."""
@@ -201,6 +202,8 @@ class Saver:
     def _is_best(self, found: dict[str, float]) -> bool:
         """Whether this is the best yet, going by what is in the folder."""
         self._warn_best(found)
+        if not self.best:
+            return False
         name, largest = self.best
         value, before = found.get(name), checkpoints.best_of(self.folder, name, largest)
         return value is not None and value == value and (

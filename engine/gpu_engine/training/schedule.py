@@ -42,7 +42,8 @@ class Schedule:
         """
         self._optimizer = optimizer
         before = _options(optimizer)
-        self._inner = task.schedule(optimizer, total)
+        # Any: step() takes nothing, or the value of an evaluation (ReduceLROnPlateau).
+        self._inner: Any = task.schedule(optimizer, total)
         self._fresh = _options(optimizer)
         self._steered = _STEERED | _differing(before, self._fresh)
         self.metric = _metric(task, self._inner, evaluates)

@@ -9,17 +9,18 @@ import torch
 from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.rank.failures import PeerLost
 from gpu_engine.rank.job import Job
-from gpu_engine.rank.meeting import Patient, PeerLost
 from gpu_engine.rank.process_group import Group
 from gpu_engine.rank.recorder import Recorder
 from gpu_engine.rank.signals import Signals
 from gpu_engine.training import resuming, rng
-from gpu_engine.training.data import Deal, MapData
+from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import Watch
 from gpu_engine.training.evaluate import Broken, Evaluation
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
+from gpu_engine.training.patient_data import PatientData
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
@@ -69,10 +70,10 @@ class Session:
         found = resuming.find(self.folder, group, recorder, told)
         state = found.state if found else None
         if found:
-            self._from, self._own, self.saver.step = found.path, found.own, state["step"]
+            self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
-        self.data = Patient(group)
-        self.data.data, self.deal = self._data(data)
+        self.data = PatientData(group)
+        self.data.source, self.sampler = self._data(data)
         if state:
             self._place(state)
         total, epochs = self._length()
@@ -90,7 +91,7 @@ class Session:
             save_every=job.spec.train.checkpoint_every,
             evaluate=self.evaluate, save=self.save, check_state=self.saver.check,
             evaluate_first=state is not None and self._evaluation_due(state),
-            steps_per_epoch=self.deal.steps if self.deal else None)
+            steps_per_epoch=self.sampler.steps if self.sampler else None)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)
         if state:
             self._restore(state)
@@ -119,7 +120,7 @@ class Session:
         model = self.strategy.for_evaluation()
         try:
             result = self.evaluation.run(model, self.precision,
-                                         lambda: self.loop.signals.asked is not None)
+                                         lambda: self.loop.signals.stop_requested)
             if result is None:
                 return False
             if self.job.who.rank == 0:
@@ -174,7 +175,7 @@ class Session:
         if state["global_batch"] != self.job.batch.global_size:
             seen = state["offset"] * state["global_batch"]
             self.at.offset = seen // self.job.batch.global_size
-        if self.deal is not None and self.at.offset >= self.deal.steps:
+        if self.sampler is not None and self.at.offset >= self.sampler.steps:
             self.at.epoch, self.at.offset = self.at.epoch + 1, 0
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -196,7 +197,7 @@ class Session:
 
     # --- data and length ----------------------------------------------------------------------
 
-    def _data(self, data: Any) -> tuple[Any, Deal | None]:
+    def _data(self, data: Any) -> tuple[Any, EpochSampler | None]:
         job, who = self.job, self.job.who
         workers = job.spec.train.workers
         if isinstance(data, IterableDataset):
@@ -205,19 +206,20 @@ class Session:
             return StreamData(
                 data, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
-                collate=self.task.collate, seed=self.seed, asked=self._watched.divides,
-                start_agree=self.data.start_agree, gather=self.group.gather_bytes,
+                collate=self.task.collate, seed=self.seed, watched=self._watched.divides,
+                start_all_reduce_min=self.data.start_all_reduce_min, gather=self.group.gather_bytes,
                 warn=self._warn), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
                             "a dataset has len() and [index], or is a "
                             "torch.utils.data.IterableDataset")
-        deal = Deal(len(data), job.batch.global_size, job.batch.replicas, job.batch.accumulate)
+        sampler = EpochSampler(len(data), job.batch.global_size, job.batch.replicas,
+                               job.batch.accumulate)
         mine = job.local_replicas
         return MapData(
-            data, deal, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
+            data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
-            default_collate=type(self.task).collate is Task.collate), deal
+            default_collate=type(self.task).collate is Task.collate), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs): the first None where it isn't known."""
@@ -228,10 +230,10 @@ class Session:
                                 f"is of step {self.at.step} already")
             return int(steps), None
         epochs = int(epochs or 1)
-        if self.deal is None:
+        if self.sampler is None:
             return None, epochs
         # From here on, as the epochs before may have had another number of steps.
-        left = (epochs - self.at.epoch) * self.deal.steps - self.at.offset
+        left = (epochs - self.at.epoch) * self.sampler.steps - self.at.offset
         if left < 0:
             raise UserError(f"train.epochs = {epochs}: the checkpoint that it would go on from is "
                             f"in epoch {self.at.epoch + 1} already")
@@ -244,14 +246,14 @@ class Session:
             return None
         chunk = min(int(self.task.eval_batch), self.job.batch.global_size)
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
-                          others=self.devices[1:], warn=self._warn, asked=watched.divides,
+                          others=self.devices[1:], warn=self._warn, watched=watched.divides,
                           workers=self.job.spec.train.workers)
 
     def _warn(self, text: str) -> None:
         self.recorder.write("warning", message=text)
 
     def _announce(self, total: int | None, epochs: int | None) -> None:
-        deal = self.deal
+        sampler = self.sampler
         self.recorder.total_steps = total
         if self.job.who.rank == 0 and not self.strategy.raw.training:
             # from_pretrained of several libraries returns a model in this mode.
@@ -259,7 +261,7 @@ class Session:
                                 "trained so: its dropout is off and its BatchNorm averages stand "
                                 "still. If that is not meant, call train() on it in Task.model")
         self.recorder.write(
-            "schedule", total_steps=total, steps_per_epoch=deal.steps if deal else None,
-            epochs=epochs, examples=deal.examples if deal else None,
-            dropped=deal.dropped if deal else None, first_step=self.at.step,
+            "schedule", total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
+            epochs=epochs, examples=sampler.examples if sampler else None,
+            dropped=sampler.dropped if sampler else None, first_step=self.at.step,
             batch=self.job.batch.global_size)

@@ -62,9 +62,9 @@ class StepLoss:
         self._add(total.detach(), count)
         if self._reference is None:  # the first step: as if all passes counted what this one does
             self._reference = _power_of_two(
-                self._group.start_sum(count.clone())() * self._passes / self._group.size)
-        if last:  # on its way while the last backward pass computes
-            self._answer = self._group.start_sum(self._count.clone())
+                self._group.start_all_reduce_sum(count.clone())() * self._passes / self._group.size)
+        if last and self._count is not None:  # on its way while the last backward pass computes
+            self._answer = self._group.start_all_reduce_sum(self._count.clone())
         return total / self._reference
 
     def finish(self) -> Tensor:
@@ -75,7 +75,9 @@ class StepLoss:
         counted at all has no loss: NaN.
         """
         shown, self._total = self._total, None
-        if not self._counts:
+        if shown is None:
+            raise RuntimeError("finish is called after the passes of a step")
+        if self._answer is None or self._reference is None:  # the task gives means
             return shown
         count, self._count = self._answer() / self._group.size, None
         _scale([p.grad for p in self._parameters if p.grad is not None], self._reference / count)
@@ -125,7 +127,7 @@ def _scale(grads: list[Tensor], factor: Tensor) -> None:
     for (device, dtype), group in alike.items():
         own = factor.to(device, non_blocking=True)
         if dtype in (torch.float32, torch.float64):
-            torch._foreach_mul_(group, own.to(dtype))
+            torch._foreach_mul_(group, own.to(dtype))  # pyright: ignore[reportPrivateImportUsage]
         else:  # the factor keeps its digits
             for grad in group:
                 grad.mul_(own)

@@ -37,7 +37,7 @@ from gpu_engine.training.rng import Draws, mix
 _COLLATE = 0xC011A7E
 
 
-class Dealt(NamedTuple):
+class StreamBatch(NamedTuple):
     """What a reader hands on: a batch, or at its end what was too little for one."""
 
     number: int
@@ -67,7 +67,7 @@ class StreamReader(IterableDataset):
         """Which epoch readers tell the dataset of when they start the next time."""
         self._epoch.value = epoch
 
-    def __iter__(self) -> Iterator[Dealt]:
+    def __iter__(self) -> Iterator[StreamBatch]:
         info, epoch = get_worker_info(), self._epoch.value
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         part = _Part(self._known, rank=self._rank, ranks=self._ranks, worker=worker,
@@ -76,9 +76,9 @@ class StreamReader(IterableDataset):
         reader, readers = worker * self._ranks + self._rank, self._ranks * workers
         batches = 0
 
-        def dealt(batch: Any, rest: bytes | None = None) -> Dealt:
+        def made(batch: Any, rest: bytes | None = None) -> StreamBatch:
             heard = replace(part.heard, ended=rest is not None)
-            return Dealt(batches * readers + reader, worker, batch, rest, heard.to_json())
+            return StreamBatch(batches * readers + reader, worker, batch, rest, heard.to_json())
 
         with part.open():
             while True:
@@ -87,9 +87,9 @@ class StreamReader(IterableDataset):
                     break
                 with Draws(mix(self._seed, epoch, reader, batches, _COLLATE)):
                     batch = self._collate(examples)
-                yield dealt(batch)
+                yield made(batch)
                 batches += 1
-        yield dealt(None, _pickled(examples))
+        yield made(None, _pickled(examples))
 
 
 class _Part:
@@ -104,7 +104,7 @@ class _Part:
         self._seed, self._epoch = mix(seed, epoch), epoch
         self._place = {RANK: rank, WORKER: worker}
         self._counts = {RANK: ranks, WORKER: workers}
-        self._watch = division.Watch(self._asked)
+        self._watch = division.Watch(self._on_division)
         self._watching = not known.sure and ranks * workers > 1
         self._reading = False
         self.by = self._itself = self._at_first = self._several(known.by)
@@ -178,15 +178,15 @@ class _Part:
 
     def _chosen(self, stream: Iterator[Any]) -> Iterator[Any]:
         """What of this stream is this reader's."""
-        by, (index, count, block) = self.by, self._dealing()
+        by, (index, count, block) = self.by, self._selection()
         for number, example in enumerate(stream):
             self._read += 1
             if self.by is not by:  # the dataset began to divide itself, with this example
-                by, (index, count, block) = self.by, self._dealing()
+                by, (index, count, block) = self.by, self._selection()
             if number // block % count == index:
                 yield example
 
-    def _dealing(self) -> tuple[int, int, int]:
+    def _selection(self) -> tuple[int, int, int]:
         """(index, count, block): of blocks of examples this reader keeps each count-th."""
         ours = self._several({RANK, WORKER}) - self.by
         index, count = self._number_among(ours)
@@ -195,7 +195,7 @@ class _Part:
             return (index + self._place[WORKER]) % count, count, 1
         return index, count, self._size
 
-    def _asked(self) -> None:
+    def _on_division(self) -> None:
         """The dataset asked who reads it: from here on it divides, with its own random
         numbers."""
         new = self._several(self._watch.divides)
@@ -234,21 +234,21 @@ class StreamData:
 
     def __init__(self, data: IterableDataset, *, micro: int, accumulate: int, rank: int,
                  ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
-                 start_agree: Callable[[int], Callable[[], int]],
+                 start_all_reduce_min: Callable[[int], Callable[[], int]],
                  gather: Callable[[bytes], list[bytes]] = lambda own: [own],
                  warn: Callable[[str], None] = lambda text: None,
-                 asked: frozenset[str] = frozenset()) -> None:
+                 watched: frozenset[str] = frozenset()) -> None:
         """`micro`: examples of one backward pass of this rank. `gather` brings all ranks' bytes
-        to rank 0, `warn` says something to the person. `asked`: what the dataset asked for while
-        it was made (`division.Watch.divides`).
+        to rank 0, `warn` says something to the person. `watched`: what the dataset was seen to
+        divide itself by while it was made (`division.Watch.divides`).
 
         Raises UserError where the dataset's `divided_by` means nothing.
         """
         self._micro, self._accumulate, self._collate = micro, accumulate, collate
         self._rank, self._workers, self._seed, self._device = rank, max(workers, 1), seed, device
-        self._ask = start_agree
+        self._start_all_reduce_min = start_all_reduce_min
         self._answer: Callable[[], int] | None = None
-        known = division.known(data, rank, ranks, asked)
+        known = division.known(data, rank, ranks, watched)
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
@@ -265,11 +265,11 @@ class StreamData:
                 break
         steps = start
         step = self._whole_step(source)
-        self._answer = self._ask(int(step is not None))
+        self._answer = self._start_all_reduce_min(int(step is not None))
         while self._answer():
             ahead = self._whole_step(source)
-            self._answer = self._ask(int(ahead is not None))
-            for batch in step:
+            self._answer = self._start_all_reduce_min(int(ahead is not None))
+            for batch in step or ():
                 yield move(batch, self._device)
             step = ahead
             steps += 1
@@ -290,12 +290,12 @@ class StreamData:
     def _batches(self, epoch: int) -> Iterator[Any]:
         """The workers' batches in turn, then those that what each had left over makes together."""
         rests = {}
-        for dealt in explained(self._reader if self._loader is None else self._loader):
-            self._hearing.hear(dealt.worker, dealt.heard)
-            if dealt.rest is None:
-                yield pin(dealt.batch, self._device) if self._loader is None else dealt.batch
+        for item in explained(self._reader if self._loader is None else self._loader):
+            self._hearing.hear(item.worker, item.heard)
+            if item.rest is None:
+                yield pin(item.batch, self._device) if self._loader is None else item.batch
             else:
-                rests[dealt.worker] = dealt.rest
+                rests[item.worker] = item.rest
         left = [x for _, rest in sorted(rests.items()) for x in pickle.loads(rest)]
         for at in range(0, len(left) - self._micro + 1, self._micro):
             with Draws(mix(self._seed, epoch, self._rank, at, _COLLATE + 1)):
@@ -303,7 +303,7 @@ class StreamData:
             yield pin(batch, self._device)
 
 
-def explained(source: Iterable[Dealt]) -> Iterator[Dealt]:
+def explained(source: Iterable[StreamBatch]) -> Iterator[StreamBatch]:
     """Its items; WebDataset's refusal to be read by several ranks as the person's mistake that it
     is."""
     try:

@@ -93,8 +93,10 @@ class Task:
         where it is a mean.
         """
         loss = self.loss(model, batch)
-        total, count = loss if isinstance(loss, tuple | list) else (None, batch_size(batch))
-        return {"loss": loss * count if total is None else total, "count": count}
+        if isinstance(loss, tuple | list):
+            return {"loss": loss[0], "count": loss[1]}
+        count = batch_size(batch)
+        return {"loss": loss * count, "count": count}
 
     def optimizer(self, model: nn.Module, lr: float) -> Optimizer:
         """AdamW, PyTorch's defaults. `lr` is already scaled as the spec asks."""

@@ -77,13 +77,13 @@ def _time(device: torch.device, size: int, group: Group) -> float:
     began = time.perf_counter()
     dist.all_reduce(cell)
     _wait(device)
-    once = group.agree([time.perf_counter() - began])[0]  # all ranks must repeat as often
+    once = group.all_reduce_max([time.perf_counter() - began])[0]  # all ranks must repeat as often
     times = max(1, min(int(_SECONDS_A_SIZE / max(once, 1e-6)), 200))
     began = time.perf_counter()
     for _ in range(times):
         dist.all_reduce(cell)
     _wait(device)
-    return group.agree([(time.perf_counter() - began) / times])[0]
+    return group.all_reduce_max([(time.perf_counter() - began) / times])[0]
 
 
 def _wait(device: torch.device) -> None:

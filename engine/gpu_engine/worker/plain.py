@@ -95,7 +95,7 @@ class Plain:
                 told = self._open([json.loads(f) for f in found])
             except UserError as err:
                 told = {"problem": str(err)}
-        told = json.loads(self.group.from_first(json.dumps(told)))
+        told = json.loads(self.group.broadcast(json.dumps(told)))
         if "problem" in told:
             raise UserError(told["problem"])
         if "stopped" in told:
@@ -157,7 +157,7 @@ class Plain:
             self._write_end(outcome, trained)
         if trained and outcome != "failed":
             with contextlib.suppress(RuntimeError):
-                self.group.from_first("")
+                self.group.broadcast("")
 
     def _write_end(self, outcome: str, trained: bool) -> None:
         now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY

@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -88,16 +87,22 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     that was asked to stop."""
     rec = begin(job, signals, lambda: ended("stopped", False), stopped)
     began = time.monotonic()
-    place = Place(group)
     try:
         with imports():
-            from gpu_engine.worker.running import run  # imports torch
+            from gpu_engine.worker import with_torch
 
-        outcome = run(job, rec, signals, check, place, warm)
+        if warm is None and not check:
+            warm = warm_up()
+        with_torch.prepare(job, rec)
+        group = group or with_torch.join_ranks(job, check=check)
+        if check:
+            outcome = with_torch.check_ranks(job, group, rec)
+        else:
+            outcome = with_torch.train(job, group, rec, signals, warm)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        early = signals.asked is not None and not rec.training
+        early = signals.stop_requested and not rec.training
         # Asked to stop before training began, the ranks leave one by one.
-        outcome = "stopped" if early else fail(err, rec, place.group)
+        outcome = "stopped" if early else fail(err, rec, group)
     rec.phase = "done"
     rec.write("end", outcome=outcome, steps=rec.step_now,
               seconds=round(time.monotonic() - began, 3))
@@ -110,16 +115,9 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         # Peers may wait in a collective, and leaving the group in good order would join them.
         sys.stderr.flush()
         os._exit(status)
-    if place.group is not None:
-        place.group.close()
+    if group is not None:
+        group.close()
     return status
-
-
-@dataclass
-class Place:
-    """Where the group of ranks is put once it stands: a failure before that has nobody to tell."""
-
-    group: Group | None = None
 
 
 def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,

@@ -1,4 +1,4 @@
-"""The part of a rank that needs torch: threads, group, session."""
+"""The part of a rank that needs torch: joining the other ranks, training, checking."""
 
 from __future__ import annotations
 
@@ -9,42 +9,50 @@ from collections.abc import Callable
 
 import torch
 
+from gpu_engine.rank import heartbeat
 from gpu_engine.rank.job import Job
 from gpu_engine.rank.joining import join
-from gpu_engine.rank.meeting import BEAT, doing
 from gpu_engine.rank.process_group import Group
 from gpu_engine.rank.recorder import Recorder
 from gpu_engine.rank.signals import Signals
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
-from gpu_engine.worker.start import Place, warm_up
 
 _PEER_GRACE = 10.0
+"""Seconds that a rank may stay in a collective after another announced that it failed."""
 
 
-def run(job: Job, rec: Recorder, signals: Signals, check: bool, place: Place,
-        warm: threading.Thread | None = None) -> str:
-    """Train (or check); the outcome. The group of ranks is left open in `place`."""
-    if warm is None and not check:
-        warm = warm_up()
+def prepare(job: Job, rec: Recorder) -> None:
+    """Keep torch to the rank's cores and devices, and have `rec` read those devices' memory."""
     if job.cores and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(len(job.cores))
     devices = [torch.device(d) for d in job.devices]
     if devices[0].type == "cuda":
         torch.cuda.set_device(devices[0])
     rec.attach(devices)
-    if place.group is None:
-        timeout = job.spec.parallel.timeout
-        place.group = join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
-                           nodes=job.plan.nodes, device=devices[0])
-    if check:
-        rec.training = True  # a check is over in seconds: let it
-        try_out(job, place.group, rec)
-        return "completed"
-    rec.watch = _Peers(rec, place.group, rec.watch)
-    place.group.tell_waits(rec)
-    return Session(job, place.group, rec, signals, warm).run()
+
+
+def join_ranks(job: Job, *, check: bool) -> Group:
+    """The group of all ranks, left open. Raises CannotMeet."""
+    timeout = job.spec.parallel.timeout
+    return join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
+                nodes=job.plan.nodes, device=torch.device(job.devices[0]))
+
+
+def check_ranks(job: Job, group: Group, rec: Recorder) -> str:
+    """Try the connection between the ranks; the outcome."""
+    rec.training = True  # a check is over in seconds: let it
+    try_out(job, group, rec)
+    return "completed"
+
+
+def train(job: Job, group: Group, rec: Recorder, signals: Signals,
+          warm: threading.Thread | None = None) -> str:
+    """Train as `job` says; the outcome, "completed" or "stopped". `warm`: imports under way."""
+    rec.watch = _Peers(rec, group, rec.watch)
+    group.tell_waits(rec)
+    return Session(job, group, rec, signals, warm).run()
 
 
 class _Peers:
@@ -64,8 +72,8 @@ class _Peers:
         now = time.monotonic()
         if now < self._due or self._rec.phase == "done":
             return
-        self._due = now + BEAT
-        self._beat(doing(self._rec))
+        self._due = now + heartbeat.INTERVAL
+        self._beat(heartbeat.activity(self._rec))
         word = self._failure()
         if word is None or self._rec.writing is not None:  # a checkpoint is finished first
             return
