@@ -17,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpu_engine.events.schema import Tail
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import Checkpoint
 from gpu_engine.spec.schema import TrainSpec
 
 SIZES = [float(x) for x in os.environ.get("BENCH_GB", "1,4").split(",")]
@@ -37,11 +38,11 @@ def measured(gigabytes: float, beside: bool, home: str) -> None:
     run = engine(argv + [word for k, v in sets.items() for word in ("--set", f"{k}={v}")], home)
     seen = json.loads(out.read_text())
     events = Tail(Path(home) / "runs" / run / "ranks" / "00000.jsonl").read(1 << 26)
-    saves = [e for e in events if e["kind"] == "checkpoint"]
-    began = saves[0]["t"] - saves[0]["seconds"]
+    saves = [e for e in events if isinstance(e, Checkpoint)]
+    began = saves[0].t - saves[0].seconds
     gaps = [(b, b - a) for a, b in zip(seen["times"], seen["times"][1:], strict=False)]
     waited = max(gap for _, gap in gaps)
-    while_writing = [gap for at, gap in gaps if began + 1 < at < saves[0]["t"] and gap < waited]
+    while_writing = [gap for at, gap in gaps if began + 1 < at < saves[0].t and gap < waited]
     usual = statistics.median(gap for at, gap in gaps if at < began)
     held = seen["most"]["RssAnon"]
     beside_words = f"{statistics.mean(while_writing) * 1e3:.1f} ms" if while_writing else "none"

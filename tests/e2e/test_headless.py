@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.events.schema import Tail
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan.preflight import free_port
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import apply_set, from_dict
 
+from .. import event_lines
 from ..conftest import wait_for
 
 TINY = {
@@ -42,7 +42,7 @@ def call(*args: str, **more) -> subprocess.CompletedProcess[str]:
 
 
 def events(run: runs.Run, rank: int) -> list[dict]:
-    return Tail(run.events(rank)).read(1 << 24)
+    return event_lines.read(run.events(rank))
 
 
 def losses(run: runs.Run, rank: int = 0) -> list[float]:

@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.events.schema import EventWriter, encode
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import attempts
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 
+from .. import event_lines
 from ..conftest import slots, wait_for
 from ..plans import plan
 
@@ -82,9 +82,7 @@ def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
         folder = run.checkpoints / f"step-{step:08d}"
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(json.dumps({"step": step}))
-    writer = EventWriter(run.events(0))
-    writer.write(encode("schedule", {"steps_per_epoch": each}))
-    writer.close()
+    event_lines.append(run.events(0), event_lines.line("schedule", {"steps_per_epoch": each}))
     return run
 
 

@@ -9,24 +9,26 @@ import pytest
 
 from gpu_engine.common import files
 from gpu_engine.events import hang
-from gpu_engine.events.schema import Tail
-from gpu_engine.events.view import RankView
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import Error, from_dict
+from gpu_engine.events.view import RankView, RunView
+from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.state import State
 from gpu_engine.supervisor import oom
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 
-def sign(rank, step, phase, still=60.0, silent=0.5):
-    return hang.Sign(rank, step, phase, still, silent)
+def standing(rank, step, phase, still=60.0, silent=0.5):
+    return hang.Standing(rank, step, phase, still, silent)
 
 
 @pytest.mark.parametrize(("signs", "behind"), [
-    ([sign(0, 8, "backward"), sign(1, 7, "optimizer")], 1),  # the lower step
-    ([sign(0, 8, "backward"), sign(1, 8, "data")], 1),  # the earlier phase
-    ([sign(0, 8, "data"), sign(1, 9, "backward", silent=20)], 1),  # no sign of life
-    ([sign(0, 8, "eval"), sign(1, 8, "backward")], 1),
-    ([sign(0, 8, "backward", still=50), sign(1, 8, "backward", still=90)], 1)])
+    ([standing(0, 8, "backward"), standing(1, 7, "optimizer")], 1),  # the lower step
+    ([standing(0, 8, "backward"), standing(1, 8, "data")], 1),  # the earlier phase
+    ([standing(0, 8, "data"), standing(1, 9, "backward", silent=20)], 1),  # no sign of life
+    ([standing(0, 8, "eval"), standing(1, 8, "backward")], 1),
+    ([standing(0, 8, "backward", still=50), standing(1, 8, "backward", still=90)], 1)])
 def test_the_rank_that_got_least_far_is_named(signs, behind):
     assert hang.behind(signs).rank == behind
     assert hang.words(signs).startswith(f"rank {behind} has stood in ")
@@ -57,14 +59,15 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
     """Neither does the rank that writes it, nor one that tells how far the other is."""
     waits = "waits for rank 0: writing a checkpoint: {} GiB of 9 GiB"
     for busy in (lambda n: {"done": n, "total": 9}, lambda n: {"detail": waits.format(n)}):
-        looked, seen = view(0, 50, stepped=100, since=100), Seen(0, Tail(tmp_path / "x"), 1)
-        seen.ours = True
+        looked = view(0, 50, stepped=100, since=100)
+        run = RunView({0: looked})
+        seen = RankState(0, Tail(tmp_path / "x"), 1, ours=True)
         seen.heard, seen.moved = 0.0, 0.0
         for number, at in ((1, 990.0), (1, 1000.0)):
             event = {"t": at, "kind": "phase", "phase": "checkpoint", "since": 900.0, "step": 50}
-            looked.fold(event | busy(number))
+            run.fold(0, from_dict(event | busy(number)))
             assert not hang.stalled([looked], at + 20)
-            seen._take(event | busy(number))
+            seen.take(from_dict(event | busy(number)))
             if at == 990.0:
                 moved = seen.moved
         assert hang.stalled([looked], 1021.0)  # 31 s without a byte more
@@ -74,21 +77,29 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
 GIB = 2**30
 
 
-@pytest.mark.parametrize(("error", "batch", "says"), [
+def out_of_memory(message="", **figures):
+    return Error("OutOfMemoryError", message, None, None, None, **figures)
+
+
+def batch(per_gpu, accumulate=1):
+    return Batch(per_gpu, "per_gpu", accumulate, 1, per_gpu * accumulate, per_gpu)
+
+
+@pytest.mark.parametrize(("error", "planned", "says"), [
     ({"requested": 2 * GIB, "allocated": 7 * GIB, "message": "a total capacity of 8.00 GiB"},
-     {"per_gpu": 48, "accumulate": 1}, "24 examples per GPU instead of 48"),
+     batch(48), "24 examples per GPU instead of 48"),
     ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
-     {"per_gpu": 64, "accumulate": 2}, "4 examples per GPU instead of 64"),
-    ({"message": "CUDA out of memory"}, {"per_gpu": 7}, "1 examples per GPU"),
-    ({"message": ""}, {"per_gpu": 1}, "1 per GPU already")])
-def test_what_would_likely_fit(error, batch, says):
-    assert says in oom.fitting(error, batch)
+     batch(64, 2), "4 examples per GPU instead of 64"),
+    ({"message": "CUDA out of memory"}, batch(7), "1 examples per GPU"),
+    ({"message": ""}, batch(1), "1 per GPU already")])
+def test_what_would_likely_fit(error, planned, says):
+    assert says in oom.fitting(out_of_memory(**error), planned)
 
 
 def test_a_batch_that_fits_keeps_the_global_one():
-    text = oom.fitting({"message": ""}, {"per_gpu": 48, "accumulate": 3})
+    text = oom.fitting(out_of_memory(), batch(48, 3))
     assert "batch.accumulate=6" in text
-    assert oom.fitting({}, {}) is None
+    assert oom.words(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
 
 
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [

@@ -10,10 +10,11 @@ import time
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.schema import Tail
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import from_dict
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hanging
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 WORKS = "while True: sum(range(1000))"
 SLEEPS = "import time; time.sleep(600)"
@@ -27,10 +28,12 @@ def process(request):
         child.kill()
 
 
-def rank(child, tmp_path, *, still, silent) -> Seen:
+def rank(child, tmp_path, *, still, silent) -> RankState:
     now = time.monotonic()
-    seen = Seen(0, Tail(tmp_path / "none"), 1, child.pid, stepped=True,
-                place=(7, "backward", None))
+    seen = RankState(0, Tail(tmp_path / "none"), 1)
+    for event in ({"kind": "start", "rank": 0, "pid": child.pid}, {"kind": "step", "step": 7},
+                  {"kind": "phase", "phase": "backward", "step": 7}):
+        seen.take(from_dict(event | {"t": 1.0}))
     seen.moved, seen.heard = now - still, now - silent
     return seen
 

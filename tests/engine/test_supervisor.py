@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import procs
+from gpu_engine.events.schema import from_dict as event_from
 from gpu_engine.launch.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
@@ -271,7 +272,7 @@ def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
 # --- causes ------------------------------------------------------------------------------------
 
 def err(kind, message, t):
-    return {"kind": "error", "type": kind, "message": message, "t": t}
+    return event_from({"kind": "error", "type": kind, "message": message, "t": t})
 
 
 def test_wake_never_leads_over_a_cause_even_when_it_came_first():

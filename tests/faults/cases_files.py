@@ -10,8 +10,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from gpu_engine.events.view import Follower
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.follow import Follower
 
 from ..conftest import wait_for
 from .kit import Box, case, checkpoints, events, logs, members, steps, verified
@@ -78,7 +78,7 @@ def a_long_events_file(box: Box) -> None:
     run = box.go("""
 start()
 for n in range(1, 200):
-    out.write(encode("metric", {"step": n, "text": "x" * 60_000}))
+    tell("warning", message="x" * 60_000)
     step(n)
 finish("completed", 199)
 """, ranks=1)

@@ -20,11 +20,11 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Inventory
-from gpu_engine.events.schema import Tail
 from gpu_engine.launch.launcher import prepare, start
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 
+from .. import event_lines
 from ..conftest import PATIENCE, slots, wait_for
 
 STANDIN = Path(__file__).with_name("standin.py")
@@ -276,11 +276,8 @@ def members(run: runs.Run) -> list[int]:
 
 
 def events(run: runs.Run, rank: int = 0, kind: str | None = None) -> list[dict[str, Any]]:
-    tail = Tail(run.events(rank))
-    found: list[dict[str, Any]] = []
-    while (before := tail.offset, new := tail.read(1 << 24)) and (new or tail.offset != before):
-        found += new
-    return [e for e in found if kind is None or e["kind"] == kind]
+    return [e for e in event_lines.read_what_parses(run.events(rank))
+            if kind is None or e["kind"] == kind]
 
 
 def steps(run: runs.Run, rank: int = 0) -> int:
@@ -289,9 +286,7 @@ def steps(run: runs.Run, rank: int = 0) -> int:
 
 
 def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:
-    from gpu_engine.runs import stacks
-
-    return stacks.last_event(run.events(rank), "start")
+    return next(reversed(events(run, rank, "start")), None)
 
 
 def guard_of(state: runs.State) -> int:

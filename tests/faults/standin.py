@@ -15,18 +15,20 @@ HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "engine"))
 
 from gpu_engine.common import procs  # noqa: E402
-from gpu_engine.events.schema import EventWriter, encode  # noqa: E402
+from gpu_engine.events import schema  # noqa: E402
+from gpu_engine.events.paths import events_path  # noqa: E402
+from gpu_engine.events.writer import EventWriter, encode  # noqa: E402
 
 run = Path(os.environ["GPU_PANEL_RUN"])
 rank = int(os.environ.get("RANK", 0))
 world = int(os.environ.get("WORLD_SIZE", 1))
 attempt = int(os.environ["GPU_PANEL_ATTEMPT"])
 asked = []
-out = EventWriter(run / "ranks" / f"{rank:05d}.jsonl")
+out = EventWriter(events_path(run, rank))
 
 
-def tell(kind, t=None, **fields):
-    out.write(encode(kind, fields, t=t))
+def tell(kind, **fields):
+    out.write(encode(schema.KINDS[kind](**fields)))
 
 
 def start():
@@ -42,7 +44,7 @@ def start():
 
 def meet():
     """Wait until every rank has begun."""
-    files = [run / "ranks" / f"{r:05d}.jsonl" for r in range(world)]
+    files = [events_path(run, r) for r in range(world)]
     while not all(f.exists() and f.stat().st_size for f in files):
         time.sleep(0.01)
 

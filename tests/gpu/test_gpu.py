@@ -17,9 +17,9 @@ import pytest
 
 from gpu_engine.devices import sampler
 from gpu_engine.devices.discover import discover
-from gpu_engine.events.schema import Tail
 from gpu_engine.runs import folder as runs
 
+from .. import event_lines
 from ..conftest import wait_for
 
 TASK = f"{Path(__file__).with_name('probe_task.py')}:Probe"
@@ -46,7 +46,7 @@ def train(*sets: str, expect: int = 0) -> runs.Run:
 
 
 def events(run: runs.Run, kind: str, rank: int = 0) -> list[dict]:
-    return [e for e in Tail(run.events(rank)).read(1 << 24) if e["kind"] == kind]
+    return [e for e in event_lines.read(run.events(rank)) if e["kind"] == kind]
 
 
 def losses(run: runs.Run, rank: int = 0) -> list[float]:

@@ -10,8 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.events.schema import Tail
 from gpu_engine.runs import folder as runs
+
+from .. import event_lines
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PYTHON = sys.executable
@@ -26,7 +27,7 @@ class Ran:
     bare: subprocess.CompletedProcess[bytes] | None
 
     def events(self, rank: int = 0) -> list[dict]:
-        return Tail(self.run.events(rank)).read(1 << 24)
+        return event_lines.read(self.run.events(rank))
 
     def of(self, kind: str, rank: int = 0) -> list[dict]:
         return [e for e in self.events(rank) if e["kind"] == kind]

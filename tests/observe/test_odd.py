@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
-from gpu_engine.events.view import Follower
 from gpu_engine.plan.processes import HOOK
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.follow import Follower
 
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common import procs
-from gpu_engine.events.schema import Tail
+from gpu_engine.events.reader import Tail
 from gpu_engine.plan.processes import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import scripts
 from gpu_engine.supervisor.children import Child, descendants
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
+from .. import event_lines
 from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran
 
@@ -140,11 +141,11 @@ def test_a_wrapper_with_a_long_start_is_told_from_what_cannot_be_seen(home, fold
                                  for p in descendants(process.pid)))
         if says is None:
             wait_for((run.path / scripts.SEEN).exists)
-        seen = Seen(0, Tail(run.events(0)), 1)
+        seen = RankState(0, Tail(run.events(0)), 1)
         monkeypatch.setattr(scripts, "UNSEEN", 0.0)
         for _ in range(3):
             scripts.warn_unseen(run, child, seen)
-        told = Tail(run.events(0)).read()
+        told = event_lines.read(run.events(0))
         assert len(told) == (says is not None)
         assert says is None or says in told[0]["message"]
     finally:

@@ -13,11 +13,11 @@ from typing import Any
 
 from textual.app import App
 
-from gpu_engine.events.schema import EventWriter, encode
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
 
+from .. import event_lines
 from ..conftest import PATIENCE
 from ..plans import plan as made
 
@@ -40,7 +40,6 @@ class Written:
         self.run.path.joinpath("plan.json").write_text(json.dumps(planned.to_dict()))
         self._lock = os.open(self.run.path / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._writers: dict[int, EventWriter] = {}
         self.name = name
         self.state(state, **more)
 
@@ -58,10 +57,8 @@ class Written:
 
     def write(self, rank: int, *events: tuple[str, float, dict[str, Any]]) -> None:
         """Append (kind, seconds since T0, fields)."""
-        writer = self._writers.get(rank)
-        if writer is None:
-            writer = self._writers[rank] = EventWriter(self.run.events(rank))
-        writer.write(*(encode(kind, fields, t=T0 + at) for kind, at, fields in events))
+        self.raw(rank, b"".join(event_lines.line(kind, fields, t=T0 + at)
+                                for kind, at, fields in events))
 
     def raw(self, rank: int, data: bytes) -> None:
         with self.run.events(rank).open("ab") as file:

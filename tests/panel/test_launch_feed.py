@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.events import schema as events
+from gpu_engine.events import reader
 from gpu_engine.runs import folder as runs
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
 from gpu_panel.launch.runs.lines import columns, run_line
 
+from .. import event_lines
 from ..plans import plan
 
 PLAN = plan()
@@ -25,12 +26,12 @@ def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, crea
     run, lock = runs.create(name, "", PLAN)
     os.close(lock)
     for rank in range(2):
-        writer = events.EventWriter(run.events(rank))
-        writer.write(events.encode("schedule", {"total_steps": total or len(losses)}))
+        told = []
+        told.append(event_lines.line("schedule", {"total_steps": total or len(losses)}))
         for step, loss in enumerate(losses, 1):
-            writer.write(events.encode("step", {"step": step, "n": 1, "loss": loss + rank,
+            told.append(event_lines.line("step", {"step": step, "n": 1, "loss": loss + rank,
                                                 "samples_per_s": 10.0}))
-        writer.close()
+        event_lines.append(run.events(rank), *told)
     run.write_state(runs.State(state, run.id, name, created or time.time(), ended=time.time()))
     return run
 
@@ -88,15 +89,15 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
         run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
         now = time.time()
         for rank in range(2):
-            writer = events.EventWriter(run.events(rank))
-            writer.write(events.encode("schedule", {"total_steps": 900}, t=now - 99))
+            told = []
+            told.append(event_lines.line("schedule", {"total_steps": 900}, t=now - 99))
             for step in range(1, 5):
-                writer.write(events.encode("step", {"step": step, "n": 1, "loss": 1.0,
+                told.append(event_lines.line("step", {"step": step, "n": 1, "loss": 1.0,
                                                     "samples_per_s": 10.0}, t=now - 80 + step))
             phase = "data" if rank else "backward"
-            writer.write(events.encode("phase", {"phase": phase, "since": now - 70, "step": 4},
+            told.append(event_lines.line("phase", {"phase": phase, "since": now - 70, "step": 4},
                                        t=now))
-            writer.close()
+            event_lines.append(run.events(rank), *told)
         (line,), _ = RunsFeed().refresh()
         said = text(line, 160)
         assert "! rank 1 has stood in data for 01:1" in said
@@ -109,8 +110,8 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
 
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     run = make(losses=[5.0] * 4000 + [0.25], total=4001)
-    assert run.events(0).stat().st_size > 3 * runs_feed._PIECE
-    read = list(runs_feed._ends(run.events(0)))
+    assert run.events(0).stat().st_size > 3 * reader.END
+    read = list(reader.both_ends(run.events(0)))
     assert len(read) < 3000
     (line,), _ = RunsFeed().refresh()
     assert (line.step, line.total) == (4001, 4001)
@@ -206,11 +207,11 @@ def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
     run, lock = runs.create("toy", "", replace(PLAN, node_rank=1))
     try:
         for rank, node in ((0, 0), (1, 1)):
-            writer = events.EventWriter(run.events(rank))
-            writer.write(events.encode("start", {"rank": rank, "local_rank": 0, "node": node,
-                                                 "pid": 4000 + rank, "device": "cpu",
+            told = []
+            told.append(event_lines.line("start", {"rank": rank, "local_rank": 0, "node": node,
+                                                 "pid": 4000 + rank, "device": ["cpu"],
                                                  "world_size": 2, "attempt": 1}))
-            writer.close()
+            event_lines.append(run.events(rank), *told)
         run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
         (line,), _ = RunsFeed().refresh()
         assert line.live

@@ -9,17 +9,19 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.events.schema import encode
+from gpu_engine.events.schema import BadEvent, Event, from_dict
 from gpu_engine.runs.folder import Run
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 
+from .. import event_lines
 from .run_kit import T0, Written
 
 
 async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
     run = Written(tmp_path)
-    line = encode("step", {"step": 1, "n": 1, "epoch": 0, "loss": 2.0, "losses": [2.0]}, t=T0)
+    line = event_lines.line("step", {"step": 1, "n": 1, "epoch": 0, "loss": 2.0,
+                                     "losses": [2.0]}, t=T0)
     for rank in (0, 1):
         run.raw(rank, b"".join(line.replace(b'"step":1', b'"step":%d' % s)
                                for s in range(40_000)))
@@ -52,9 +54,16 @@ events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled
      "error", "end", "_init__", "fold"]), fields)
 
 
+def event_of(line: dict[str, object]) -> Event | None:
+    try:
+        return from_dict(line)
+    except BadEvent:
+        return None
+
+
 @given(st.lists(events, max_size=12))
 @settings(max_examples=150, deadline=None)
-def test_no_event_breaks_the_screen(told: list[dict[str, object]]) -> None:
+def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     from gpu_panel.run.loss import loss_title
     from gpu_panel.run.memory import memory_lines, memory_title
     from gpu_panel.run.ranks import RanksPane
@@ -64,6 +73,7 @@ def test_no_event_breaks_the_screen(told: list[dict[str, object]]) -> None:
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()
     store.caught_up = True
+    told = [e for e in map(event_of, lines) if e is not None]
     store.fold([(0, told), (1, told)])
     headline(store, T0 + 5, 80)
     figures(store, T0 + 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_engine.events.schema import Error
 from gpu_engine.events.view import RankView
 from gpu_panel.run.text.ranks import doing
 
@@ -30,7 +31,8 @@ def test_what_a_rank_does() -> None:
     assert words([RankView(0)]) == "not heard of yet"
     assert words([RankView(0)], live=False) == "never heard of"
     assert words([view(0, outcome="completed")]) == "✓ completed"
-    assert words([view(0, error={"type": "OutOfMemoryError"})]) == "✗ OutOfMemoryError"
+    failed = view(0, error=Error("OutOfMemoryError", "", None, None, None))
+    assert words([failed]) == "✗ OutOfMemoryError"
     assert words([view(0)], live=False) == "ended in forward"
 
 
@@ -58,5 +60,5 @@ def test_who_is_behind_is_said_in_words() -> None:
 
 
 def test_hostile_words_are_harmless() -> None:
-    shown = words([view(0, error={"type": "\x1b]0;x\x07E\nrror"})])
+    shown = words([view(0, error=Error("\x1b]0;x\x07E\nrror", "", None, None, None))])
     assert shown == "✗ E rror"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import gpu_engine
-from gpu_engine.events import schema as events
+
+from .. import event_lines
 
 WORKER = Path(gpu_engine.__file__).parent / "worker" / "__main__.py"
 
@@ -231,11 +232,7 @@ def train(run: Path, *, expect: int = 0, **options: Any) -> Path:
 
 
 def read(run: Path, rank: int = 0, kind: str | None = None) -> list[dict[str, Any]]:
-    tail = events.Tail(run / "ranks" / f"{rank:05d}.jsonl")
-    found = []
-    while new := tail.read():
-        found += new
-    assert tail.skipped == 0
+    found = event_lines.read(run / "ranks" / f"{rank:05d}.jsonl")
     return [e for e in found if kind is None or e["kind"] == kind]
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.events import schema as events
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.schema import number
+from gpu_engine.events.writer import EventWriter
 from gpu_engine.rank import recorder as recording
 from gpu_engine.rank.recorder import Recorder
 
+from .. import event_lines
 from ..conftest import wait_for
 
 
@@ -21,10 +24,7 @@ def rec(tmp_path: Path):
 
 
 def lines(rec_path: Path) -> list[dict]:
-    tail = events.Tail(rec_path)
-    found = tail.read()
-    assert tail.skipped == 0
-    return found
+    return event_lines.read(rec_path)
 
 
 def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) ->
     (event,) = lines(tmp_path / "r.jsonl")
     assert event["n"] == 4
     assert event["step"] == 4
-    back = [events.number(x) for x in event["losses"]]
+    back = [number(x) for x in event["losses"]]
     assert back[0] == 1.5
     assert math.isnan(back[1])
     assert math.isinf(back[2])
@@ -58,7 +58,7 @@ def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
     rec.step_now = 1
     rec.metric({"accuracy": torch.tensor(0.5), "odd": "text"})
     rec.step(2, 0, torch.tensor(2.0), 0.01, 8, 0.0)
-    rec.write("checkpoint", step=2, path="x", seconds=0, bytes=1)
+    rec.write("checkpoint", step=2, path="x", seconds=0.0, bytes=1)
     kinds = [e["kind"] for e in lines(tmp_path / "r.jsonl")]
     assert kinds == ["step", "metric", "step", "checkpoint"]
     assert lines(tmp_path / "r.jsonl")[1] | {"t": 0} == {
@@ -113,7 +113,7 @@ def test_heartbeat_once_a_second(tmp_path: Path) -> None:
 def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(recording, "_RETRY", 0.0)
     rec = Recorder(tmp_path / "r.jsonl")
-    write = events.EventWriter.write
+    write = EventWriter.write
 
     def half(self, *data: bytes) -> None:
         import errno
@@ -123,12 +123,12 @@ def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     rec.write("warning", message="before")
-    monkeypatch.setattr(events.EventWriter, "write", half)
+    monkeypatch.setattr(EventWriter, "write", half)
     rec.write("warning", message="lost")
-    monkeypatch.setattr(events.EventWriter, "write", write)
+    monkeypatch.setattr(EventWriter, "write", write)
     rec.write("warning", message="after")
-    tail = events.Tail(tmp_path / "r.jsonl")
-    messages = [e["message"] for e in tail.read()]
+    tail = Tail(tmp_path / "r.jsonl")
+    messages = [e.message for e in tail.read()]
     assert messages[0] == "before"
     assert "1 are missing" in messages[1]
     assert messages[2] == "after"

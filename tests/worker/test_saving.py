@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_engine.events.view import RankView
+from gpu_engine.events.schema import from_dict
+from gpu_engine.events.view import RunView
 from gpu_engine.training import checkpoint, checkpoint_copy
 from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
 from gpu_engine.training.checkpoint_writer import Writer, gate
@@ -69,9 +70,7 @@ def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold:
         assert 1_200_000 < told["total"] < told["done"] + 100_000
         assert names(run) == []
         assert ranks.read(run, 0, "checkpoint") == []
-        view = RankView(0)
-        view.fold(told)
-        assert view.busy == "checkpoint, 1.2 MiB of 1.2 MiB written"
+        assert RunView().fold(0, from_dict(told)).busy == "checkpoint, 1.2 MiB of 1.2 MiB written"
         hold.unlink()
         assert first.wait() == [0]
     events = ranks.read(run, 0, "checkpoint")

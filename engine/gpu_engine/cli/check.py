@@ -24,9 +24,9 @@ def command(asked: Asked, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
-    from gpu_engine.events.view import Follower
     from gpu_engine.launch.launcher import prepare_check, start
     from gpu_engine.runs import folder as runs
+    from gpu_engine.runs.follow import Follower
 
     prepared = prepare_check(asked.spec)
     run = start(prepared)

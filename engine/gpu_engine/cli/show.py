@@ -27,20 +27,18 @@ def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
-    from gpu_engine.events import view as follow
     from gpu_engine.runs import folder as runs
-    from gpu_engine.runs import leftovers as remains
+    from gpu_engine.runs import leftovers
+    from gpu_engine.runs.follow import Follower
 
     found = runs.find(run)
-    follower = follow.Follower(found)
+    follower = Follower(found)
     while follower.poll(budget=1.0):
         pass
     state, p = follower.state, follower.progress()
     plan = found.plan()
     if as_json:
-        ranks = [asdict(v) for v in follower.ranks.values()]
-        for view in ranks:
-            del view["step_times"]
+        ranks = [view.to_dict() for view in follower.ranks.values()]
         click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks,
                            "plan": plan.to_dict() if plan is not None else {}}))
@@ -51,13 +49,13 @@ def command(run: str, as_json: bool) -> None:
     for why in found.odd():
         if why != state.reason:
             click.echo(clean(f"warning: {why}"))
-    if state.state == "lost" and (left := remains.processes(found)):
+    if state.state == "lost" and (left := leftovers.processes(found)):
         click.echo(f"still running of it: pid {', '.join(map(str, left))}; gpu-engine stop "
                    f"{found.id} ends that")
     for text in _processes(state):
         click.echo(text)
-    for sign in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
-        click.echo(str(sign) + f"; gpu-engine stacks {found.id} --rank {sign.rank} says where")
+    for standing in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
+        click.echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
     for line in plan.lines if plan is not None else ():
         click.echo(clean(line))
     for view in follower.ranks.values():
@@ -73,7 +71,7 @@ def command(run: str, as_json: bool) -> None:
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if view.error is not None and state.cause is None:  # it ended well all the same
-            click.echo(clean(f"  {view.error.get('type')}: {view.error.get('message')}"))
+            click.echo(clean(f"  {view.error.type}: {view.error.message}"))
         for name, value in view.evaluations.items():
             click.echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:

@@ -11,8 +11,9 @@ import click
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.view import Follower, RankView
+from gpu_engine.events.view import RankView
 from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
+from gpu_engine.runs.follow import Follower
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -24,8 +24,8 @@ _ORDER = {name: i for i, name in enumerate(
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """What one rank last showed."""
+class Standing:
+    """How one rank stands."""
 
     rank: int
     step: int | None
@@ -36,38 +36,39 @@ class Sign:
     """Seconds since it was last heard of."""
 
     @property
-    def dumb(self) -> bool:
+    def unheard(self) -> bool:
+        """Whether it gives no sign of life."""
         return self.silent > SILENT
 
     def __str__(self) -> str:
         where = f" in {self.phase}" if self.phase else ""
         at = f" after step {self.step:,}" if self.step is not None else ""
         text = f"rank {self.rank} has stood{where} for {units.clock(self.still)}{at}"
-        if self.dumb:
+        if self.unheard:
             text += f", without a sign of life for {units.clock(self.silent)}"
         return text
 
 
-def behind(signs: Sequence[Sign]) -> Sign:
-    """The rank that got least far. `signs` is not empty."""
-    return min(signs, key=lambda s: (not s.dumb, -1 if s.step is None else s.step,
+def behind(ranks: Sequence[Standing]) -> Standing:
+    """The rank that got least far. `ranks` is not empty."""
+    return min(ranks, key=lambda s: (not s.unheard, -1 if s.step is None else s.step,
                                      _ORDER.get(s.phase or "", 0), -s.still))
 
 
-def words(signs: Sequence[Sign]) -> str:
+def words(ranks: Sequence[Standing]) -> str:
     """One line: who is behind, and where the others stand."""
-    first = behind(signs)
-    others = [s for s in signs if s is not first]
+    first = behind(ranks)
+    others = [s for s in ranks if s is not first]
     if not others:
         return str(first)
     phases: dict[str, list[int]] = {}
-    for sign in others:
-        phases.setdefault(sign.phase or "?", []).append(sign.rank)
+    for standing in others:
+        phases.setdefault(standing.phase or "?", []).append(standing.rank)
     where = ", ".join(f"{_ranks(ranks)} in {phase}" for phase, ranks in phases.items())
     return f"{first}; {where}"
 
 
-def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0) -> list[Sign]:
+def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0) -> list[Standing]:
     """The ranks that have stood still for longer than is usual, the one furthest behind first:
     for `at_least` seconds and five of the rank's own steps. Only ranks that have stepped: until
     then data is prepared and kernels are compiled. `now`: unix seconds."""
@@ -77,10 +78,10 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0) ->
             continue
         pace = view.steps_per_s
         since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
-        sign = Sign(view.rank, view.step, view.phase, max(now - since, 0.0),
+        standing = Standing(view.rank, view.step, view.phase, max(now - since, 0.0),
                     max(now - view.beat, 0.0))
-        if max(sign.still, sign.silent) > max(at_least, 5 / pace if pace else 0.0):
-            found.append(sign)
+        if max(standing.still, standing.silent) > max(at_least, 5 / pace if pace else 0.0):
+            found.append(standing)
     if not found:
         return []
     first = behind(found)

@@ -1,20 +1,19 @@
-"""Following a run: fold what its ranks append into one view a rank.
+"""What the events of a run say about it so far: the only fold.
 
-`RankView.fold` is pure; `Follower` reads. Both serve the command line and the panel, for live
-and for finished runs alike.
+`RunView.fold` is pure, and serves live and finished runs alike: the supervisor, the command line,
+the list of runs and the run screen all show what stands here.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_engine.common import units
-from gpu_engine.events.schema import KINDS, Tail, number
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.events import schema
+from gpu_engine.events.schema import Event
 
 
 @dataclass(slots=True)
@@ -25,6 +24,8 @@ class RankView:
     local_rank: int | None = None
     node: int | None = None
     pid: int | None = None
+    started: int | None = None
+    """When its process started, in clock ticks since boot."""
     attempt: int = 1
     as_rank: int | None = None
     """The rank that this process trains as, where another process of the run does so too."""
@@ -51,6 +52,11 @@ class RankView:
     beat: float | None = None
     """When the rank was last heard of, unix seconds."""
     step: int | None = None
+    """The last whose loss was told."""
+    at_step: int | None = None
+    """The last that it told of, in a heartbeat too."""
+    stepped: bool = False
+    """Whether a step was done in this attempt: what comes before may take as long as it likes."""
     epoch: int | None = None
     loss: float | None = None
     lr: float | None = None
@@ -68,7 +74,10 @@ class RankView:
     checkpoint: str | None = None
     checkpoint_step: int | None = None
     warnings: list[str] = field(default_factory=list)
-    error: dict[str, Any] | None = None
+    error: schema.Error | None = None
+    """The first of this attempt."""
+    ended: bool = False
+    """Whether it has said that it ends."""
     outcome: str | None = None
     """completed | stopped | failed, once it has ended."""
     total_steps: int | None = None
@@ -79,105 +88,6 @@ class RankView:
     dropped: int | None = None
     step_times: list[tuple[float, int]] = field(default_factory=list)
     """(unix seconds, step) of the last step events, oldest first: for the rate."""
-
-    def fold(self, event: dict[str, Any]) -> None:
-        """Take in one event. Fields of the wrong type are left out, never raised."""
-        t = number(event.get("t"))
-        if t is not None and math.isfinite(t):
-            self.beat = t if self.beat is None else max(self.beat, t)
-        take = getattr(self, f"_{event['kind']}", None) if event["kind"] in KINDS else None
-        if take is not None:
-            take(event)
-
-    def _start(self, event: dict[str, Any]) -> None:
-        self.attempt = _int(event.get("attempt")) or 1
-        self.pid, self.node = _int(event.get("pid")), _int(event.get("node"))
-        self.local_rank = _int(event.get("local_rank"))
-        device = event.get("device")
-        self.devices = [str(d) for d in (device if isinstance(device, list) else [device])]
-        self.as_rank, self.process = _int(event.get("as_rank")), _int(event.get("process"))
-        self.error = self.outcome = None
-        self.training = self.training_from = self.training_name = None
-        self.step_times.clear()
-
-    def _training(self, event: dict[str, Any]) -> None:
-        self.training, self.training_from = _int(event.get("number")), _int(event.get("step"))
-        name = event.get("name")
-        self.training_name = name if isinstance(name, str) else None
-
-    def _schedule(self, event: dict[str, Any]) -> None:
-        for name in ("total_steps", "steps_per_epoch", "epochs", "examples", "dropped"):
-            setattr(self, name, _int(event.get(name)))
-        self.first_step = _int(event.get("first_step")) or 0
-        if self.step is not None and self.step > self.first_step:
-            # The attempt before came further than the checkpoint from which this one goes on.
-            self.step, self.loss = self.first_step, None
-
-    def _step(self, event: dict[str, Any]) -> None:
-        step = _int(event.get("step"))
-        if step is None:
-            return
-        self.skipped = _int(event.get("skipped"))
-        self._beside(event)
-        if event.get("n") == 0:  # of other optimizers alone
-            return
-        self.step, self.epoch = step, _int(event.get("epoch"))
-        self.loss, self.lr = _last_loss(event), number(event.get("lr"))
-        self.samples_per_s = number(event.get("samples_per_s"))
-        self.data_wait = number(event.get("data_wait"))
-        self.step_times.append((number(event["t"]) or 0.0, step))
-        del self.step_times[:-100]
-
-    def _beside(self, event: dict[str, Any]) -> None:
-        """A script's further optimizers, and its gradients' norm: named values like any."""
-        norm = number(event.get("grad_norm"))
-        if norm is not None:
-            self.metrics["grad_norm"] = norm
-        others = event.get("others")
-        for index, other in (others.items() if isinstance(others, dict) else ()):
-            value = _last_loss(other) if isinstance(other, dict) else None
-            if value is not None:
-                self.metrics[f"loss[{index}]"] = value
-
-    def _memory(self, event: dict[str, Any]) -> None:
-        for name in ("gpu_allocated", "gpu_reserved", "gpu_peak"):
-            value = event.get(name)
-            setattr(self, name, [_int(v) for v in value] if isinstance(value, list) else [])
-        self.rss = _int(event.get("rss"))
-
-    def _phase(self, event: dict[str, Any]) -> None:
-        phase = event.get("phase")
-        self.phase = phase if isinstance(phase, str) else None
-        self.phase_since = number(event.get("since"))
-        written, detail = _int(event.get("done")), event.get("detail")
-        detail = detail if isinstance(detail, str) else None
-        if (written, detail) != (self.written, self.detail):
-            self.progressed = number(event.get("t"))
-        self.written, self.detail, self.to_write = written, detail, _int(event.get("total"))
-
-    def _metric(self, event: dict[str, Any]) -> None:
-        self.metrics.update(_named(event))
-
-    def _eval(self, event: dict[str, Any]) -> None:
-        self.evaluations.update(_named(event))
-
-    def _checkpoint(self, event: dict[str, Any]) -> None:
-        path = event.get("path")
-        self.checkpoint = path if isinstance(path, str) else None
-        self.checkpoint_step = _int(event.get("step"))
-
-    def _warning(self, event: dict[str, Any]) -> None:
-        self.warnings.append(str(event.get("message")))
-        del self.warnings[:-50]
-
-    def _error(self, event: dict[str, Any]) -> None:
-        if self.error is None:  # the first is the cause, what follows its wake
-            self.error = event
-
-    def _end(self, event: dict[str, Any]) -> None:
-        outcome = event.get("outcome")
-        self.outcome = outcome if isinstance(outcome, str) else None
-        self.phase = "done"
 
     @property
     def busy(self) -> str:
@@ -193,6 +103,11 @@ class RankView:
         return ", ".join(filter(None, words))
 
     @property
+    def saving(self) -> bool:
+        """Whether it writes a checkpoint."""
+        return self.phase == "checkpoint" or self.written is not None
+
+    @property
     def label(self) -> str:
         """ "3"; "0.2" for the second process that trains as rank 0."""
         return str(self.rank) if self.process is None else f"{self.as_rank}.{self.process}"
@@ -204,6 +119,24 @@ class RankView:
         if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
             return None
         return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For scripts: every field but the times of the last steps; the error as its line has
+        it."""
+        out = asdict(self)
+        del out["step_times"]
+        if self.error is not None:
+            out["error"] = schema.to_dict(self.error)
+        return out
+
+    def forget_attempt(self) -> None:
+        """A new attempt has begun elsewhere: how this rank's last one ended says nothing about
+        it now."""
+        self.error = self.outcome = self.phase = self.phase_since = self.beat = None
+        self.pid = self.samples_per_s = self.data_wait = self.rss = None
+        self.ended = False
+        self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
+        self.step_times.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,93 +158,229 @@ class Progress:
 
     @property
     def share(self) -> float | None:
+        """Of the steps in all that are done, 0 to 1; None where there is no number of them."""
         if self.step is None or not self.total_steps:
             return None
         return min(self.step / self.total_steps, 1.0)
 
 
-def progress(ranks: Iterable[RankView]) -> Progress:
-    """Sum up the ranks of one run."""
-    views = [v for v in ranks if v.process is None]
-    steps = [v.step for v in views if v.step is not None]
-    step = min(steps) if steps else None
-    total = next((v.total_steps for v in views if v.total_steps), None)
-    losses = [v.loss for v in views if v.loss is not None]
-    rates = [v.samples_per_s for v in views if v.samples_per_s is not None]
-    pace = [v.steps_per_s for v in views if v.step_times and v.steps_per_s]
-    slowest = min(pace) if pace else None
-    left = max(total - step, 0) / slowest if slowest and total and step is not None else None
-    return Progress(step, total, sum(losses) / len(losses) if losses else None,
-                    sum(rates) if rates else None, slowest, left,
-                    max((v.training or 1 for v in views), default=1))
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """The last checkpoint that was written."""
+
+    step: int
+    at: float
+    """Unix seconds."""
+    path: str | None
+    """Relative to the run folder."""
+    size: int | None
+    """Bytes."""
 
 
-class Follower:
-    """Reads what is new of all ranks of a run, in bounded batches."""
+@dataclass(slots=True)
+class RunView:
+    """The latest that is known of a run, and of each of its ranks."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.ranks: dict[int, RankView] = {}
-        self.state: State = run.state()
-        self._tails: dict[int, Tail] = {}
-        self._looked = 0.0
+    ranks: dict[int, RankView] = field(default_factory=dict)
+    """By rank, in order."""
+    attempt: int = 1
+    """The last that a rank has begun."""
+    begins: dict[int, int] = field(default_factory=dict)
+    """Attempt → the first step it did; attempts after the first alone."""
+    trainings: dict[int, int] = field(default_factory=dict)
+    """Training → the steps before it, where a script trains again in the same process."""
+    saved: SavedCheckpoint | None = None
+    evaluations: list[tuple[int | None, dict[str, float]]] = field(default_factory=list)
+    """(step, name → value), oldest first; the last few."""
+    bad_step: tuple[int, int] | None = None
+    """(step, rank) of the first loss of this attempt that was not finite."""
 
-    @property
-    def skipped(self) -> int:
-        """Lines that did not parse, so far."""
-        return sum(tail.skipped for tail in self._tails.values())
+    def add(self, ranks: Iterable[int]) -> None:
+        """These belong to the run, though nothing was heard of them yet."""
+        new = [rank for rank in ranks if rank not in self.ranks]
+        if new:
+            self.ranks = dict(sorted((self.ranks | {r: RankView(r) for r in new}).items()))
 
-    def poll(self, *, budget: float = 0.05) -> list[tuple[int, dict[str, Any]]]:
-        """Read state and events; fold them in; return the new events with their rank.
+    def fold(self, rank: int, event: Event) -> RankView:
+        """Take in one event of `rank`, in the order of its file; the rank's view as it is then."""
+        view = self.ranks.get(rank)
+        if view is None:
+            self.add((rank,))
+            view = self.ranks[rank]
+        if view.beat is None or event.t > view.beat:
+            view.beat = event.t
+        FOLD[type(event)](self, view, event)
+        return view
 
-        Stops after about `budget` seconds, or when nothing is new.
-        """
-        end = time.monotonic() + budget
-        self.state = self.run.state()
-        self._look()
-        fresh: list[tuple[int, dict[str, Any]]] = []
-        while True:
-            moved = False
-            for rank, tail in self._tails.items():
-                at = tail.offset
-                for event in tail.read(1 << 15):
-                    self.ranks[rank].fold(event)
-                    fresh.append((rank, event))
-                moved = moved or tail.offset != at  # a long line gives no event at first
-                if time.monotonic() > end and fresh:
-                    return fresh
-            if not moved:
-                return fresh
+    def begin_attempt(self, number: int) -> None:
+        """The run is in attempt `number`; its ranks may not have said so yet."""
+        if number > self.attempt:
+            self.attempt, self.bad_step = number, None
+        for view in self.ranks.values():
+            if view.attempt < number and view.beat is not None:
+                view.forget_attempt()
 
     def progress(self) -> Progress:
-        return progress(self.ranks.values())
+        """The ranks summed up."""
+        views = [v for v in self.ranks.values() if v.process is None]
+        steps = [v.step for v in views if v.step is not None]
+        step = min(steps) if steps else None
+        total = next((v.total_steps for v in views if v.total_steps), None)
+        losses = [v.loss for v in views if v.loss is not None]
+        rates = [v.samples_per_s for v in views if v.samples_per_s is not None]
+        pace = [v.steps_per_s for v in views if v.step_times and v.steps_per_s]
+        slowest = min(pace) if pace else None
+        left = max(total - step, 0) / slowest if slowest and total and step is not None else None
+        return Progress(step, total, sum(losses) / len(losses) if losses else None,
+                        sum(rates) if rates else None, slowest, left,
+                        max((v.training or 1 for v in views), default=1))
 
-    def _look(self) -> None:
-        """Ranks may come late (other nodes, own launchers): look for new files each second."""
-        now = time.monotonic()
-        if self._tails and now - self._looked < 1.0:
-            return
-        self._looked = now
-        for rank in self.run.ranks():
-            if rank not in self._tails:
-                self._tails[rank] = Tail(self.run.events(rank))
-                self.ranks[rank] = RankView(rank)
-        self._tails = dict(sorted(self._tails.items()))
-        self.ranks = dict(sorted(self.ranks.items()))
+    def first_error(self) -> RankView | None:
+        """The rank that failed first, by its own word."""
+        failed = [(v.error.t, v.rank) for v in self.ranks.values() if v.error is not None]
+        return self.ranks[min(failed)[1]] if failed else None
 
-
-def _last_loss(event: dict[str, Any]) -> float | None:
-    """The loss of the last step that a step event covers; where that is not told, their mean."""
-    losses = event.get("losses")
-    if isinstance(losses, list) and losses:
-        return number(losses[-1])
-    return number(event.get("loss_last", event.get("loss")))
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    def warnings(self) -> list[str]:
+        """What the ranks warned of, each once."""
+        return list(dict.fromkeys(w for v in self.ranks.values() for w in v.warnings))
 
 
-def _named(event: dict[str, Any]) -> dict[str, float]:
-    return {k: v for k, raw in event.items()
-            if k not in ("t", "kind", "step") and (v := number(raw)) is not None}
+# --- one function a kind ------------------------------------------------------------------------
+
+
+def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
+    rank.attempt, rank.pid, rank.started = event.attempt or 1, event.pid, event.started
+    rank.node, rank.local_rank = event.node, event.local_rank
+    rank.devices = list(event.device)
+    rank.as_rank, rank.process = event.as_rank, event.process
+    rank.error = rank.outcome = rank.written = None
+    rank.ended = rank.stepped = False
+    rank.training = rank.training_from = rank.training_name = None
+    rank.step_times.clear()
+    if rank.attempt > run.attempt:
+        run.attempt, run.bad_step = rank.attempt, None
+
+
+def _training(run: RunView, rank: RankView, event: schema.Training) -> None:
+    rank.training, rank.training_from = event.number, event.step
+    rank.training_name = event.name
+    if rank.process is None:
+        run.trainings.setdefault(event.number, event.step)
+
+
+def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
+    rank.total_steps, rank.steps_per_epoch = event.total_steps, event.steps_per_epoch
+    rank.epochs, rank.examples, rank.dropped = event.epochs, event.examples, event.dropped
+    rank.first_step = event.first_step
+    if rank.step is not None and rank.step > rank.first_step:
+        # The attempt before came further than the checkpoint from which this one goes on.
+        rank.step, rank.loss = rank.first_step, None
+
+
+def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
+    rank.stepped, rank.at_step = True, event.step
+    rank.skipped = event.skipped
+    if event.grad_norm is not None:
+        rank.metrics["grad_norm"] = event.grad_norm
+    for index, other in (event.others or {}).items():
+        value = _last_loss(other)
+        if value is not None:
+            rank.metrics[f"loss[{index}]"] = value
+    if event.n == 0:  # of other optimizers alone
+        return
+    rank.step, rank.epoch = event.step, event.epoch
+    rank.loss, rank.lr = _last_loss(event), event.lr
+    rank.samples_per_s, rank.data_wait = event.samples_per_s, event.data_wait
+    rank.step_times.append((event.t, event.step))
+    del rank.step_times[:-100]
+    if rank.attempt > 1:
+        run.begins.setdefault(rank.attempt, max(event.step - event.n + 1, 0))
+    bad = _first_bad(event)
+    if bad is not None and rank.attempt >= run.attempt \
+            and (run.bad_step is None or bad < run.bad_step[0]):
+        run.bad_step = (bad, rank.rank)
+
+
+def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
+    rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
+    rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
+
+
+def _metric(run: RunView, rank: RankView, event: schema.Metric) -> None:
+    rank.metrics.update(_known(event.values))
+
+
+def _eval(run: RunView, rank: RankView, event: schema.Eval) -> None:
+    values = _known(event.values)
+    rank.evaluations.update(values)
+    if values:
+        run.evaluations.append((event.step, values))
+        del run.evaluations[:-20]
+
+
+def _checkpoint(run: RunView, rank: RankView, event: schema.Checkpoint) -> None:
+    rank.checkpoint, rank.checkpoint_step = event.path, event.step
+    if run.saved is None or event.t >= run.saved.at:
+        run.saved = SavedCheckpoint(event.step, event.t, event.path, event.bytes)
+
+
+def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
+    rank.phase, rank.phase_since = event.phase, event.since
+    if event.step is not None:
+        rank.at_step = event.step
+    if (event.done, event.detail) != (rank.written, rank.detail):
+        rank.progressed = event.t
+    rank.written, rank.to_write, rank.detail = event.done, event.total, event.detail
+
+
+def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
+    rank.warnings.append(event.message)
+    del rank.warnings[:-50]
+
+
+def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
+    if rank.error is None:  # the first is the cause, what follows its wake
+        rank.error = event
+
+
+def _end(run: RunView, rank: RankView, event: schema.End) -> None:
+    rank.ended, rank.outcome, rank.phase = True, event.outcome, "done"
+
+
+FOLD: dict[type[Event], Callable[[RunView, RankView, Any], None]] = {
+    schema.Start: _start,
+    schema.Training: _training,
+    schema.Schedule: _schedule,
+    schema.Step: _step,
+    schema.Memory: _memory,
+    schema.Metric: _metric,
+    schema.Eval: _eval,
+    schema.Checkpoint: _checkpoint,
+    schema.Phase: _phase,
+    schema.Warning: _warning,
+    schema.Error: _error,
+    schema.End: _end,
+}
+"""What each kind of event changes. A kind without a line here raises KeyError."""
+
+
+def _last_loss(event: schema.Step | schema.Other) -> float | None:
+    """The loss of the last step that is covered; where that is not told, their mean."""
+    if event.losses:
+        return event.losses[-1]
+    return event.loss if event.loss_last is None else event.loss_last
+
+
+def _first_bad(event: schema.Step) -> int | None:
+    """The first step that is covered whose loss was not finite; where they are not told one by
+    one, the last step."""
+    if event.losses:
+        first = event.step - len(event.losses) + 1
+        return next((max(first + i, 0) for i, loss in enumerate(event.losses)
+                     if not math.isfinite(loss)), None)
+    told = (event.loss, event.loss_min, event.loss_max)
+    return event.step if any(v is not None and not math.isfinite(v) for v in told) else None
+
+
+def _known(values: schema.Named) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ..common import procs
-from ..events import schema as events
+from ..events import schema
+from ..events.paths import events_path
+from ..events.writer import append
 from ..rank import memory, recorder
 from . import (
     lifeline as observe_lifeline,
@@ -138,7 +140,7 @@ class Watcher(recorder.Recorder):
         if self._given_up:
             return
         if not self._lock.acquire(timeout=_END):
-            self.queue.append(observe_record.Line(kind, fields))
+            self.queue.append(observe_record.Line(schema.KINDS[kind](**fields)))
             return
         try:
             super().write(kind, **fields)
@@ -190,7 +192,7 @@ class Watcher(recorder.Recorder):
         if lines and not self._given_up:
             self._out.write(*lines)
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> schema.Memory:
         torch = sys.modules.get("torch")
         self._devices = []
         if torch is not None and torch.cuda.is_initialized():
@@ -225,12 +227,7 @@ def cannot(run: Path, direct: bool, text: str) -> None:
     if not direct:
         return
     with contextlib.suppress(OSError):
-        path = run / "ranks" / f"{identity()['rank']:05d}.jsonl"
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(fd, events.encode("warning", {"message": text}))
-        finally:
-            os.close(fd)
+        append(events_path(run, identity()["rank"]), schema.Warning(text))
 
 
 def identity() -> dict[str, Any]:
@@ -262,7 +259,7 @@ def labels(who: dict[str, Any], cuda: int | None) -> list[str]:
 def start_fields(who: dict[str, Any], device: list[str]) -> dict[str, Any]:
     pid = os.getpid()
     return {"rank": who["rank"], "local_rank": who["local_rank"], "node": who["node"], "pid": pid,
-            "started": procs.start_ticks(pid), "device": device,
+            "started": procs.start_ticks(pid), "device": tuple(device),
             "world_size": who["world_size"],
             "attempt": _int(os.environ.get("GPU_PANEL_ATTEMPT"), 1)}
 

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from ..events import schema as events
+from ..events import schema
+from ..events.writer import encode
 from ..rank import recorder
 from . import loss as observe_loss
 from . import trainings as observe_trainings
@@ -57,8 +58,7 @@ class Seen(Named):
 class Line(NamedTuple):
     """An event that is written when its turn has come."""
 
-    kind: str
-    fields: dict[str, Any]
+    event: schema.Event
     arrived = True
 
 
@@ -178,7 +178,7 @@ class Record:
         return lines
 
     def _tell_seen(self, lines: list[bytes]) -> None:
-        lines.append(events.encode("metric", {"step": self._seen_at} | events.apart(self._seen)))
+        lines.append(encode(schema.Metric(self._seen_at, self._seen)))
         self._seen = {}
 
     def _taken(self, index: int, loss: float | None, norm: float | None = None,
@@ -197,16 +197,15 @@ class Record:
             return
         if told.begins and self.trainings.number > 1:
             self._end_steps(skipped, lines)
-            lines.append(events.encode("training", {
-                "number": self.trainings.number, "name": about.name, "optimizer": index,
-                "step": self._curve.step}))
+            lines.append(encode(schema.Training(
+                self.trainings.number, self._curve.step, about.name, index)))
         self._curve.step += 1
         self._curve.took(about)
 
     def _beside_steps(self, item: Named | Line, skipped: int, lines: list[bytes]) -> None:
         if type(item) is Line:
             self._end_steps(skipped, lines)
-            lines.append(events.encode(item.kind, item.fields))
+            lines.append(encode(item.event))
             return
         values = {k: recorder._read(observe_loss.taken(v)) for k, v in item.values.items()}
         if type(item) is Seen:
@@ -214,8 +213,7 @@ class Record:
             self._seen_at = self._curve.step
         elif "" not in values:
             self._end_steps(skipped, lines)
-            lines.append(events.encode("metric",
-                                       {"step": self._curve.step} | events.apart(values)))
+            lines.append(encode(schema.Metric(self._curve.step, values)))
 
     def _end_steps(self, skipped: int, lines: list[bytes]) -> None:
         curve = self._curve
@@ -229,9 +227,9 @@ class Record:
             fields["grad_norm"] = recorder._short(curve.norm)
         if others:
             fields["others"] = {
-                str(i): {"name": span.name, "step": span.step, "n": span.n}
-                | recorder.losses_of(span.losses, _EACH_LOSS_UP_TO)
+                i: schema.Other(span.name, span.step, span.n,
+                                **recorder.losses_of(span.losses, _EACH_LOSS_UP_TO))
                 for i, span in others.items() if i <= _OTHERS}
-        lines.append(events.encode("step", fields))
+        lines.append(encode(schema.Step(**fields)))
         for span in (curve, *others.values()):
             span.clear()

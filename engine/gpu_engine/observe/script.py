@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 
+from ..events import schema
+from ..events.paths import events_path
+from ..events.writer import append
 from ..rank import recorder
 from . import (
     by_hand as observe_by_hand,
@@ -136,17 +139,11 @@ class Observer:
         self.ready = False
 
     def _path(self, rank: int) -> Path:
-        return self.run / "ranks" / f"{rank:05d}.jsonl"
+        return events_path(self.run, rank)
 
     def _warn(self, rank: int, text: str) -> None:
-        """A whole line in one write, as it is another process's file."""
-        from ..events import schema as events
-
-        fd = os.open(self._path(rank), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(fd, events.encode("warning", {"message": text}))
-        finally:
-            os.close(fd)
+        """In another process's file."""
+        append(self._path(rank), schema.Warning(text))
 
     # --- what the script does ------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..events import schema as events
+from ..events import schema
+from ..events.writer import EventWriter, encode
 from . import captures
 
 if TYPE_CHECKING:
@@ -113,21 +114,23 @@ class Recorder:
 
     def evaluated(self, step: int, values: dict[str, float]) -> None:
         """What an evaluation at this step has found."""
-        self.write("eval", step=step, **events.apart(values))
+        self.write("eval", step=step, values=values)
         self._warn_of_names(values)
 
     def _warn_of_names(self, values: dict[str, Any]) -> None:
-        if not events.OWN_NAMES.isdisjoint(values):
-            text = events.apart_in_words(values)
+        if not schema.OWN_NAMES.isdisjoint(values):
+            text = schema.apart_in_words(values)
             if text not in self._told:
                 self._told.add(text)
                 self.write("warning", message=text)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """An event that is written at once, after everything that came before it."""
+        """An event that is written at once, after everything that came before it; its fields
+        are those of the kind's class in `events.schema`."""
+        event = schema.KINDS[kind](**fields)
         with self._lock:
             self._flush()
-            self._out.write(events.encode(kind, fields), now=True)
+            self._out.write(encode(event), now=True)
 
     def settle(self) -> None:
         """Wait until the losses of all steps so far are read. Waits for the GPU: not in a step."""
@@ -175,9 +178,8 @@ class Recorder:
                 self._beat_due = time.monotonic() + _BEAT
                 phase, since = self._phase_seen
                 self._out.write(
-                    events.encode("phase", {"phase": phase, "since": round(since, 3),
-                                            "step": self.step_now} | self._busy()),
-                    events.encode("memory", self._memory()))
+                    encode(schema.Phase(phase, round(since, 3), self.step_now, **self._busy())),
+                    encode(self._memory()))
             if self._echo is not None:
                 self._echo.tick(self)
 
@@ -202,8 +204,8 @@ class Recorder:
                 self._rate_from = item[0]
             elif len(item) == 2:
                 step, values = item
-                lines.append(events.encode("metric", {"step": step} | events.apart(
-                    {k: _read(v) for k, v in values.items()})))
+                lines.append(encode(schema.Metric(
+                    step, {k: _read(v) for k, v in values.items()})))
             else:
                 loss = item[2]
                 if self._losses is not None:
@@ -231,14 +233,14 @@ class Recorder:
                    "skipped": self.skipped}
         if self._echo is not None:
             self._echo.saw(step, epoch, fields.get("loss"), lr, rate)
-        return events.encode("step", fields)
+        return encode(schema.Step(**fields))
 
     def _note(self, step: int, loss: float) -> None:
         if self.nonfinite is None:
             self.nonfinite = (step, loss)
 
-    def _memory(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"rss": _rss()}
+    def _memory(self) -> schema.Memory:
+        fields = {}
         if self._devices:
             import torch
 
@@ -246,8 +248,8 @@ class Recorder:
             for name, key in (("gpu_allocated", "allocated_bytes.all.current"),
                               ("gpu_reserved", "reserved_bytes.all.current"),
                               ("gpu_peak", "allocated_bytes.all.peak")):
-                fields[name] = [s.get(key, 0) for s in stats]
-        return fields
+                fields[name] = tuple(s.get(key, 0) for s in stats)
+        return schema.Memory(_rss(), **fields)
 
 
 def losses_of(losses: list[float], each_up_to: int = _EACH_LOSS_UP_TO) -> dict[str, Any]:
@@ -257,7 +259,7 @@ def losses_of(losses: list[float], each_up_to: int = _EACH_LOSS_UP_TO) -> dict[s
     total = sum(losses)
     fields: dict[str, Any] = {"loss": _short(total / len(losses))}
     if len(losses) <= each_up_to:
-        fields["losses"] = [_short(x) for x in losses]
+        fields["losses"] = tuple(map(_short, losses))
     else:
         finite = losses
         if not math.isfinite(total):
@@ -312,7 +314,7 @@ class _Patient:
     so when there is room again."""
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
-        self._out = events.EventWriter(path)
+        self._out = EventWriter(path)
         self._complain = complain
         self._paused_at: float | None = None
         self._retry_at = 0.0
@@ -327,9 +329,9 @@ class _Patient:
         try:
             if self._paused_at is not None:
                 # The write that failed may have left half a line: close it first.
-                self._out.write(b"\n", events.encode("warning", {
-                    "message": f"events could not be written for {now - self._paused_at:.0f} s "
-                               f"(is the disk full?); {self._lost} are missing"}))
+                self._out.write(b"\n", encode(schema.Warning(
+                    f"events could not be written for {now - self._paused_at:.0f} s "
+                    f"(is the disk full?); {self._lost} are missing")))
                 self._paused_at, self._lost = None, 0
             self._out.write(*lines)
         except OSError as err:

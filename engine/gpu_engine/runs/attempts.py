@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import write_atomic
-from gpu_engine.runs import leftovers as remains
-from gpu_engine.runs import stacks
+from gpu_engine.events.reader import backwards
+from gpu_engine.events.schema import Schedule
+from gpu_engine.runs import leftovers
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import differences
@@ -77,7 +78,7 @@ def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
 def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:
     """Raises SpecError where `spec` asks for fewer steps than `checkpoint` (None: the newest) has
     done: the attempt would end at once, and look as if it had trained so far and no further."""
-    checkpoint = checkpoint or remains.last_checkpoint(run)
+    checkpoint = checkpoint or leftovers.last_checkpoint(run)
     digits = (checkpoint or "").removeprefix("step-")
     if spec.task.use is None or not digits.isdecimal():
         return
@@ -98,9 +99,8 @@ def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None
 
 
 def _steps_an_epoch(run: Run) -> int | None:
-    event = stacks.last_event(run.events(0), "schedule")
-    each = event.get("steps_per_epoch") if event is not None else None
-    return each if isinstance(each, int) and each > 0 else None
+    found = next(backwards(run.events(0), Schedule), None)
+    return found.steps_per_epoch or None if found is not None else None
 
 
 def _kept(path: Path) -> list[int]:

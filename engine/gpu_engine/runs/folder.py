@@ -35,6 +35,7 @@ from gpu_engine.common.files import (
     write_atomic,
     write_json,
 )
+from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, oddities
 from gpu_engine.runs import create as making
@@ -87,10 +88,10 @@ class Run:
         return self.path / "checkpoints"
 
     def events(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank:05d}.jsonl"
+        return events_path(self.path, rank)
 
     def log(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank:05d}.log"
+        return log_path(self.path, rank)
 
     def output(self, rank: int) -> Path:
         """Where what a rank prints is: its own log; where a command has started ranks of its own,
@@ -123,13 +124,7 @@ class Run:
         """The ranks that have an events file or a log, or that the plan names, in order."""
         plan = self.plan()
         named = {r.rank for r in plan.ranks} if plan is not None else set()
-        try:
-            names = [Path(name) for name in os.listdir(self.path / "ranks")]  # noqa: PTH208
-        except OSError:
-            names = []
-        seen = {int(p.stem) for p in names
-                if p.suffix in (".jsonl", ".log") and p.stem.isdecimal()}
-        return sorted(named | seen)
+        return sorted(named.union(ranks_with_files(self.path)))
 
     def state(self) -> State:
         """What is so now. A dead supervisor's run is *lost*; one whose state is damaged is told by

@@ -4,7 +4,6 @@ processes, should supervisor and guard both have been killed above a person's ow
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file
+from gpu_engine.events.reader import END, backwards
+from gpu_engine.events.schema import End, Phase, Step
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
 
 GRACE = 5.0
 """Seconds that processes get to end by themselves."""
-_PIECE = 64 * 1024
 _MOST_RANKS = 16
 
 
@@ -112,19 +111,8 @@ def _above(pid: int) -> set[int]:
 
 def _step_in(path: Path) -> int | None:
     """The step of the last event that has one, from the end of the file."""
-    try:
-        with open_file(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _PIECE))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and event.get("kind") in ("step", "phase", "end"):
-            step = event.get("steps" if event["kind"] == "end" else "step")
-            if isinstance(step, int) and not isinstance(step, bool) and step > 0:
-                return step
+    for event in backwards(path, Step, Phase, End, within=END):
+        step = event.steps if isinstance(event, End) else event.step
+        if step:
+            return step
     return None

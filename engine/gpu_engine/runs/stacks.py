@@ -7,9 +7,6 @@ kernel (SigCgt in /proc/PID/status) whether it does.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import mmap
 import os
 import re
 import signal
@@ -18,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.files import open_file
+from gpu_engine.events.reader import backwards
+from gpu_engine.events.schema import Start
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -58,32 +57,12 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
     state = run.state()
     if not state.live:
         return None
-    event = last_event(run.events(rank), "start")
-    if event is not None and event.get("attempt", 1) == state.attempt:
-        pid, ticks = event.get("pid"), event.get("started")
-        if isinstance(pid, int) and isinstance(ticks, int) and procs.alive(pid, ticks):
-            return pid, ticks
+    start = next(backwards(run.events(rank), Start), None)
+    if start is not None and start.attempt == state.attempt \
+            and start.pid is not None and procs.alive(start.pid, start.started):
+        return start.pid, start.started
     return next(((p.pid, p.ticks) for p in state.processes if p.rank == rank and p.exit is None),
                 None)
-
-
-def last_event(path: Path, wanted: str) -> dict | None:
-    """The last event of a kind in a file that may be large."""
-    mark = b'"kind":"%s"' % wanted.encode()
-    with contextlib.suppress(OSError, ValueError), open_file(path) as file, \
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = len(text)
-        while (at := text.rfind(mark, 0, end)) >= 0:
-            begin = text.rfind(b"\n", 0, at) + 1
-            stop = text.find(b"\n", at)
-            try:
-                event = json.loads(text[begin:stop if stop >= 0 else len(text)])
-            except ValueError:
-                event = None
-            if isinstance(event, dict) and event.get("kind") == wanted:
-                return event
-            end = at
-    return None
 
 
 def since(path: Path, offset: int) -> str | None:

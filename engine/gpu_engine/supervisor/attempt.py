@@ -13,7 +13,7 @@ from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 LINGER = 30.0
@@ -28,7 +28,7 @@ class Attempt:
 
     number: int
     children: list[Child] = field(default_factory=list)
-    events: dict[int, Seen] = field(default_factory=dict)
+    events: dict[int, RankState] = field(default_factory=dict)
     stopping: Stopping | None = None
     """Set once the ranks were asked to stop."""
     late: bool = False
@@ -70,7 +70,7 @@ class Attempt:
 
     def too_early(self, child: Child) -> bool:
         """A task's rank that exits 0 without having said that it ended."""
-        return any(self.events[r].outcome is None for r in child.ranks)
+        return any(self.events[r].view.outcome is None for r in child.ranks)
 
     def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
               oom_kills: int | None) -> Verdict:
@@ -79,11 +79,12 @@ class Attempt:
         if self.hang is not None and not stop_asked:
             return "failed", self.hang.line, self.hang
         failures = [
-            Failure(rank, child.status or 0, child.ended or time.time(), self.events[rank].error,
-                    logs.tail(self._log(run, plan, child, rank)), child.role == "launcher")
+            Failure(rank, child.status or 0, child.ended or time.time(),
+                    self.events[rank].view.error, logs.tail(self._log(run, plan, child, rank)),
+                    child.role == "launcher")
             for child in self.children if not child.killed for rank in child.ranks
             if child.status != 0 or (is_task and self.too_early(child))
-            or (is_task and self.events[rank].error is not None)
+            or (is_task and self.events[rank].view.error is not None)
         ]
         if not is_task:
             failures += scripts.errors_below(self.events, self.children)
@@ -100,7 +101,7 @@ class Attempt:
             why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
             return "failed", why, Cause(why)
         if not failures:
-            if any(s.outcome == "stopped" for s in self.events.values()):
+            if any(s.view.outcome == "stopped" for s in self.events.values()):
                 return "stopped", "a rank was asked to stop, by a signal to it alone", None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,

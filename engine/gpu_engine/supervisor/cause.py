@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpu_engine.common import exit_status
+from gpu_engine.events import schema
 from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs.disk_room import Room
@@ -30,7 +30,6 @@ _OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cu
                   r"|out of memory", re.IGNORECASE)
 """What NCCL says where the fault is this rank's, though it comes as its backend's error."""
 
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """How one rank's process ended badly."""
@@ -40,8 +39,7 @@ class Failure:
     """Exit status; minus a signal's number; 0: it ended before training did."""
     ended: float
     """Unix seconds."""
-    error: dict[str, Any] | None = None
-    """Its `error` event."""
+    error: schema.Error | None = None
     log_tail: str = ""
     """The end of its log, for a process that writes no events."""
     launcher: bool = False
@@ -49,14 +47,13 @@ class Failure:
 
     @property
     def when(self) -> float:
-        t = self.error.get("t") if self.error else None
-        return t if isinstance(t, int | float) else self.ended
+        return self.error.t if self.error is not None else self.ended
 
     @property
     def in_wake(self) -> bool:
         """Whether this looks like another rank's failure seen from here."""
         if self.error is not None:
-            kind, message = self.error.get("type"), str(self.error.get("message"))
+            kind, message = self.error.type, self.error.message
             if kind != "PeerLost" and _OWN.search(message):
                 return False
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
@@ -85,12 +82,11 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
     own = [f for f in failures if not f.in_wake] or list(failures)
     first = min(own, key=lambda f: f.when)
     if first.error is not None:
-        kind, message = first.error.get("type"), str(first.error.get("message") or "").strip()
-        trace = first.error.get("traceback")
+        kind, message = first.error.type, first.error.message.strip()
         if oom.is_gpu(first.error):
             message = f"out of GPU memory: {oom.words(first.error, batch)}\n{message}"
-        return Cause(message or str(kind or "failed without a message"), first.rank,
-                     str(kind) if kind else None, str(trace) if trace else None)
+        return Cause(message or kind or "failed without a message", first.rank, kind or None,
+                     first.error.traceback or None)
     trace = traceback_in(first.log_tail)
     missing = _MISSING.search(first.log_tail)
     if missing:
@@ -108,7 +104,7 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
 
 
 def in_words(status: int, oom_kills: int | None = None) -> str:
-    """An exit status for people."""
+    """An exit status for people, with what is likely behind it."""
     if status == 0:
         return "exited with 0 before training ended"
     if status > 0:

@@ -17,7 +17,7 @@ from gpu_engine.common import procs
 from gpu_engine.events import hang
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 _PATIENCE = 3.0
 """Seconds for the stacks to arrive; a rank that was stopped (SIGSTOP) writes none."""
@@ -69,13 +69,13 @@ class Watch:
         """Whether stacks were asked for."""
         return self._asked is not None
 
-    def look(self, events: Mapping[int, Seen]) -> Cause | None:
+    def look(self, events: Mapping[int, RankState]) -> Cause | None:
         """A Cause once the run is found to hang and the evidence is there."""
         now = time.monotonic()
         if self._asked is None:
             signs = self._signs(events.values(), now)
             for sign in signs:
-                self._watch(sign, events[sign.rank].pid, now)
+                self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
             self.words, self.rank = hang.words(signs), hang.behind(signs).rank
@@ -87,14 +87,14 @@ class Watch:
         return Cause(f"hang: {self.words} (train.hang_timeout = {self.timeout:g} s)", self.rank,
                      "Hang", stack)
 
-    def _watch(self, sign: hang.Sign, pid: int | None, now: float) -> None:
+    def _watch(self, sign: hang.Standing, pid: int | None, now: float) -> None:
         """Note what a silent rank's process has done so far."""
         if sign.silent <= _QUIET or pid is None:
             self._silent.pop(sign.rank, None)
         elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
             self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
 
-    def _stands(self, sign: hang.Sign, now: float) -> bool:
+    def _stands(self, sign: hang.Standing, now: float) -> bool:
         """Whether it is the rank that stands still, and not only its record."""
         seen = self._silent.get(sign.rank)
         if seen is None:
@@ -112,16 +112,17 @@ class Watch:
         return False
 
     @staticmethod
-    def _signs(events: Iterable[Seen], now: float) -> Sequence[hang.Sign]:
-        return [s.sign(now) for s in events if s.stepped and not s.ended]
+    def _signs(events: Iterable[RankState], now: float) -> Sequence[hang.Standing]:
+        return [s.standing(now) for s in events if s.view.stepped and not s.view.ended]
 
-    def _ask(self, events: Mapping[int, Seen]) -> dict[int, int]:
+    def _ask(self, events: Mapping[int, RankState]) -> dict[int, int]:
         """Have all ranks print their stacks; the ranks that will, with how long their logs are."""
         asked = {}
         for rank, seen in events.items():
             size = stacks.size_of(self.run.log(rank))
-            if not seen.ended and seen.pid is not None \
-                    and stacks.send(seen.pid, procs.start_ticks(seen.pid)):
+            pid = seen.view.pid
+            if not seen.view.ended and pid is not None \
+                    and stacks.send(pid, procs.start_ticks(pid)):
                 asked[rank] = size
         return asked
 

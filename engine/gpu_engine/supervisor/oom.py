@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common import units
+from gpu_engine.events import schema
 from gpu_engine.plan.batch import Batch
 
 _CAPACITY = re.compile(r"total capacity of ([\d.]+) (\w+)")
@@ -44,22 +43,22 @@ def kills(root: Path = Path("/")) -> int | None:
     return None
 
 
-def is_gpu(error: Mapping[str, Any]) -> bool:
+def is_gpu(error: schema.Error) -> bool:
     """Whether an `error` event tells of a GPU's memory."""
-    return error.get("type") == "OutOfMemoryError" or (
-        "out of memory" in str(error.get("message")).lower()
-        and "cuda" in str(error.get("message")).lower())
+    message = error.message.lower()
+    return error.type == "OutOfMemoryError" or ("out of memory" in message and "cuda" in message)
 
 
-def words(error: Mapping[str, Any], batch: Batch | None) -> str:
+def words(error: schema.Error, batch: Batch | None) -> str:
     """What was asked, what was taken, and which batch would likely fit."""
-    figures = [f"{name} {units.size(value)}" for name in ("requested", "allocated", "reserved")
-               if isinstance(value := error.get(name), int)]
+    figures = [f"{name} {units.size(value)}" for name, value in (
+        ("requested", error.requested), ("allocated", error.allocated),
+        ("reserved", error.reserved)) if value is not None]
     advice = fitting(error, batch) if batch is not None else None
     return "; ".join(([", ".join(figures)] if figures else []) + ([advice] if advice else []))
 
 
-def fitting(error: Mapping[str, Any], batch: Batch) -> str:
+def fitting(error: schema.Error, batch: Batch) -> str:
     """Which batch would likely fit. An estimate: activations grow with the batch, weights and
     optimizer don't, and what would have been asked for after the failure isn't known. So the
     batch is cut by what was taken and asked against 90 % of the device, to half at least, and
@@ -69,8 +68,8 @@ def fitting(error: Mapping[str, Any], batch: Batch) -> str:
     if size == 1:
         return "the batch is 1 per GPU already: a smaller model, bf16, or more memory"
     share = 0.5
-    needed = sum(v for n in ("requested", "allocated") if isinstance(v := error.get(n), int))
-    capacity = _capacity(str(error.get("message")))
+    needed = (error.requested or 0) + (error.allocated or 0)
+    capacity = _capacity(error.message)
     if capacity and needed:
         share = min(share, _MARGIN * capacity / needed)
     limit = max(int(size * share), 1)

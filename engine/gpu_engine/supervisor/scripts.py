@@ -13,13 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gpu_engine.common import procs
-from gpu_engine.events.schema import EventWriter, encode
+from gpu_engine.events import schema
+from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.plan.processes import HOOK
 from gpu_engine.plan.wrappers import is_python
 from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.children import Child, descendants
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 UNSEEN = 30.0
 """Seconds that a Python may take to start before we say that nothing of it is seen."""
@@ -31,33 +32,34 @@ SEEN = "python-seen"
 log = logging.getLogger(__name__)
 
 
-def errors_below(events: Mapping[int, Seen], children: Sequence[Child]) -> list[Failure]:
+def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> list[Failure]:
     """The uncaught exceptions of ranks that no plan knows of, where what started them failed."""
     bad = [c for c in children if c.status != 0 and not c.killed]
     planned = {r for c in children for r in c.ranks}
-    return [Failure(rank, bad[0].status or 1, bad[0].ended or time.time(), seen.error)
-            for rank, seen in events.items() if bad and seen.error and rank not in planned]
+    return [Failure(rank, bad[0].status or 1, bad[0].ended or time.time(), seen.view.error)
+            for rank, seen in events.items() if bad and seen.view.error and rank not in planned]
 
 
-def write_ends(run: Run, events: Mapping[int, Seen], children: Sequence[Child],
+def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Child],
                stop_asked: bool) -> None:
     """Write how each rank ended, which it could not know itself. All of them are gone."""
     for rank, seen in events.items():
-        if not seen.begun or seen.outcome is not None:
+        view = seen.view
+        if not seen.begun or view.outcome is not None:
             continue
         child = next((c for c in children if rank in c.ranks), children[0])
-        if seen.error is not None:
-            outcome = "failed" if child.status != 0 or seen.pid != child.pid else "completed"
+        if view.error is not None:
+            outcome = "failed" if child.status != 0 or view.pid != child.pid else "completed"
         elif stop_asked:
             outcome = "stopped"
-        elif child.status == 0 or (seen.ended and seen.pid != child.pid):
+        elif child.status == 0 or (view.ended and view.pid != child.pid):
             outcome = "completed"
         else:
             outcome = "failed"
-        _append(run, rank, encode("end", {"outcome": outcome, "steps": None, "seconds": None}))
+        _append(run, rank, schema.End(outcome, steps=None, seconds=None))
 
 
-def warn_unseen(run: Run, child: Child, seen: Seen) -> None:
+def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
     """Say that nothing of this process is seen, where so, and what is known of why: now and then
     while it runs, and once it has ended."""
     now = time.monotonic()
@@ -70,8 +72,8 @@ def warn_unseen(run: Run, child: Child, seen: Seen) -> None:
     why = _why_unseen(run, child)
     if why and seen.warned not in (why, _WITHOUT):
         seen.warned = why
-        _append(run, child.ranks[0], encode("warning", {
-            "message": f"nothing of this process is seen but its output: {why}"}))
+        _append(run, child.ranks[0], schema.Warning(
+            f"nothing of this process is seen but its output: {why}"))
 
 
 def _why_unseen(run: Run, child: Child) -> str | None:
@@ -112,10 +114,10 @@ def _hooked(pid: int) -> bool:
     return os.fsencode(HOOK) in path.split(b":")
 
 
-def _append(run: Run, rank: int, line: bytes) -> None:
+def _append(run: Run, rank: int, event: schema.Event) -> None:
     try:
         writer = EventWriter(run.events(rank))
         with contextlib.closing(writer):
-            writer.write(line)
+            writer.write(encode(event))
     except OSError as err:
         log.warning("rank %d: %s", rank, err)

@@ -6,14 +6,14 @@ import logging
 import os
 
 from gpu_engine.common import procs
-from gpu_engine.events.schema import Tail
+from gpu_engine.events.reader import Tail
 from gpu_engine.plan.preflight import free_port
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
@@ -42,7 +42,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Caus
         argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
         path = run.path / (process.log or "ranks/00000.log")
         ranks = process.ranks
-        seen = {r: Seen.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}
+        seen = {r: RankState.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")

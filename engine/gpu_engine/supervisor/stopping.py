@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor.children import Child
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 
 SAVE_PATIENCE = 30.0
 """Seconds in which a checkpoint must grow to count as being written: a slow disk may swallow
@@ -58,7 +58,7 @@ class Stopping:
     _looked: float = 0.0
     _wrote: float = 0.0
 
-    def look(self, children: Sequence[Child], events: Mapping[int, Seen]) -> None:
+    def look(self, children: Sequence[Child], events: Mapping[int, RankState]) -> None:
         """Ask whoever was not asked yet, and end wrappers whose ranks have ended."""
         try:
             table = ch.table()
@@ -96,25 +96,26 @@ class Stopping:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def _ask(self, children: Sequence[Child], events: Collection[Seen],
+    def _ask(self, children: Sequence[Child], events: Collection[RankState],
              table: Mapping[int, tuple[int, bool]]) -> None:
         started = {c.pid for c in children}
         first = {c.pid for c in children if c.pid not in self._below}
         for pid in first:
             self._below[pid] = _Below()
         for seen in events:
-            if seen.pid is None or seen.ended or seen.pid in started:
+            rank = seen.view
+            if rank.pid is None or rank.ended or rank.pid in started:
                 continue
-            chain = _chain(seen.pid, started | {os.getpid()}, table)
-            if not chain or not self._send((seen.pid, seen.ticks)):
+            chain = _chain(rank.pid, started | {os.getpid()}, table)
+            if not chain or not self._send((rank.pid, rank.started)):
                 continue
             wrapper = self._below.get(chain[-1])  # none: it is an orphan that fell to us
             if wrapper is not None:
-                wrapper.ranks.add((seen.pid, seen.ticks))
+                wrapper.ranks.add((rank.pid, rank.started))
                 self._hold(wrapper, chain[1:])
         for child in children:
             below = self._below[child.pid]
-            trains = any(s.pid == child.pid and s.stepped for s in events)
+            trains = any(s.view.pid == child.pid and s.view.stepped for s in events)
             if child.running and not below.told and (
                     trains or (child.pid in first and not below.ranks)):
                 below.told = True
@@ -155,12 +156,12 @@ class Stopping:
             child.signal(signal.SIGTERM)
 
 
-def saving(events: Iterable[Seen]) -> list[Seen]:
+def saving(events: Iterable[RankState]) -> list[RankState]:
     """The ranks that write a checkpoint and get on with it, those that tell how far they are
     first: the others wait for them."""
     now = time.monotonic()
     found = [s for s in events if s.still_saving(now, SAVE_PATIENCE)]
-    return sorted(found, key=lambda s: s.written is None)
+    return sorted(found, key=lambda s: s.view.written is None)
 
 
 def _chain(pid: int, roots: set[int], table: Mapping[int, tuple[int, bool]]) -> list[int]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.schema import Tail
+from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts, stopping
 from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
-from gpu_engine.supervisor.seen import Seen
+from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.starting import start
 from gpu_engine.supervisor.stopping import Stopping
 
@@ -166,7 +166,7 @@ class Supervisor:
         """Read what is new of the ranks' events; scripts may have ranks that no plan knows of."""
         if not self.is_task:
             for rank in set(self.run.ranks()) - set(attempt.events):
-                attempt.events[rank] = Seen(rank, Tail(self.run.events(rank)), attempt.number)
+                attempt.events[rank] = RankState(rank, Tail(self.run.events(rank)), attempt.number)
         for seen in attempt.events.values():
             seen.read(to_the_end=to_the_end)
 

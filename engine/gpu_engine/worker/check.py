@@ -48,7 +48,7 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         n = who.world_size
         speed = size / seconds * 2 * (n - 1) / n
         figures = {"bytes": size, "seconds": round(seconds, 9), "bytes_per_s": round(speed)}
-        rec.write("metric", step=0, **figures)
+        rec.write("metric", step=0, values=figures)
         if who.rank == 0:
             _say({"check": "reduce", "ranks": n, **figures})
 

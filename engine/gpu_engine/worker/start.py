@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.events.paths import events_path, log_path
 from gpu_engine.rank import recorder as recording
 from gpu_engine.rank.job import Job, read
 from gpu_engine.rank.output import forgive_full_disk
@@ -130,12 +131,12 @@ def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None
         except OSError as err:
             sys.stderr.write(f"can't keep to cores {job.cores}: {err}\n")
     who = job.who
-    folder = job.run / "ranks"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    rec = Recorder(folder / f"{who.rank:05d}.jsonl", echo=who.rank == 0)
+    path = events_path(job.run, who.rank)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rec = Recorder(path, echo=who.rank == 0)
     recording.current = rec
     rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.mine.node,
-              pid=os.getpid(), started=procs.start_ticks(os.getpid()), device=list(job.labels),
+              pid=os.getpid(), started=procs.start_ticks(os.getpid()), device=tuple(job.labels),
               world_size=who.world_size, attempt=job.attempt)
     rec.watch = _Watch(rec, signals, leaving, stopped)
     rec.begin()
@@ -224,7 +225,7 @@ def warm_up() -> threading.Thread:
 
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
     """Under torchrun output would go through its agent: send it to this rank's own file."""
-    path = run / "ranks" / f"{int(env.get('RANK', 0)):05d}.log"
+    path = log_path(run, int(env.get("RANK", 0)))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     sys.stdout.flush()

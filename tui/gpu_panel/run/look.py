@@ -8,16 +8,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu_engine.common import procs
+from gpu_engine.events import hang
 from gpu_engine.events.view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run, State
 
-SILENT = 5.0
-"""Seconds without a beat after which it is looked whether a rank's process was stopped."""
 
-
-class Seen(NamedTuple):
+class Look(NamedTuple):
     """What was found."""
 
     state: State
@@ -31,7 +29,7 @@ class Seen(NamedTuple):
     """Rank → pid, of silent ranks that a signal has stopped."""
 
 
-def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Seen:
+def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Look:
     """`plan` and `attempt` as known before: a resumed run is planned anew. OSError does not
     get out."""
     ranks: list[int] = []
@@ -42,14 +40,14 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     state = run.state()
     if plan is None or attempt not in (None, state.attempt):
         plan = run.plan()
-    left = remains.processes(run) if state.state == "lost" else []
-    return Seen(state, ranks, plan, left, launchers,
+    left = leftovers.processes(run) if state.state == "lost" else []
+    return Look(state, ranks, plan, left, launchers,
                 _suspended(state, views) if state.live else {})
 
 
 def _suspended(state: State, views: Iterable[RankView]) -> dict[int, int]:
     now = time.time()
     silent = {v.rank: v.pid for v in views
-              if v.beat is not None and v.outcome is None and now - v.beat > SILENT}
+              if v.beat is not None and v.outcome is None and now - v.beat > hang.SILENT}
     pids = silent | {p.rank: p.pid for p in state.processes if p.rank in silent and p.exit is None}
     return {rank: pid for rank, pid in pids.items() if pid is not None and procs.suspended(pid)}

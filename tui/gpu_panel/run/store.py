@@ -13,35 +13,20 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from gpu_engine.events.schema import KINDS, Tail, number
-from gpu_engine.events.view import Progress, RankView, progress
+from gpu_engine.events import schema
+from gpu_engine.events.reader import RunReader
+from gpu_engine.events.schema import Event
+from gpu_engine.events.view import Progress, RankView, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
-from gpu_panel.run import look as run_look
+from gpu_panel.run.look import Look, look
 
 BATCH = 0.02
 """Seconds of reading before the loop has its turn."""
-PIECE = 1 << 16
-"""Bytes read of one file before the next has its turn."""
 LIVE_EVERY, DONE_EVERY = 0.25, 2.0
 """Seconds between looks."""
-
-Event = dict[str, Any]
-
-
-class _Reading(Tail):
-    """A tail that says how far it is."""
-
-    def done(self) -> tuple[int, int]:
-        """(bytes read, bytes there)."""
-        try:
-            size = self.path.stat().st_size
-        except OSError:
-            size = 0
-        return min(self._offset, size), size
 
 
 @dataclass(slots=True)
@@ -53,20 +38,8 @@ class MemorySeries:
     rss: dict[int, Series] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Saved:
-    """The last checkpoint."""
-
-    step: int | None
-    at: float
-    """Unix seconds."""
-    path: str | None = None
-    size: int | None = None
-    """Bytes."""
-
-
 @dataclass
-class Other:
+class OtherOptimizer:
     """An optimizer beside the first: its name, and the losses that it stepped on."""
 
     name: str
@@ -74,7 +47,8 @@ class Other:
 
 
 class RunStore:
-    """Everything the run screen shows of a run. `version` rises when anything changed."""
+    """Everything the run screen shows of a run: `view`, what the events say, and curves.
+    `version` rises when anything changed."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -82,32 +56,22 @@ class RunStore:
         """None until it was read, and where it can't be."""
         self.state: State | None = None
         """None until it was read once."""
-        self.ranks: dict[int, RankView] = {}
+        self.view = RunView()
         self.loss = RankSeries()
-        self.others: dict[int, Other] = {}
+        self.others: dict[int, OtherOptimizer] = {}
         """Optimizers beside the first, by their number, from 1."""
         self.memory = MemorySeries()
-        self.begins: dict[int, int] = {}
-        """Attempt → the first step it did; attempts after the first alone."""
-        self.trainings: dict[int, int] = {}
-        """Training → the steps before it, where a script trains again in the same process."""
-        self.saved: Saved | None = None
-        self.evaluations: list[tuple[int | None, dict[str, float]]] = []
-        """(step, name → value), oldest first; the last few."""
-        self.bad_step: tuple[int, int] | None = None
-        """(step, rank) of the first loss that was not finite."""
         self.launchers: list[str] = []
         """Names of the logs that launchers write, one a node: "node0"."""
         self.suspended: dict[int, int] = {}
         """Rank → pid, of silent ranks that a signal has stopped."""
         self.left: list[int] = []
         """Pids that still run of a lost run."""
-        self.misshapen = 0
         self.version = 0
         self.caught_up = False
         """Whether everything that was there has been read once."""
         self.read_share = 0.0
-        self._tails: dict[int, _Reading] = {}
+        self._reader = RunReader(run.path)
         self._began: float | None = None
         self._changed = asyncio.Event()
 
@@ -115,20 +79,50 @@ class RunStore:
 
     @property
     def skipped_lines(self) -> int:
-        """Lines that did not parse, or hold what no rank writes."""
-        return self.misshapen + sum(t.skipped for t in self._tails.values())
+        """Lines that did not parse."""
+        return self._reader.skipped
+
+    @property
+    def ranks(self) -> dict[int, RankView]:
+        """The view of each rank, in order."""
+        return self.view.ranks
+
+    @property
+    def saved(self) -> SavedCheckpoint | None:
+        """The last checkpoint."""
+        return self.view.saved
+
+    @property
+    def evaluations(self) -> list[tuple[int | None, dict[str, float]]]:
+        """(step, name → value), oldest first; the last few."""
+        return self.view.evaluations
+
+    @property
+    def begins(self) -> dict[int, int]:
+        """Attempt → the first step it did; attempts after the first alone."""
+        return self.view.begins
+
+    @property
+    def trainings(self) -> dict[int, int]:
+        """Training → the steps before it, where a script trains again in the same process."""
+        return self.view.trainings
+
+    @property
+    def bad_step(self) -> tuple[int, int] | None:
+        """(step, rank) of the first loss that was not finite."""
+        return self.view.bad_step
 
     def progress(self) -> Progress:
-        return progress(self.ranks.values())
+        """How far the run is."""
+        return self.view.progress()
 
     def first_error(self) -> RankView | None:
         """The rank that failed first, by its own word."""
-        failed = [v for v in self.ranks.values() if v.error is not None]
-        return min(failed, key=lambda v: number(v.error.get("t")) or math.inf, default=None)
+        return self.view.first_error()
 
     def warnings(self) -> list[str]:
         """What the ranks warned of, each once."""
-        return list(dict.fromkeys(w for v in self.ranks.values() for w in v.warnings))
+        return self.view.warnings()
 
     def forewarned(self) -> list[str]:
         """What the launch warned of."""
@@ -141,7 +135,7 @@ class RunStore:
                 and a.number < state.attempt] if state is not None else []
 
     async def wait_for(self, so: Callable[[RunStore], bool], seconds: float = 10.0) -> None:
-        """Until `so(self)`. Raises TimeoutError."""
+        """Wait until `so` of this store is true. Raises TimeoutError."""
         async with asyncio.timeout(seconds):
             while not so(self):
                 self._changed.clear()
@@ -154,15 +148,15 @@ class RunStore:
         looked = -math.inf
         while True:
             now = time.monotonic()
-            if now - looked >= 1.0 or not self._tails:
+            if now - looked >= 1.0 or not self.ranks:
                 looked = now
-                self._look(await asyncio.to_thread(self._ask))
-            fresh = await asyncio.to_thread(self._read)
+                self._take_look(await asyncio.to_thread(self._look))
+            fresh = await asyncio.to_thread(self._reader.read, BATCH)
             if fresh:
                 self.fold(fresh)
                 await asyncio.sleep(0)
             if not self.caught_up:
-                self.read_share = self._share()
+                self.read_share = self._reader.share()
             if fresh:
                 self._tell()
                 continue
@@ -174,54 +168,25 @@ class RunStore:
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""
-        self._look(await asyncio.to_thread(self._ask))
+        self._take_look(await asyncio.to_thread(self._look))
 
-    def _ask(self) -> run_look.Seen:
+    def _look(self) -> Look:
         """In a thread."""
-        return run_look.look(self.run, self.plan, self.state.attempt if self.state else None,
-                             list(self.ranks.values()))
+        return look(self.run, self.plan, self.state.attempt if self.state else None,
+                    list(self.ranks.values()))
 
-    def _look(self, seen: run_look.Seen) -> None:
-        state, ranks, plan = seen.state, seen.ranks, seen.plan
+    def _take_look(self, seen: Look) -> None:
         beside = (seen.left, seen.launchers, seen.suspended)
-        if state != self.state or plan is not self.plan \
+        if seen.state != self.state or seen.plan is not self.plan \
                 or beside != (self.left, self.launchers, self.suspended):
             self.left, self.launchers, self.suspended = beside
-            if self.state is not None and state.attempt > self.state.attempt:
-                self.bad_step = None
-            self.state, self.plan = state, plan or self.plan
-            self._forget_before()
+            self.state, self.plan = seen.state, seen.plan or self.plan
+            self._forget_attempt()
             self._tell()
-        new = [r for r in ranks if r not in self._tails]
-        for rank in new:
-            self._tails[rank] = _Reading(self.run.events(rank))
-            self.ranks[rank] = RankView(rank)
-        if new:
-            self._tails = dict(sorted(self._tails.items()))
-            self.ranks = dict(sorted(self.ranks.items()))
+        if any(rank not in self.ranks for rank in seen.ranks):
+            self._reader.add(seen.ranks)
+            self.view.add(seen.ranks)
             self._tell()
-
-    def _read(self) -> list[tuple[int, list[Event]]]:
-        """In a thread: what is new, a piece of each file in turn, for `BATCH` seconds."""
-        end = time.monotonic() + BATCH
-        fresh: list[tuple[int, list[Event]]] = []
-        # Who is furthest behind goes first, or with many ranks the last would starve.
-        for rank, tail in sorted(self._tails.items(), key=lambda p: p[1].done()[0]):
-            try:
-                events = tail.read(PIECE)
-            except (ValueError, OverflowError):  # a number out of all bounds
-                self.misshapen += 1
-                continue
-            if events:
-                fresh.append((rank, events))
-            if time.monotonic() > end:
-                break
-        return fresh
-
-    def _share(self) -> float:
-        done = [t.done() for t in self._tails.values()]
-        size = sum(s for _, s in done)
-        return sum(d for d, _ in done) / size if size else 1.0
 
     def _tell(self) -> None:
         self.version += 1
@@ -232,84 +197,44 @@ class RunStore:
     def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
         """Take in events, in order for each rank."""
         for rank, events in fresh:
-            view = self.ranks.setdefault(rank, RankView(rank))
             for event in events:
-                if event["kind"] not in KINDS:  # of a newer worker, or not ours
-                    continue
-                try:
-                    view.fold(event)
-                    self._take(rank, event, view)
-                except (TypeError, ValueError, OverflowError, AttributeError):
-                    self.misshapen += 1
-        self._forget_before()
+                view = self.view.fold(rank, event)
+                if isinstance(event, schema.Step):
+                    self._step(rank, event)
+                elif isinstance(event, schema.Memory):
+                    self._memory(event, view)
+                elif isinstance(event, schema.Start):
+                    for series in (self.loss, *(o.loss for o in self.others.values())):
+                        series.begin(rank, view.attempt)
+        self._forget_attempt()
 
-    def _forget_before(self) -> None:
+    def _forget_attempt(self) -> None:
         """In a new attempt, how a rank's last one ended says nothing about it now."""
-        state = self.state
-        if state is None or not state.live:
-            return
-        for view in self.ranks.values():
-            if view.attempt < state.attempt and view.beat is not None:
-                view.error = view.outcome = view.phase = view.phase_since = view.beat = None
-                view.pid = view.samples_per_s = view.data_wait = view.rss = None
-                view.gpu_allocated, view.gpu_reserved, view.gpu_peak = [], [], []
-                view.step_times.clear()
+        if self.state is not None and self.state.live:
+            self.view.begin_attempt(self.state.attempt)
 
-    def _take(self, rank: int, event: Event, view: RankView) -> None:
-        kind = event["kind"]
-        if kind == "step":
-            self._step(rank, event, view.attempt)
-        elif kind == "memory":
-            self._memory(rank, event, view)
-        elif kind == "start":
-            for series in (self.loss, *(o.loss for o in self.others.values())):
-                series.begin(rank, view.attempt)
-        elif kind == "training":
-            training, step = _whole(event.get("number")), _whole(event.get("step"))
-            if training is not None and step is not None and view.process is None:
-                self.trainings.setdefault(training, step)
-        elif kind == "checkpoint":
-            self._checkpoint(event, view)
-        elif kind == "eval":
-            self._evaluated(event)
+    def _step(self, rank: int, event: schema.Step) -> None:
+        for index, other in (event.others or {}).items():
+            found = self.others.get(index)
+            if found is None:
+                found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
+                self.others = dict(sorted(self.others.items()))
+            _add(found.loss, rank, other)
+        if event.n != 0:  # 0: only the other optimizers stepped
+            _add(self.loss, rank, event)
 
-    def _step(self, rank: int, event: Event, attempt: int) -> None:
-        others = event.get("others")
-        for key, other in others.items() if isinstance(others, dict) else ():
-            if key.isdecimal() and isinstance(other, dict):
-                self._other(rank, int(key), other)
-        if event.get("n") != 0:  # 0: only the other optimizers stepped
-            last, many = _whole(event.get("step")), _whole(event.get("n"))
-            if attempt > 1 and attempt not in self.begins and last is not None:
-                self.begins[attempt] = max(last - (many or 1) + 1, 0)
-            step = _losses(self.loss, rank, event)
-            now = self.state is None or attempt >= self.state.attempt
-            if step is not None and now and (self.bad_step is None or step < self.bad_step[0]):
-                self.bad_step = (self.loss.ranks[rank].bad_at or step, rank)
-
-    def _other(self, rank: int, index: int, event: Event) -> None:
-        """Steps of an optimizer that is not the first, in a person's own script."""
-        found = self.others.get(index)
-        if found is None:
-            found = self.others[index] = Other(str(event.get("name") or index)[:40])
-            self.others = dict(sorted(self.others.items()))
-        _losses(found.loss, rank, event)
-
-    def _memory(self, rank: int, event: Event, view: RankView) -> None:
-        at = number(event.get("t"))
-        if at is None or not math.isfinite(at):
-            return
+    def _memory(self, event: schema.Memory, view: RankView) -> None:
         began = self.began
-        if began is not None and at < began - 60:  # before a resume, perhaps days ago
+        if began is not None and event.t < began - 60:  # before a resume, perhaps days ago
             return
-        second = max(int(at - (at if began is None else began)), 0)
+        second = max(int(event.t - (event.t if began is None else began)), 0)
         for values, into in ((view.gpu_allocated, self.memory.allocated),
                              (view.gpu_peak, self.memory.peak)):
             for i, value in enumerate(values):
                 if value is not None:
-                    into.setdefault((rank, i), Series()).add(second, float(value))
+                    into.setdefault((view.rank, i), Series()).add(second, float(value))
         if view.rss is not None:
-            self.memory.rss.setdefault(rank, Series()).add(second, float(view.rss))
+            self.memory.rss.setdefault(view.rank, Series()).add(second, float(view.rss))
 
     @property
     def began(self) -> float | None:
@@ -318,38 +243,10 @@ class RunStore:
             self._began = self.state.started or self.state.created
         return self._began
 
-    def _checkpoint(self, event: Event, view: RankView) -> None:
-        at = number(event.get("t")) or 0.0
-        if self.saved is None or at >= self.saved.at:
-            self.saved = Saved(view.checkpoint_step, at, view.checkpoint,
-                               _whole(event.get("bytes")))
 
-    def _evaluated(self, event: Event) -> None:
-        values = {k: v for k, raw in event.items() if k not in ("t", "kind", "step")
-                  and (v := number(raw)) is not None}
-        if values:
-            self.evaluations.append((_whole(event.get("step")), values))
-            del self.evaluations[:-20]
-
-
-def _whole(value: Any) -> int | None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 60
-    return value if ok else None
-
-
-def _losses(series: RankSeries, rank: int, event: Event) -> int | None:
-    """Add an event's losses to `series`; its step where one of them is not finite."""
-    step = _whole(event.get("step"))
-    if step is None:
-        return None
-    losses = event.get("losses")
-    if isinstance(losses, list) and losses:
-        values = [v for v in map(number, losses) if v is not None]
-        series.add(rank, step, values)
-        return None if all(map(math.isfinite, values)) else step
-    value = number(event.get("loss"))
-    if value is None:
-        return None
-    low, high = number(event.get("loss_min")), number(event.get("loss_max"))
-    series.put(rank, step, value, low, high)
-    return None if all(math.isfinite(v) for v in (value, low, high) if v is not None) else step
+def _add(series: RankSeries, rank: int, event: schema.Step | schema.Other) -> None:
+    """Add an event's losses to `series`."""
+    if event.losses:
+        series.add(rank, event.step, event.losses)
+    elif event.loss is not None:
+        series.put(rank, event.step, event.loss, event.loss_min, event.loss_max)

@@ -7,20 +7,18 @@ a thousand of them keep nobody waiting.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from gpu_engine.common.files import open_file
 from gpu_engine.events import hang
-from gpu_engine.events.schema import number
-from gpu_engine.events.view import Follower, RankView, progress
+from gpu_engine.events.reader import both_ends
+from gpu_engine.events.schema import Event, Step
+from gpu_engine.events.view import RankView, RunView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
+from gpu_engine.runs.follow import Follower
 from gpu_panel.common import errors
 
 NEWEST = 50
@@ -29,7 +27,6 @@ SPELL = 0.2
 """Seconds a look spends on older runs that were not read before."""
 _AGAIN = 20
 """Older runs that are looked at once more each time."""
-_PIECE = 64 * 1024
 _MOST_RANKS = 16
 _KEPT = 256
 
@@ -77,7 +74,13 @@ class LossHistory:
         self._every = 1
         self._seen = 0
 
+    def take(self, event: Event) -> None:
+        """Add the loss of a step; other events have none."""
+        if isinstance(event, Step) and event.loss is not None:
+            self.add(event.loss)
+
     def add(self, value: float) -> None:
+        """Add one loss."""
         self._seen += 1
         if self._seen % self._every == 0:
             self.points.append(value)
@@ -205,10 +208,8 @@ class RunsFeed:
             self._followed[line.id] = (Follower(line.run), LossHistory())
         follower, history = self._followed[line.id]
         for rank, event in follower.poll(budget=0.05):
-            if event["kind"] == "step" and rank == min(follower.ranks):
-                loss = number(event.get("loss"))
-                if loss is not None:
-                    history.add(loss)
+            if rank == min(follower.ranks):
+                history.take(event)
         now = follower.progress()
         plan = self._plans.get(line.id)
         here = plan.node_rank if plan is not None else 0
@@ -225,19 +226,18 @@ class RunsFeed:
 
 def _with_tail(line: RunLine) -> RunLine:
     """The end of a finished run, from the first and last pieces of its files."""
-    views = []
+    view = RunView()
     history = LossHistory()
-    for rank in line.run.ranks()[:_MOST_RANKS]:
-        view = RankView(rank)
-        for event in _ends(line.run.events(rank)):
-            view.fold(event)
-            loss = number(event.get("loss")) if event["kind"] == "step" else None
-            if not views and loss is not None:
-                history.add(loss)
-        views.append(view)
-    end = progress(views)
+    ranks = line.run.ranks()[:_MOST_RANKS]
+    view.add(ranks)
+    for rank in ranks:
+        for event in both_ends(line.run.events(rank)):
+            view.fold(rank, event)
+            if rank == ranks[0]:
+                history.take(event)
+    end = view.progress()
     # What was said at the beginning of a long file holds no longer where a resume asked for more.
-    total = _planned(line.run.plan(), views) or end.total_steps
+    total = _planned(line.run.plan(), view.ranks.values()) or end.total_steps
     return replace(line, step=end.step, total=total, loss=end.loss,
                    history=tuple(history.points))
 
@@ -251,33 +251,6 @@ def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
         return train.steps
     each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
     return each * train.epochs if each and train.epochs else None
-
-
-def _ends(path: Path) -> Iterable[dict[str, Any]]:
-    """The events in the first and the last piece of a file."""
-    try:
-        with open_file(path) as file:
-            head = file.read(_PIECE)
-            size = file.seek(0, 2)
-            tail = b""
-            if size > _PIECE:
-                file.seek(max(_PIECE, size - _PIECE))
-                tail = file.read()
-    except OSError:
-        return
-    pieces = [head.split(b"\n"), tail.split(b"\n")]
-    if size > 2 * _PIECE:
-        pieces[0].pop()
-        pieces[1] = pieces[1][1:]
-    elif tail:
-        pieces = [(head + tail).split(b"\n")]
-    for line in (part for piece in pieces for part in piece):
-        try:
-            event = json.loads(line) if line else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and isinstance(event.get("kind"), str) and "t" in event:
-            yield event
 
 
 def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:

@@ -102,9 +102,10 @@ def _failure(store: RunStore) -> tuple[int | None, str] | None:
     if cause is not None and cause.traceback:
         return cause.rank, cause.traceback
     first = store.first_error()
-    if first is None or (cause is not None and cause.rank not in (None, first.rank)):
+    error = first.error if first is not None else None
+    if first is None or error is None \
+            or (cause is not None and cause.rank not in (None, first.rank)):
         return None
-    error = first.error or {}
-    trace = error.get("traceback")
-    words = f"{clean(str(error.get('type')))}: {clean(str(error.get('message')))}"
-    return first.rank, trace if isinstance(trace, str) and trace.strip() else words
+    if error.traceback and error.traceback.strip():
+        return first.rank, error.traceback
+    return first.rank, f"{clean(error.type)}: {clean(error.message)}"

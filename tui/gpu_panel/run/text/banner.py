@@ -116,10 +116,11 @@ def _failed(store: RunStore, state: State) -> list[str]:
 
 
 def _failed_first(view: RankView) -> str:
-    error = view.error or {}
+    error = view.error
     at = "" if view.step is None else f" at step {view.step:,}"
-    kind = clean(str(error.get("type") or "error"), 60)
-    return f"rank {view.rank} failed first{at}: {kind}: {clean(str(error.get('message')), 300)}"
+    kind = clean((error and error.type) or "error", 60)
+    message = clean(error.message if error is not None else "", 300)
+    return f"rank {view.rank} failed first{at}: {kind}: {message}"
 
 
 def _lost(store: RunStore, state: State, now: float) -> list[str]:

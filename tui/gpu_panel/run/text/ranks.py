@@ -22,7 +22,7 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
           ) -> tuple[str, str]:
     """(words, style) for the rank; style is one of `rows.STYLES` or "". now: unix seconds."""
     if view.error is not None:
-        return f"{GLYPHS['failed']} {clean(str(view.error.get('type', 'failed')), 40)}", "bad"
+        return f"{GLYPHS['failed']} {clean(view.error.type or 'failed', 40)}", "bad"
     if view.outcome is not None:
         sign = GLYPHS.get(view.outcome, "")
         return f"{sign} {clean(view.outcome, 20)}".lstrip(), \
@@ -78,7 +78,7 @@ def is_silent(view: RankView, now: float) -> bool:
     return view.beat is not None and view.outcome is None and now - view.beat > SILENT
 
 
-def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Sign]:
+def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standing]:
     """The ranks that stand still, whose fault it seems first. One that is silent is told of
     sooner: ranks that live beat once a second."""
     if any(is_silent(v, now) for v in ranks.values()):
@@ -86,7 +86,7 @@ def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Sign]:
     return hang.stalled(ranks.values(), now)
 
 
-def standing_still(store: RunStore, now: float) -> list[hang.Sign]:
+def standing_still(store: RunStore, now: float) -> list[hang.Standing]:
     """The ranks that stand still, while the run runs: until they go on, its last rate is not its
     rate, and the time that is left can't be told."""
     live = store.state is not None and store.state.state == "running"

@@ -1,0 +1,215 @@
+"""Reading what ranks write, while they write: the one parser of events files.
+
+A reader of a live file may see a half-written last line, which it keeps until the rest is there.
+A line that does not parse is left out and counted, as is a kind or a field that is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_engine.common.files import open_file
+from gpu_engine.events.paths import events_path
+from gpu_engine.events.schema import BadEvent, Event, from_dict
+
+END = 64 * 1024
+"""Bytes that are read of a large file's end where only how it ended is asked."""
+
+_Kind = TypeVar("_Kind", bound=Event)
+
+
+class Tail:
+    """Reads what is new in an events file, keeping its place (inode, offset, unfinished tail).
+
+    A file that is not there yet gives nothing. A file that shrank or was replaced is read from
+    its beginning.
+    """
+
+    MAX_LINE = 8 * 1024 * 1024
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped = 0
+        """Lines that did not parse."""
+        self.unknown = 0
+        """Kinds and fields that a newer program wrote."""
+        self._inode: int | None = None
+        self._offset = 0
+        self._rest = b""
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of the file have been read."""
+        return self._offset
+
+    def size(self) -> int:
+        """Bytes that the file has now; 0 where it is not there."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def skip(self) -> None:
+        """Leave out what is in the file so far."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return
+        self._inode, self._offset, self._rest = stat.st_ino, stat.st_size, b""
+
+    def read(self, limit: int = 1 << 20) -> list[Event]:
+        """The events whose lines are complete since the last call, from at most `limit` bytes."""
+        try:
+            with open_file(self.path) as file:
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != self._inode or stat.st_size < self._offset:
+                    self._inode, self._offset, self._rest = stat.st_ino, 0, b""
+                if stat.st_size == self._offset:
+                    return []
+                file.seek(self._offset)
+                data = file.read(limit)
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > self.MAX_LINE:  # not one of ours: don't keep it
+            self._rest = b""
+            self.skipped += 1
+        return [e for e in map(self._parse, lines) if e is not None]
+
+    def _parse(self, line: bytes) -> Event | None:
+        if not line or line.isspace():
+            return None
+        try:
+            return from_dict(json.loads(line), self._note_unknown)
+        except (ValueError, RecursionError):
+            self.skipped += 1
+            return None
+
+    def _note_unknown(self, name: str) -> None:
+        self.unknown += 1
+
+
+class RunReader:
+    """Reads what is new of all ranks of a run, in bounded batches."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the run's."""
+        self._folder = folder
+        self._tails: dict[int, Tail] = {}
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that are read."""
+        return list(self._tails)
+
+    @property
+    def skipped(self) -> int:
+        """Lines that did not parse, so far."""
+        return sum(tail.skipped for tail in self._tails.values())
+
+    @property
+    def unknown(self) -> int:
+        """Kinds and fields that were left out, as a newer program wrote them."""
+        return sum(tail.unknown for tail in self._tails.values())
+
+    def share(self) -> float:
+        """How much of what is there has been read, 0 to 1."""
+        each = [(tail.offset, tail.size()) for tail in self._tails.values()]
+        there = sum(size for _, size in each)
+        return sum(min(offset, size) for offset, size in each) / there if there else 1.0
+
+    def add(self, ranks: Iterable[int]) -> None:
+        """Read these, too; those that are read already go on."""
+        new = {r: Tail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
+        if new:  # another dict, as `read` may go through the one there is in another thread
+            self._tails = dict(sorted((self._tails | new).items()))
+
+    def read(self, seconds: float, piece: int = 1 << 16) -> list[tuple[int, list[Event]]]:
+        """What is new, by rank, `piece` bytes of each file in turn. Stops once `seconds` are over
+        and something was found, or when nothing is new."""
+        end = time.monotonic() + seconds
+        fresh: list[tuple[int, list[Event]]] = []
+        while True:
+            moved = False
+            # Who is furthest behind goes first, or with many ranks the last would starve.
+            for rank, tail in sorted(self._tails.items(), key=lambda pair: pair[1].offset):
+                before = tail.offset
+                events = tail.read(piece)
+                if events:
+                    fresh.append((rank, events))
+                moved = moved or tail.offset != before  # a long line gives no event at first
+                if fresh and time.monotonic() > end:
+                    return fresh
+            if not moved:
+                return fresh
+
+
+def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Iterator[_Kind]:
+    """The events of these kinds from the last in the file to the first: for files of which the
+    end alone is to be read. `within`: how many bytes from the end to look at; None: all."""
+    marks = [f'"kind":"{kind.kind}"'.encode() for kind in kinds]
+    try:
+        with open_file(path) as file, \
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            first = 0 if within is None else max(0, len(text) - within)
+            end = len(text)
+            while end > first:
+                begin = max(first, end - END)
+                for at in _marked(text, marks, begin, end):
+                    event = _event_in(_line_at(text, at))
+                    if isinstance(event, kinds):
+                        yield event
+                end = begin
+    except (OSError, ValueError):  # ValueError: an empty file can't be mapped
+        return
+
+
+def both_ends(path: Path, piece: int = END) -> Iterator[Event]:
+    """The events in the first and in the last `piece` bytes of a file, in order, each once."""
+    try:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= 2 * piece:
+                lines = file.read().split(b"\n")
+            else:
+                lines = file.read(piece).split(b"\n")[:-1]
+                file.seek(size - piece)
+                lines += file.read().split(b"\n")[1:]
+    except OSError:
+        return
+    for line in lines:
+        event = _event_in(line)
+        if event is not None:
+            yield event
+
+
+def _marked(text: mmap.mmap, marks: list[bytes], begin: int, end: int) -> Iterator[int]:
+    """Where in `begin` to `end` one of `marks` begins, from the last to the first."""
+    while True:
+        # A mark that lies across the border belongs to the part in which it begins.
+        end = max((text.rfind(m, begin, min(end + len(m) - 1, len(text))) for m in marks),
+                  default=-1)
+        if end < 0:
+            return
+        yield end
+
+
+def _line_at(text: mmap.mmap, at: int) -> bytes:
+    begin = text.rfind(b"\n", 0, at) + 1
+    stop = text.find(b"\n", at)
+    return text[begin:stop if stop >= 0 else len(text)]
+
+
+def _event_in(line: bytes) -> Event | None:
+    """None for what is no event that is known."""
+    try:
+        return from_dict(json.loads(line)) if line else None
+    except (BadEvent, ValueError, RecursionError):
+        return None

@@ -1,0 +1,58 @@
+"""Following a run: its state, and what its ranks append, folded into one view."""
+
+from __future__ import annotations
+
+import time
+
+from gpu_engine.events.reader import RunReader
+from gpu_engine.events.schema import Event
+from gpu_engine.events.view import Progress, RankView, RunView
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import State
+
+
+class Follower:
+    """Reads what is new of a run, in bounded batches."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.view = RunView()
+        self.state: State = run.state()
+        self._reader = RunReader(run.path)
+        self._looked = 0.0
+
+    @property
+    def ranks(self) -> dict[int, RankView]:
+        """The view of each rank, in order."""
+        return self.view.ranks
+
+    @property
+    def skipped(self) -> int:
+        """Lines that did not parse, so far."""
+        return self._reader.skipped
+
+    def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
+        """Read state and events; fold them in; return the new events with their rank.
+
+        Stops after about `budget` seconds, or when nothing is new.
+        """
+        self.state = self.run.state()
+        self._look()
+        fresh = [(rank, event) for rank, events in self._reader.read(budget) for event in events]
+        for rank, event in fresh:
+            self.view.fold(rank, event)
+        return fresh
+
+    def progress(self) -> Progress:
+        """How far the run is."""
+        return self.view.progress()
+
+    def _look(self) -> None:
+        """Ranks may come late (other nodes, own launchers): look for new files each second."""
+        now = time.monotonic()
+        if self.ranks and now - self._looked < 1.0:
+            return
+        self._looked = now
+        ranks = self.run.ranks()
+        self._reader.add(ranks)
+        self.view.add(ranks)

@@ -1,0 +1,54 @@
+"""Lines of events files, written and read by the tests themselves: what the file format is stands
+here once more, so that the engine's writer is not compared with its own reader."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+
+def line(kind: str, fields: dict[str, Any], *, t: float | None = None) -> bytes:
+    """One event as a rank writes it."""
+    event = {"t": round(time.time() if t is None else t, 3), "kind": kind} | fields
+    return json.dumps(_told(event), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The events whose lines are complete, each as its JSON object; none where there is no file."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.split(b"\n")[:-1] if line]
+
+
+def read_what_parses(path: Path) -> list[dict[str, Any]]:
+    """As `read`, of a file that is damaged: lines that are no JSON objects are left out."""
+    found = []
+    for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        try:
+            event = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            found.append(event)
+    return found
+
+
+def append(path: Path, *lines: bytes) -> None:
+    """Write what a rank would write."""
+    with path.open("ab") as file:
+        file.writelines(lines)
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {k: _told(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(v) for v in value]
+    return value

@@ -1,0 +1,140 @@
+"""Reading files that grow, shrink, are damaged, or are too long to be read whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.events import schema
+from gpu_engine.events.paths import events_path
+from gpu_engine.events.reader import RunReader, Tail, backwards, both_ends
+from gpu_engine.events.writer import EventWriter, encode
+
+from .. import event_lines
+
+GOOD = event_lines.line("step", {"step": 1}, t=1.0)
+
+
+def test_a_tail_keeps_an_unfinished_line_until_it_is_whole(tmp_path):
+    path = tmp_path / "e"
+    tail = Tail(path)
+    assert tail.read() == []
+    for i in range(len(GOOD)):
+        event_lines.append(path, GOOD[i:i + 1])
+        assert len(tail.read()) == (1 if i == len(GOOD) - 1 else 0)
+    assert tail.skipped == 0
+
+
+def test_garbage_is_skipped_and_counted_and_a_shrunk_file_read_anew(tmp_path):
+    path = tmp_path / "e"
+    path.write_bytes(GOOD + b"garbage\n\xff\xfe\n[1]\n{}\n" + b"[" * 100_000 + b"\n"
+                     + event_lines.line("step", {"step": "many"}) + GOOD)
+    tail = Tail(path)
+    assert [e.step for e in tail.read()] == [1, 1]
+    assert (tail.skipped, tail.unknown) == (6, 0)
+    path.write_bytes(GOOD)
+    assert len(tail.read()) == 1
+    replacement = tmp_path / "new"
+    replacement.write_bytes(GOOD * 50)
+    replacement.replace(path)
+    assert len(tail.read()) == 50
+
+
+def test_what_is_not_known_is_counted_and_no_damage(tmp_path):
+    path = tmp_path / "e"
+    path.write_bytes(event_lines.line("gossip", {"x": 1})
+                     + event_lines.line("step", {"step": 2, "mood": "good"}))
+    tail = Tail(path)
+    assert [e.step for e in tail.read()] == [2]
+    assert (tail.skipped, tail.unknown) == (0, 2)
+
+
+@given(st.lists(st.integers(1, 300), max_size=20), st.integers(16, 200))
+def test_bounded_reads_lose_nothing(tmp_path_factory, sizes, limit):
+    path = tmp_path_factory.mktemp("t") / "e"
+    path.write_bytes(b"".join(event_lines.line("warning", {"message": "y" * n}) for n in sizes))
+    tail, got = Tail(path), []
+    for _ in range(10_000):
+        got += tail.read(limit)
+        if len(got) == len(sizes):
+            break
+    assert [len(e.message) for e in got] == sizes
+
+
+def test_a_writer_after_a_torn_line_starts_a_new_one(tmp_path):
+    path = tmp_path / "e"
+    path.write_bytes(b'{"t":1,"kind":"st')
+    writer = EventWriter(path)
+    writer.write(encode(schema.Warning("whole")))
+    writer.close()
+    tail = Tail(path)
+    assert [e.message for e in tail.read()] == ["whole"]
+    assert tail.skipped == 1
+
+
+def test_ranks_of_a_run_are_read_in_turn(tmp_path):
+    (tmp_path / "ranks").mkdir()
+    for rank, many in ((0, 4000), (1, 3), (2, 1)):
+        event_lines.append(events_path(tmp_path, rank), *(
+            event_lines.line("step", {"step": n}, t=1.0) for n in range(many)))
+    reader = RunReader(tmp_path)
+    assert reader.share() == 1.0
+    reader.add([2, 0])
+    reader.add([0, 1])
+    assert reader.ranks == [0, 1, 2]
+    got: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    first = reader.read(0.0, 1 << 12)
+    assert 0.0 < reader.share() < 1.0
+    assert len(first) == 1  # its time was over with the first piece
+    while first:
+        for rank, events in first:
+            got[rank] += [e.step for e in events]
+        first = reader.read(1.0, 1 << 12)
+    assert {rank: len(steps) for rank, steps in got.items()} == {0: 4000, 1: 3, 2: 1}
+    assert got[0] == list(range(4000))
+    assert reader.share() == 1.0
+
+
+def test_a_line_longer_than_what_is_read_at_once_does_not_end_the_reading(tmp_path):
+    (tmp_path / "ranks").mkdir()
+    long = event_lines.line("warning", {"message": "x" * 900})
+    event_lines.append(events_path(tmp_path, 0), long, GOOD)
+    reader = RunReader(tmp_path)
+    reader.add([0])
+    assert sum(len(events) for _, events in reader.read(1.0, 64)) == 2
+
+
+@pytest.mark.parametrize("filler", [0, 10, 5000])
+def test_the_last_of_a_kind_is_found_from_the_end(tmp_path, filler):
+    path = tmp_path / "e"
+    beat = event_lines.line("phase", {"phase": "data", "since": 1.0, "step": 0}, t=1.0)
+    path.write_bytes(
+        event_lines.line("start", {"rank": 0, "pid": 1}) + GOOD
+        + event_lines.line("start", {"rank": 0, "pid": 2}) + b'{"kind":"start" broken\n'
+        + beat * filler + b'{"t":1,"kind":"sta')
+    assert [e.pid for e in backwards(path, schema.Start)] == [2, 1]
+    found = list(backwards(path, schema.Step, schema.Phase))
+    assert len(found) == filler + 1
+    assert isinstance(found[-1], schema.Step)
+    within = list(backwards(path, schema.Step, within=1000))
+    assert bool(within) == (filler < 100)
+    assert list(backwards(tmp_path / "none", schema.Start)) == []
+    (tmp_path / "empty").touch()
+    assert list(backwards(tmp_path / "empty", schema.Start)) == []
+
+
+@given(st.integers(0, 120), st.integers(40, 900))
+def test_both_ends_are_read_once_each(tmp_path_factory, many, piece):
+    path = tmp_path_factory.mktemp("t") / "e"
+    lines = [event_lines.line("step", {"step": n}, t=1.0) for n in range(many)]
+    path.write_bytes(b"".join(lines))
+    steps = [e.step for e in both_ends(path, piece)]
+    size = sum(map(len, lines))
+    if size <= 2 * piece:
+        assert steps == list(range(many))
+        return
+    assert steps == sorted(set(steps))
+    whole = [n for n in range(many) if sum(map(len, lines[:n + 1])) <= piece
+             or sum(map(len, lines[n:])) < piece]
+    assert steps == whole

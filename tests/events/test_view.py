@@ -1,0 +1,221 @@
+"""The one fold: the same whatever the pieces, and open to another kind of event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.events import schema, view
+from gpu_engine.events.paths import events_path
+from gpu_engine.events.reader import RunReader, Tail
+from gpu_engine.events.schema import from_dict
+from gpu_engine.events.view import RankView, RunView
+from gpu_engine.events.writer import encode
+
+from .. import event_lines
+from ..plans import plan
+from . import kinds
+
+
+def event(kind: str, at: float = 1.0, **fields: object) -> schema.Event:
+    return from_dict({"t": at, "kind": kind} | fields)
+
+
+def folded(*events: schema.Event, rank: int = 0) -> RunView:
+    run = RunView()
+    for one in events:
+        run.fold(rank, one)
+    return run
+
+
+@given(st.lists(kinds.any_event, max_size=25), st.lists(st.integers(1, 400), min_size=1))
+def test_the_same_lines_in_any_pieces_give_the_same_view(tmp_path_factory, events, cuts):
+    lines = b"".join(map(encode, events))
+    at_once = RunView()
+    folder = tmp_path_factory.mktemp("t")
+    (folder / "whole").write_bytes(lines)
+    for one in Tail(folder / "whole").read(1 << 30):
+        at_once.fold(0, one)
+    assert len(events) == 0 or at_once.ranks
+    bit_by_bit, tail = RunView(), Tail(folder / "grows")
+    (folder / "grows").touch()
+    while lines:
+        for size in cuts:
+            event_lines.append(folder / "grows", lines[:size])
+            lines = lines[size:]
+            for one in tail.read(37):
+                bit_by_bit.fold(0, one)
+    while tail.offset < (folder / "grows").stat().st_size:
+        for one in tail.read(41):
+            bit_by_bit.fold(0, one)
+    assert repr(bit_by_bit) == repr(at_once)  # NaN is no other than NaN in words
+
+
+@given(st.lists(kinds.any_event, max_size=15))
+def test_a_view_takes_every_event(events):
+    run = folded(*events)
+    run.progress()
+    run.warnings()
+    run.first_error()
+    for rank in run.ranks.values():
+        assert rank.busy is not None
+        rank.to_dict()
+
+
+def test_every_kind_has_its_line():
+    assert set(view.FOLD) == set(schema.KINDS.values())
+
+
+@pytest.mark.parametrize(("told", "shown"), [
+    ({"loss": 2.0, "losses": [3.0, 1.0]}, 1.0),
+    ({"loss": 2.0, "loss_min": 0.5, "loss_max": 4.0, "loss_last": 0.5}, 0.5),
+    ({"loss": 2.0, "loss_last": "NaN"}, math.nan), ({"loss": 2.0}, 2.0), ({}, None)])
+def test_the_loss_of_a_rank_is_that_of_its_step(told, shown):
+    loss = folded(event("step", step=9, n=2, lr=0.1, **told)).ranks[0].loss
+    assert loss == shown or (loss != loss and shown != shown)
+
+
+def test_a_restart_clears_the_error_and_goes_back():
+    run = RunView()
+    for rank in (0, 1):
+        for one in (event("start", rank=rank, device=["cpu"]), event("schedule", total_steps=40),
+                    event("step", 101.0, step=10, losses=[3.0, 2.0], samples_per_s=5.0),
+                    event("step", 102.0, step=20, loss=1.0 + rank, samples_per_s=5.0)):
+            run.fold(rank, one)
+    p = run.progress()
+    assert (p.step, p.total_steps, p.loss, p.samples_per_s) == (20, 40, 1.5, 10.0)
+    assert p.seconds_left == pytest.approx(2.0)
+    run.fold(0, event("error", 103.0, type="E", message="first"))
+    run.fold(0, event("error", 104.0, type="E", message="second"))
+    run.fold(1, event("error", 102.5, type="E", message="sooner"))
+    assert run.ranks[0].error.message == "first"
+    assert run.first_error().rank == 1
+    rank = run.fold(0, event("start", rank=0, attempt=2))
+    assert (rank.error, rank.attempt, run.attempt) == (None, 2, 2)
+    run.fold(0, event("schedule", total_steps=15, first_step=12))
+    assert (rank.step, rank.loss) == (12, None)
+    run.fold(0, event("step", step=15, n=2, losses=[1.0, 1.0]))
+    assert run.begins == {2: 14}
+
+
+def test_the_first_loss_that_is_not_finite_is_told_of_this_attempt():
+    run = folded(event("step", step=6, n=3, losses=[1.0, "NaN", "Infinity"]),
+                 event("step", step=9, n=3, loss="NaN"))
+    assert run.bad_step == (5, 0)
+    run.fold(1, event("step", step=3, n=3, loss=1.0, loss_max="Infinity"))
+    assert run.bad_step == (3, 1)
+    run.fold(0, event("start", rank=0, attempt=2))
+    assert run.bad_step is None
+    run.fold(1, event("step", step=4, losses=["NaN"]))  # the other rank's file is behind
+    assert run.bad_step is None
+
+
+def test_a_new_attempt_forgets_how_the_last_one_ended():
+    run = folded(event("start", rank=0, pid=7), event("memory", rss=5),
+                 event("step", step=4, loss=1.0), event("end", outcome="failed"))
+    run.begin_attempt(1)
+    assert run.ranks[0].outcome == "failed"
+    run.begin_attempt(2)
+    rank = run.ranks[0]
+    assert (rank.outcome, rank.pid, rank.rss, rank.beat) == (None, None, None, None)
+    assert rank.step == 4
+
+
+def test_the_last_checkpoint_and_the_last_evaluations():
+    run = RunView()
+    run.fold(1, event("checkpoint", 9.0, step=20, path="b", bytes=4))
+    run.fold(0, event("checkpoint", 5.0, step=10, path="a", bytes=3))
+    assert (run.saved.step, run.saved.path, run.saved.size, run.saved.at) == (20, "b", 4, 9.0)
+    for step in range(30):
+        run.fold(0, event("eval", step=step, accuracy=step / 30, odd=None))
+    assert len(run.evaluations) == 20
+    assert run.evaluations[-1] == (29, {"accuracy": 29 / 30})
+
+
+# --- another kind -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Temperature(schema.Event):
+    """What somebody adds: its dataclass …"""
+
+    kind = "temperature"
+    celsius: float
+    where: str | None = None
+
+
+def _temperature(run: RunView, rank: RankView, event: Temperature) -> None:
+    rank.metrics[f"celsius at {event.where}"] = event.celsius
+
+
+@pytest.fixture
+def temperature() -> Iterator[None]:
+    view.FOLD[Temperature] = _temperature  # … and its line in view.py
+    yield
+    del view.FOLD[Temperature]
+
+
+del schema.KINDS[Temperature.kind]  # for the other tests
+
+
+def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, monkeypatch):
+    """Written by a rank's recorder, it is seen by the supervisor, `show`, the list of runs and
+    the run screen, none of which has heard of it."""
+    import json
+
+    from click.testing import CliRunner
+
+    from gpu_engine.cli import cli
+    from gpu_engine.rank.recorder import Recorder
+    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs.follow import Follower
+    from gpu_engine.supervisor.rank_state import RankState
+    from gpu_panel.launch.runs.feed import RunsFeed
+    from gpu_panel.run.store import RunStore
+
+    monkeypatch.setitem(schema.KINDS, Temperature.kind, Temperature)
+    run, _lock = runs.create("x", "", plan(1))
+    seen = RankState.from_now(0, Tail(run.events(0)), 1)
+    recorder = Recorder(run.events(0))
+    recorder.write("temperature", celsius=81.5, where="GPU 0")
+    recorder.close()
+    (line,) = event_lines.read(events_path(run.path, 0))
+    assert line | {"t": 0} == {"t": 0, "kind": "temperature", "celsius": 81.5, "where": "GPU 0"}
+    seen.read()
+    follower = Follower(run)
+    follower.poll()
+    store, reader = RunStore(run), RunReader(run.path)
+    reader.add([0])
+    store.fold(reader.read(1.0))
+    for known in (seen.view, follower.ranks[0], store.ranks[0]):
+        assert known.metrics == {"celsius at GPU 0": 81.5}
+        assert known.beat is not None
+    RunsFeed().refresh()
+    assert "celsius at GPU 0" in CliRunner().invoke(cli, ["show", run.id]).output
+    shown = json.loads(CliRunner().invoke(cli, ["show", "--json", run.id]).output)
+    assert shown["ranks"][0]["metrics"] == {"celsius at GPU 0": 81.5}
+
+
+def test_a_kind_without_a_line_in_the_view_is_no_secret():
+    with pytest.raises(KeyError):
+        RunView().fold(0, Temperature(20.0))
+
+
+def test_an_older_program_leaves_out_what_it_does_not_know(tmp_path):
+    (tmp_path / "e").write_bytes(encode(Temperature(20.0)) + encode(schema.Warning("x")))
+    tail = Tail(tmp_path / "e")
+    assert [e.kind for e in tail.read()] == ["warning"]
+    assert (tail.skipped, tail.unknown) == (0, 1)
+
+
+def test_an_event_stays_as_it_is():
+    from dataclasses import FrozenInstanceError
+
+    with pytest.raises(FrozenInstanceError):
+        event("step", step=1).step = 2
+    assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
