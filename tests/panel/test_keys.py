@@ -16,6 +16,7 @@ from gpu_panel import keys
 from gpu_panel.app import PanelApp
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
+from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
@@ -37,24 +38,41 @@ def test_keys_are_named_as_they_are_typed():
     assert keys.display("shift+left") == "shift+←"
 
 
-def test_no_key_of_a_screen_is_bound_past_the_table():
+def ours() -> list[type[DOMNode]]:
+    """Every screen and widget of the panel."""
     for module in pkgutil.walk_packages(gpu_panel.__path__, "gpu_panel."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    known = {k.id for k in keys.KEYS}
-    bound: set[str | None] = set()
+    found: list[type[DOMNode]] = []
     waiting: list[type[DOMNode]] = [DOMNode]
     while waiting:
         each = waiting.pop()
         waiting += each.__subclasses__()
+        if each.__module__.startswith("gpu_panel."):
+            found.append(each)
+    return found
+
+
+def test_no_key_of_a_screen_is_bound_past_the_table():
+    known = {k.id for k in keys.KEYS}
+    allowed = known | {k.id for each in ours() if issubclass(each, Pane) for k in each.KEYS} \
+        | {k.id for each in ours() if issubclass(each, PaneScreen) for k in each.KEYS}
+    bound: set[str | None] = set()
+    for each in ours():
         # A dialog says its keys in its border; a field has those of its kind, as Textual's have.
-        if not each.__module__.startswith("gpu_panel") or issubclass(each, ModalScreen | Choice):
+        if issubclass(each, ModalScreen | Choice):
             continue
         for binding in each.__dict__.get("BINDINGS", ()):
             assert isinstance(binding, Binding), (each, binding)
-            assert binding.id in known or binding.id.startswith("pane."), (each, binding)
+            assert binding.id in allowed, (each, binding)
             bound.add(binding.id)
     assert known <= bound
+
+
+def test_no_key_does_two_things_on_one_screen():
+    for screen in (each for each in ours() if issubclass(each, PaneScreen)):
+        typed = [one for key in (*screen.KEYS, *keys.of("app")) for one in key.keys.split(",")]
+        assert len(set(typed)) == len(typed), screen
 
 
 async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
