@@ -21,10 +21,11 @@ from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.nvidia import backend as nvidia
 from gpu_engine.devices.backends.protocol import Backend
 from gpu_engine.devices.discover import cpu_slots, discover, discover_of
-from gpu_engine.devices.records import Device, Sample
+from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.plan.build import plan
 from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for
@@ -217,28 +218,30 @@ def test_a_driver_that_is_unloaded_and_loaded_again(machine):
         until(found, fine)
 
 
-def plan_of(devices: Sequence[Device]) -> dict:
-    return {"device_type": "cuda", "ranks": [{"devices": [
-        {"id": d.id, "uuid": d.uuid, "label": d.label} for d in devices]}]}
+def spec_of(*ids: str) -> RunSpec:
+    """A run of a person's own command, a rank a device."""
+    return from_dict({"task": {"command": ["train"]}, "devices": {"ids": list(ids)},
+                      "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}})
 
 
-def blocked(devices: Sequence[Device]) -> str | None:
-    return claim.blocked(plan_of(devices), again_on_them=False, asked_to_end=lambda: False)
+def blocked(name: str, devices: Sequence[Device]) -> str | None:
+    made = plan(spec_of(*(d.id for d in devices)), Inventory(tuple(devices), name), python="python")
+    return claim.blocked(made, again_on_them=False, asked_to_end=lambda: False)
 
 
 def test_the_look_right_before_a_start(machine, monkeypatch):
     monkeypatch.setattr(claim, "PATIENCE", 0.0)
     devices, own = discover().devices, registry.load(machine.name)
-    assert blocked(devices) is None
+    assert blocked(machine.name, devices) is None
     machine.hold(1, os.getpid(), 2 * GIB)
-    assert blocked(devices[:1]) is None
-    assert "GPU 1 is not free any more" in blocked(devices)
+    assert blocked(machine.name, devices[:1]) is None
+    assert "GPU 1 is not free any more" in blocked(machine.name, devices)
     machine.mend()
     machine.remove(2)
-    assert blocked(devices[:2]) is None
-    assert own.gone in blocked(devices)
+    assert blocked(machine.name, devices[:2]) is None
+    assert own.gone in blocked(machine.name, devices)
     machine.unload()
-    assert "not loaded" in blocked(devices)
+    assert "not loaded" in blocked(machine.name, devices)
     machine.uninstall()
     with pytest.raises(recheck.NoAnswer, match=own.missing):
         next(recheck.looks(devices, 10.0))
@@ -248,8 +251,7 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
 
 
 def test_the_plan_of_a_run_on_toys(toy):
-    spec = from_dict({"task": {"command": ["train"]}, "devices": {"ids": ["2", "0"]},
-                      "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}})
+    spec = spec_of("2", "0")
     made = plan(spec, discover(), python="python")
     assert [p.env["TOY_VISIBLE"] for p in made.processes] == ["toy-222,toy-000"] * 2
     assert not any("CUDA_VISIBLE_DEVICES" in p.env for p in made.processes)
@@ -290,11 +292,11 @@ def test_two_vendors_on_one_machine(toy, as_this_machine, monkeypatch):
     other = NvidiaMachine(as_this_machine(), monkeypatch)
     assert discover().source == "toy"
     devices = discover_of("nvml").devices
-    assert blocked(devices) is None
+    assert blocked("nvml", devices) is None
     toy.hold(1, os.getpid(), GIB)
-    assert blocked(devices) is None
+    assert blocked("nvml", devices) is None
     other.hold(1, os.getpid(), GIB)
-    assert "GPU 1 is not free any more" in blocked(devices)
+    assert "GPU 1 is not free any more" in blocked("nvml", devices)
     assert seen_by_a_process("cpu", cpu_slots().devices, of="nvml") == []
     toy.unload()
     found = discover()
