@@ -1,0 +1,111 @@
+"""plan.json: what is written is read as the same plan, and of what is damaged what is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.plan.batch import Layout
+from gpu_engine.plan.build import plan
+from gpu_engine.plan.records import LaunchPlan, ResumeFrom
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import gpus, slots
+from ..plans import plan as made
+
+
+def through_json(of: LaunchPlan) -> LaunchPlan | None:
+    return LaunchPlan.from_dict(json.loads(json.dumps(of.to_dict(), allow_nan=False)))
+
+
+@given(mode=st.sampled_from(["single", "dp", "ddp", "multinode"]), devices=st.integers(1, 4),
+       each=st.integers(1, 9), cpu=st.booleans(), own=st.booleans(), chosen=st.booleans(),
+       scale=st.sampled_from(["none", "linear", "sqrt"]))
+def test_from_dict_is_the_inverse_of_to_dict(mode, devices, each, cpu, own, chosen, scale):
+    devices = 1 if mode == "single" else devices
+    cpu = cpu and mode != "dp"
+    machine = slots(devices, cores=2) if cpu else gpus(devices)
+    task = {"command": ["python", "t.py", "{batch.per_gpu}"]} if own else {"use": "a:B"}
+    spec = from_dict({"task": task, "devices": {"ids": [d.id for d in machine.devices]},
+                      "parallel": {"mode": mode, "nodes": 2 if mode == "multinode" else 1},
+                      "batch": {"size": each, "meaning": "per_gpu"},
+                      "train": {"lr_scale": scale, "lr_reference_batch": 16}})
+    whole = plan(spec, machine, python="python")
+    whole = replace(whole, id="3f2a", cwd="/somewhere",
+                    resume_from=ResumeFrom("step-00000005", 2) if chosen else None)
+    assert through_json(whole) == whole
+
+
+def test_the_file_has_the_keys_that_it_always_had():
+    """Other people's scripts read it (`show --json`)."""
+    found = json.loads(json.dumps(replace(made(2), id="3f2a", cwd="/").to_dict()))
+    assert set(found) == {
+        "id", "cwd", "version", "name", "mode", "backend", "device_type", "world_size",
+        "local_world_size", "nodes", "node_rank", "replicas", "master_addr", "master_port", "unit",
+        "batch", "lr", "ranks", "processes", "lines", "warnings", "spec"}
+    assert found["ranks"][1] == {"rank": 1, "local_rank": 1, "node": 0, "devices": [
+        {"id": "cpu:1", "label": "CPU 1", "uuid": None, "torch": "cpu", "cores": [],
+         "memory": None}]}
+    assert found["batch"] == {"size": 256, "meaning": "global", "accumulate": 1, "replicas": 2,
+                              "global_size": 256, "per_gpu": 128}
+
+
+NEEDED = {"mode", "device_type", "world_size", "local_world_size", "batch", "lr"}
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(LaunchPlan) if f.name != "spec"])
+def test_what_is_of_another_type_has_its_default_or_there_is_no_plan(name):
+    whole = replace(made(2), id="x", cwd="/", lines=("a",), warnings=("b",))
+    data = whole.to_dict()
+    for wrong in (object(), -1.5, [None], {"rank": "a"}):
+        found = LaunchPlan.from_dict(data | {name: wrong})
+        default = next(f.default for f in fields(LaunchPlan) if f.name == name)
+        assert found == (None if name in NEEDED else replace(whole, **{name: default}))
+    data.pop(name, None)
+    assert (LaunchPlan.from_dict(data) is None) == (name in NEEDED)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda s: st.lists(s, max_size=3) | st.dictionaries(
+                        st.sampled_from([*NEEDED, "ranks", "spec", "train", "devices"]), s),
+                    max_leaves=12))
+def test_anything_else_is_no_plan(value):
+    assert LaunchPlan.from_dict(value) is None
+
+
+def test_another_versions_mode_and_keys_leave_the_rest():
+    data = made(2).to_dict() | {"mode": "fsdp", "future": 1}
+    data["spec"]["parallel"]["mode"] = "fsdp"
+    found = LaunchPlan.from_dict(data)
+    assert (found.mode, found.ranks) == ("fsdp", made(2).ranks)
+
+
+def test_a_rank_that_a_launcher_has_started_is_planned_by_the_same_function():
+    """One rank of three on two machines, with the GPU that is its own there."""
+    second = replace(gpus(2), devices=(replace(gpus(2).devices[1], visible_index=1),))
+    layout = Layout(first_rank=2, first_local_rank=1, ranks=1, world_size=3, local_world_size=2,
+                    node=1, nodes=2, master_addr="10.0.0.1", master_port=1234,
+                    launched_by="torchrun")
+    spec = from_dict({"task": {"use": "a:B"}, "parallel": {"mode": "ddp"}, "batch": {"size": 24}})
+    found = plan(spec, second, python="python", layout=layout)
+    assert [(r.rank, r.local_rank, r.node) for r in found.ranks] == [(2, 1, 1)]
+    assert [d.torch for r in found.ranks for d in r.devices] == ["cuda:1"]
+    assert (found.batch.per_gpu, found.batch.replicas, found.world_size) == (8, 3, 3)
+    assert (found.master_addr, found.master_port, found.processes) == ("10.0.0.1", 1234, ())
+    with pytest.raises(SpecError, match="must divide by 3 replicas"):
+        plan(replace(spec, batch=replace(spec.batch, size=25)), second, python="", layout=layout)
+    single = replace(spec, parallel=replace(spec.parallel, mode="single"))
+    with pytest.raises(SpecError, match="but torchrun started 3"):
+        plan(single, second, python="", layout=layout)
+
+
+def test_what_does_not_fit_is_not_planned_though_its_batch_comes_out():
+    spec = from_dict({"task": {"use": "a:B"}, "devices": {"ids": ["cpu:0"]},
+                      "amp": {"dtype": "fp16"}})
+    with pytest.raises(SpecError, match="fp16 needs a GPU"):
+        plan(spec, slots(1), python="")
