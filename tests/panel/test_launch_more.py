@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 from textual.widgets import Collapsible
 
 from gpu_engine.launch import logind
 from gpu_engine.launch.logind import Decision
-from gpu_engine.spec.schema import SECTIONS
-from gpu_panel.launch.form.fields import FIELDS
+from gpu_engine.spec.key_docs import docs
+from gpu_engine.spec.schema import keys
+from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
 from gpu_panel.launch.plan.pane import PlanPane
 
 from ..conftest import gpus
@@ -18,18 +17,24 @@ from .panel_kit import panel, settled, shown, type_into
 
 pytestmark = pytest.mark.usefixtures("home")
 
-ELSEWHERE = {
-    "task.params", "devices.ids", "devices.pick", "devices.share",  # ticks, and Launch asks
-    "train.epochs", "train.steps",  # one field for both
-    "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
-}
-"""Keys without a field of their own: shown in another way, or a preset's matter."""
-
-
 def test_every_key_has_a_field_or_is_known_to_have_none():
-    keys = {f"{name}.{key}" for name, section in SECTIONS.items()
-            for key in (f.name for f in fields(section))}
-    assert keys - set(FIELDS) == ELSEWHERE
+    assert set(keys()) - set(FIELDS) == NO_FIELD
+
+
+def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
+    """Drawn as if the table did not name it."""
+    (steps,), (mode,), (tf32,), (best,) = (
+        row.fields for row in rows_of([keys()[k] for k in (
+            "train.checkpoint_every", "batch.meaning", "amp.tf32", "train.best")]))
+    assert (steps.label, steps.options) == ("checkpoint every", ())
+    assert steps.help == "Steps between checkpoints; 0 saves at the end alone."
+    assert mode.options == (("global", "global"), ("per_gpu", "per_gpu"))
+    assert tf32.options == (("false", "no"), ("true", "yes"))
+    assert (best.width, steps.width) == (0, 9)
+
+
+def test_the_schema_tells_what_every_key_means():
+    assert {k for k, told in docs().items() if told} == set(keys())
 
 
 async def test_what_is_typed_there_is_planned():

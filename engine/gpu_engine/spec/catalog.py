@@ -153,7 +153,7 @@ def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return _tree(file.read_bytes(), str(file))
+        return parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as err:
         line = getattr(err, "lineno", None)
         raise UserError(f"{file}{f', line {line}' if line else ''}: "
@@ -162,7 +162,7 @@ def _parse(file: Path) -> ast.Module:
         raise UserError(f"{file}: cannot be read: {err}") from None
 
 
-def _tree(text: bytes, name: str) -> ast.Module:
+def parse(text: bytes, name: str) -> ast.Module:
     """ast.parse, for several threads: Pythons 3.11 and 3.12 count its depth once for all of them
     and may raise SystemError when they meet in it (github.com/python/cpython/issues/106905). The
     lock keeps ours apart; whoever else parses just then is met by trying again."""

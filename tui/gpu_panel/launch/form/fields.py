@@ -1,11 +1,15 @@
-"""What the launch form has fields for: one table, key of the spec → how it is typed."""
+"""What the launch form has fields for: one table, key of the spec → how it is typed. A key that the
+table does not name has a field all the same, drawn from the schema, in the last rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpu_engine.common.values import Kind
 from gpu_engine.plan import modes
 from gpu_engine.plan.own_command import PLACEHOLDERS
+from gpu_engine.spec.schema import Key, keys
 
 LENGTH, UNIT = "train.length", "train.unit"
 """Stand for train.epochs | train.steps, of which one is given."""
@@ -140,6 +144,35 @@ MORE_ROWS = (
                        "alone; empty: the panel's own, or the one that your command names",
                        width=0, placeholder="/path/to/env/bin/python"),)),
 )
+
+NO_FIELD = frozenset({
+    "task.params", "devices.ids", "devices.pick", "devices.share",  # ticks, and Launch asks
+    "train.epochs", "train.steps",  # one field for both
+    "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
+})
+"""Keys without a field of their own: shown in another way, or a preset's matter."""
+
+
+def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
+    """A row for each of `keys`, drawn from what the schema says of it: its name, what it takes, its
+    docstring."""
+    from gpu_engine.spec.key_docs import docs
+
+    return tuple(FormRow("", (Field(key.dotted, key.name.replace("_", " "), docs()[key.dotted],
+                                    options=_options(key.kind.plain),
+                                    width=0 if key.kind.has("str") else 9),)) for key in keys)
+
+
+def _options(kind: Kind) -> tuple[tuple[str, str], ...]:
+    if kind.name == "bool":
+        return ("false", "no"), ("true", "yes")
+    return tuple((text, text) for text, _ in kind.choices)
+
+
+_PLACED = {f.key for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}
+_REST = [key for key in keys().values() if key.dotted not in _PLACED | NO_FIELD]
+if _REST:  # keys that nobody has given a place above
+    MORE_ROWS = (*MORE_ROWS, *rows_of(_REST))
 
 FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}
 
