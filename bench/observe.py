@@ -67,7 +67,7 @@ def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
     from torch.optim import optimizer as optim
 
     torch.set_num_threads(1)
-    ours = sys.modules["_gpu_panel.worker.observe"]
+    ours = sys.modules["_gpu_panel.observe.install"]
     wrapped, original = torch.autograd.backward, torch.autograd.backward.__wrapped__
     hooks = [optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks]
     kept = [dict(h) for h in hooks]
@@ -134,15 +134,15 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
         wrapped(*args, **kwargs)
         spent["backward"] += clock() - began
 
-    rec = sys.modules["_gpu_panel.worker.observe"].observer.rec
-    tick = rec._tick
+    writer = sys.modules["_gpu_panel.observe.install"].observer.rec._writer
+    guard = writer.guard
 
-    def timed_tick() -> None:
+    def timed_guard(work: Callable[[], None]) -> None:
         began = time.thread_time_ns()
-        tick()
+        guard(work)
         spent["thread"] += time.thread_time_ns() - began
 
-    cell.cell_contents, torch.autograd.backward, rec._tick = inner, outer, timed_tick
+    cell.cell_contents, torch.autograd.backward, writer.guard = inner, outer, timed_guard
     for hooks in (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks):
         for key, hook in list(hooks.items()):
             hooks[key] = timed("hooks", hook)

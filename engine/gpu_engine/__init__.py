@@ -32,10 +32,10 @@ def log(**values: float) -> None:
     import sys
 
     # Under the second name in a script that the panel observes (observe/install.py).
-    for name in ("gpu_engine.rank.recorder", "_gpu_panel.rank.recorder"):
-        recorder = sys.modules.get(name)
-        if recorder is not None and recorder.current is not None:
-            recorder.current.metric(values)
+    for name in ("gpu_engine.rank.current", "_gpu_panel.rank.current"):
+        current = sys.modules.get(name)
+        if current is not None and current.recorder is not None:
+            current.recorder.metric(values)
             return
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_engine.observe import loss as observe_loss
+from gpu_engine.observe.loss import _EMPTY, Losses, PendingLoss, _Ring, has_arrived, value_of
 
 from .kit import observe
 
 
 @pytest.fixture
 def ring():
-    return observe_loss._Ring(4, pin=False)
+    return _Ring(4, pin=False)
 
 
 def test_numbers_arrive_and_make_room(ring):
@@ -33,16 +33,16 @@ def test_a_full_ring_loses_a_figure_rather_than_wait(ring):
 def test_a_sum_is_there_when_all_of_it_is(ring):
     a, b = ring.put(torch.tensor(6.0)), ring.put(torch.tensor(4.0))
     late = ring._bits[b]
-    ring._bits[b] = observe_loss._EMPTY
-    value = observe_loss.Later(ring, [1.0, (a, b)])
-    assert not observe_loss.arrived(value)
+    ring._bits[b] = _EMPTY
+    value = PendingLoss(ring, [1.0, (a, b)])
+    assert not has_arrived(value)
     ring._bits[b] = late
-    assert observe_loss.arrived(value)
-    assert observe_loss.taken(value) == 1.0 + 6.0 / 4.0
+    assert has_arrived(value)
+    assert value_of(value) == 1.0 + 6.0 / 4.0
 
 
 def test_what_has_no_number_is_unknown_and_not_zero():
-    losses = observe_loss.Losses()
+    losses = Losses()
     x = torch.randn(3, 2, requires_grad=True)
     losses.add(torch.tensor(2.0), None)
     losses.add(x * 2, torch.ones(3, 2))  # a stage of a pipeline
@@ -53,7 +53,7 @@ def test_what_has_no_number_is_unknown_and_not_zero():
 
 
 def test_a_scaled_loss_is_known_by_what_it_was_made_of():
-    losses, scale = observe_loss.Losses(), torch.tensor(1024.0)
+    losses, scale = Losses(), torch.tensor(1024.0)
     loss = torch.tensor(0.1)
     scaled = loss * scale
     losses.scaled(scaled, loss, scale)

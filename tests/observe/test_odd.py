@@ -3,9 +3,9 @@ changes nothing; a fault of its own never reaches them."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -256,22 +256,23 @@ def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
     assert out.stdout == "[] torch.autograd\n"
 
 
-def test_the_hook_reads_on_every_python_that_somebody_may_start():
+def test_the_hook_reads_on_every_python_that_somebody_may_start(tmp_path):
     """Old syntax, so that a helper script of another Python is not told of an error in ours."""
-    import ast
-
-    with open(f"{HOOK}/sitecustomize.py") as file:  # noqa: PTH123
-        text = file.read()
-    ast.parse(text, feature_version=(3, 4))
-    observe = Path(HOOK).parent
-    seen = {*observe.glob("*.py"), *observe.parent.glob("events/*.py"),
-            *(observe.parent / name for name in (
-                "rank/recorder.py", "rank/captures.py", "rank/memory.py", "common/files.py",
-                "common/procs.py", "__init__.py"))} - {observe.parent / "events" / "view.py"}
-    assert len(seen) > 12
-    for file in seen:
-        ast.parse(file.read_text(), feature_version=(3, 9))
-    assert sys.version_info >= (3, 11)
+    ast.parse(Path(HOOK, "sitecustomize.py").read_text(), feature_version=(3, 4))
+    out = subprocess.run([PYTHON, "-c", "import torch, sys\n"
+                          "print(*[m.__file__ for name, m in sys.modules.items() "
+                          "if name.split('.')[0] == '_gpu_panel'], sep='\\n')\n"
+                          "assert 'gpu_engine' not in sys.modules"],
+                         env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(tmp_path),
+                                           "GPU_PANEL_RANK": "0"},
+                         capture_output=True, text=True, timeout=150)
+    assert out.returncode == 0, out.stderr
+    loaded = {Path(line) for line in out.stdout.splitlines()}
+    observe_room = {path for path in Path(HOOK).parent.glob("*.py") if path.name != "__init__.py"}
+    assert len(observe_room) > 8
+    assert observe_room < loaded
+    for path in loaded:
+        ast.parse(path.read_text(), feature_version=(3, 9))
 
 
 BLOCKED = """
@@ -294,7 +295,7 @@ def until(so, seconds=120):
     assert so()
 step()
 rec = sys.modules["_gpu_panel.observe.install"].observer.rec
-fd = rec._out._out._fd
+fd = rec._writer._file._out._fd
 until(lambda: '"step",' in open(os.environ["GPU_PANEL_RUN"] + "/ranks/00000.jsonl").read())
 keep = os.dup(fd)  # the events file; in its place a pipe that takes no more: a write hangs
 out, into = os.pipe()
@@ -313,7 +314,7 @@ os.dup2(into, fd)
 def test_a_fork_while_a_write_hangs_loses_nothing(home, tmp_path):
     script = tmp_path / "blocked.py"
     script.write_text(BLOCKED.format(scripts=str(SCRIPTS)) + """
-until(lambda: rec._lock.acquire(blocking=False) is False or rec._lock.release())
+until(lambda: rec._writer._lock.acquire(blocking=False) is False or rec._writer._lock.release())
 began = time.monotonic()
 for _ in range(4):
     pid = os.fork()

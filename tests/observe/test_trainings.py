@@ -3,10 +3,10 @@ loops that people write, and for any order of steps that none is lost or told tw
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.observe.trainings import Taken, Trainings
+from gpu_engine.observe.trainings import OptimizerStep, Trainings
 
 
 def told(order, *, fresh=None, seconds=0.0):
@@ -14,16 +14,16 @@ def told(order, *, fresh=None, seconds=0.0):
     on the curve, "|" where a training begins; and the same of others, beside it."""
     trainings, curve, beside, out = Trainings(), "", "", []
     for at, index in enumerate(order):
-        out += trainings.take(Taken(index, at, (fresh or {}).get(at)), at * seconds)
+        out += trainings.take(OptimizerStep(index, at, (fresh or {}).get(at)), at * seconds)
         out += trainings.wait(at * seconds)
     out += trainings.end(len(order) * seconds)
     for one in out:
-        letter = "abcdefgh"[one.step.index]
-        if one.curve:
-            curve += ("|" if one.begins else "") + letter
+        letter = "abcdefgh"[one.step.optimizer]
+        if one.on_curve:
+            curve += ("|" if one.begins_training else "") + letter
         else:
             beside += letter
-    assert sorted(one.step.what for one in out) == list(range(len(order)))
+    assert sorted(one.step.values for one in out) == list(range(len(order)))
     return curve, beside
 
 
@@ -43,10 +43,10 @@ def test_layer_by_layer_each_layer_is_a_training():
 def test_slow_trainings_are_told_apart_before_fifty_steps():
     trainings = Trainings()
     for at in range(4):
-        list(trainings.take(Taken(0, at), at * 6.0))
-    out = [one for at in range(4, 8) for one in trainings.take(Taken(1, at), at * 6.0)]
+        list(trainings.take(OptimizerStep(0, at), at * 6.0))
+    out = [one for at in range(4, 8) for one in trainings.take(OptimizerStep(1, at), at * 6.0)]
     assert not out
-    assert [one.begins for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
+    assert [one.begins_training for one in trainings.wait(7 * 6.0)] == [True, False, False, False]
 
 
 def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():
@@ -77,6 +77,7 @@ def test_pairs_one_after_the_other():
     assert told([0] * 60 + [1, 2] * 60) == ("|" + "a" * 60 + "|" + "b" * 60, "c" * 60)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 130)), max_size=12),
        st.lists(st.integers(0, 300), max_size=5), st.sampled_from([0.0, 0.3, 5.0]))
 def test_none_is_lost_or_told_twice_and_each_optimizers_steps_stay_in_order(turns, news, seconds):
@@ -84,15 +85,15 @@ def test_none_is_lost_or_told_twice_and_each_optimizers_steps_stay_in_order(turn
     trainings, out = Trainings(), []
     for at, index in enumerate(order):
         alive = frozenset(order[:at]) - {index} if at in news else None
-        out += trainings.take(Taken(index, at, alive), at * seconds)
+        out += trainings.take(OptimizerStep(index, at, alive), at * seconds)
         out += trainings.wait(at * seconds)
         assert len(trainings.kept) < 800
     out += trainings.end(len(order) * seconds)
-    assert sorted(one.step.what for one in out) == list(range(len(order)))
+    assert sorted(one.step.values for one in out) == list(range(len(order)))
     for index in set(order):
-        mine = [one.step.what for one in out if one.step.index == index]
+        mine = [one.step.values for one in out if one.step.optimizer == index]
         assert mine == sorted(mine)
-    curve = [one.step.what for one in out if one.curve]
+    curve = [one.step.values for one in out if one.on_curve]
     assert curve == sorted(curve)
     if order:
-        assert sum(one.begins for one in out) == trainings.number >= 1
+        assert sum(one.begins_training for one in out) == trainings.number >= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import number
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.rank import recorder as recording
+from gpu_engine.rank import current, events_file
 from gpu_engine.rank.recorder import Recorder
 
 from .. import event_lines
@@ -68,7 +69,7 @@ def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
 def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch) -> None:
     import gpu_engine
 
-    monkeypatch.setattr(recording, "current", rec)
+    monkeypatch.setattr(current, "recorder", rec)
     value = torch.tensor(1.0)
     gpu_engine.log(value=value)
     value += 5
@@ -79,7 +80,7 @@ def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch
 def test_pauses_between_are_no_part_of_the_rate(rec: Recorder, tmp_path: Path,
                                                 monkeypatch) -> None:
     now = [50.0]
-    monkeypatch.setattr(recording.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rec.mark()
     now[0] += 0.1
     rec.step(1, 0, torch.tensor(1.0), 0.01, 100, 0.0)
@@ -111,7 +112,7 @@ def test_heartbeat_once_a_second(tmp_path: Path) -> None:
 
 
 def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "_RETRY", 0.0)
+    monkeypatch.setattr(events_file, "RETRY", 0.0)
     rec = Recorder(tmp_path / "r.jsonl")
     write = EventWriter.write
 

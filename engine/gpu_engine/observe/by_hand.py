@@ -1,8 +1,8 @@
 """Telling a script that updates its parameters by itself from one that accumulates gradients.
 
-Both call `backward()` again and again while no optimizer steps. But whoever updates by hand
-changes the parameters between, and whoever accumulates, or wants to see gradients alone, does not.
-A few parameters are looked at, without waiting for a GPU.
+Both call `backward()` again and again while no optimizer steps. But a script that updates by hand
+changes the parameters between two calls; one that accumulates, or only wants gradients, does not.
+So a few parameters are compared from call to call, without waiting for a GPU.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from .optimizers import Optimizer
+
 SURE = 10
-"""Calls with another state of the parameters that make it sure."""
+"""Calls before which the parameters had changed that make it certain."""
 UNKNOWN = 100
-"""Calls of which nothing can be told that are enough."""
+"""Calls without any parameters to compare after which each call is taken for a step."""
 _LEAVES, _NODES, _VALUES = 4, 2000, 4
 
 
@@ -26,19 +28,21 @@ class ByHand:
 
     def __init__(self) -> None:
         self.found = False
+        """Whether the script is known to update by hand."""
         self.adds_up = False
-        """Found, and several calls make an update: a step ends where the parameters change."""
-        self.one: Any = None
-        """As whose steps the calls are told."""
+        """Whether, besides, several calls make one update: a step ends where the parameters
+        change."""
+        self.optimizer: Optimizer | None = None
+        """As whose steps the updates are told."""
         self.marks: list[int] = []
         """How many losses there were at each call."""
         self._after: list[int] = []
-        """Those of `marks` before whose call the parameters had changed."""
+        """The marks of calls before which the parameters had changed."""
         self._updates = 0
         self._kept = 0
-        """Calls since whose last one the parameters were as they are."""
+        """Calls before which they had not."""
         self._leaves: list[tuple[weakref.ref[Any], Any]] = []
-        """Parameters, and how they were at the last call."""
+        """Some parameters, and their states at the last call."""
 
     @property
     def likely(self) -> bool:
@@ -46,8 +50,8 @@ class ByHand:
         return self._updates > self._kept
 
     def call(self, tensors: Any, losses: int) -> bool:
-        """`backward(tensors)` is about to run, `losses` were kept so far. True: it is found that
-        each call before this one was a step; `marks` then holds those."""
+        """`backward(tensors)` is about to run, with `losses` kept so far. True: it is found now
+        that the calls before were steps; `marks` then holds where each step's losses begin."""
         updates = self._updates
         with contextlib.suppress(Exception):  # a tensor of some odd kind: nothing is known
             self._look()
@@ -72,7 +76,7 @@ class ByHand:
         return False
 
     def ended(self, tensors: Any) -> bool:
-        """Where calls add up, and `backward(tensors)` is about to run: whether a step has ended."""
+        """Where calls add up and `backward(tensors)` is about to run: whether a step has ended."""
         updates = self._updates
         with contextlib.suppress(Exception):
             self._look()
@@ -80,14 +84,14 @@ class ByHand:
         return self._updates > updates
 
     def _note(self, tensors: Any) -> None:
-        """Keep how some parameters are now."""
+        """Keep the states of some parameters."""
         if not self._leaves:
             with contextlib.suppress(Exception):
                 self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
         self._leaves = [(ref, _state(p)) for ref, _ in self._leaves if (p := ref()) is not None]
 
     def _look(self) -> None:
-        """Whether something has changed since the last call, beyond what backward() itself does."""
+        """Count whether the parameters have changed since the last call."""
         then = [(p, state) for ref, state in self._leaves if (p := ref()) is not None]
         if not then:
             return
@@ -100,7 +104,7 @@ class ByHand:
 
 
 def _state(p: torch.Tensor) -> Any:
-    """Some of what changes when a parameter does."""
+    """Something that changes when a parameter does."""
     values = None
     if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel():
         flat = p.detach().view(-1)

@@ -1,4 +1,4 @@
-"""Seeing a person's own training script step by step, from inside, unnoticed.
+"""Sees a person's own training script step by step, from inside, without being noticed.
 
 torch's global optimizer hooks tell of each step. For what is differentiated and for the scale
 of a GradScaler there are no hooks, so `torch.autograd.backward` (which `Tensor.backward` calls)
@@ -15,10 +15,10 @@ optimizer, so each optimizer of a GAN gets its own. What that means at the edges
 - A vector with its weights counts as their product; a matrix (a stage of a pipeline) is unknown.
 - The first optimizer that steps is the one whose steps are counted and whose loss is the curve;
   others that step on losses of their own stand beside it, or are the next training
-  (`observe_trainings`).
+  (`trainings`).
 - An optimizer that is stepped once for each group of its parameters has stepped once.
 - Calls of `backward()` that no optimizer's step follows, while the parameters change, are steps:
-  updated by hand, or by an optimizer's step inside torch.compile (`observe_by_hand`).
+  of an update by hand, or of an optimizer whose step is inside torch.compile (`by_hand`).
 """
 
 from __future__ import annotations
@@ -28,33 +28,24 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import (
-    calls as observe_calls,
-)
-from . import (
-    loss as observe_loss,
-)
-from . import (
-    rank as observe_rank,
-)
-from . import (
-    script as observe_script,
-)
+from . import exit_hooks, loggers, notes
+from .loss import MOST
+from .observer import Observer
+from .recorder import BACKWARD, OPTIMIZER, RUNNING
 
-RUNNING, BACKWARD, OPTIMIZER = observe_rank.DOING
-
-observer: observe_script.Observer
+observer: Observer
 _is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
 
 
-def _seen(what: Callable[..., None], *args: Any) -> None:
-    """Tell the observer, whatever comes of it."""
+def _quietly(what: Callable[..., None], *args: Any) -> None:
+    """Call `what`; a fault in it goes no further than the observer."""
     try:
         what(*args)
     except Exception as err:  # noqa: BLE001 - never the script's problem
@@ -64,16 +55,16 @@ def _seen(what: Callable[..., None], *args: Any) -> None:
 def _wrap_backward(undo: _Undo) -> Any:
     original = torch.autograd.backward
     inside = torch._C._current_graph_task_id
-    tensor, most = torch.Tensor, observe_loss.MOST
+    tensor, most = torch.Tensor, MOST
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         o = observer
         if o.off or inside() != -1:
             return original(*args, **kwargs)
-        rec = o.rec
-        # Nearly every call of a loop on the CPU; what `o.backward` does, in few steps.
-        if o.ready and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
+        rec = o.ready
+        # Nearly every call of a loop on the CPU: what `o.backward` does, without calls of ours.
+        if rec is not None and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
                 and type(args[0]) is tensor and args[0].is_cpu and len(o.losses.parts) < most:
             try:
                 loss = args[0].item()
@@ -87,7 +78,7 @@ def _wrap_backward(undo: _Undo) -> Any:
                 finally:
                     rec.phase = RUNNING
         rec = o.backward(args[0] if args else kwargs.get("tensors"),
-                                args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+                         args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
         if rec is None:
             return original(*args, **kwargs)
         before, rec.phase = rec.phase, BACKWARD
@@ -98,12 +89,13 @@ def _wrap_backward(undo: _Undo) -> Any:
 
     undo.set(torch.autograd, "backward", backward)
     with contextlib.suppress(Exception):  # TorchScript knows builtins by identity
-        torch.jit._builtins._builtin_ops.append((backward, "aten::backward"))
+        builtins = torch.jit._builtins  # pyright: ignore[reportAttributeAccessIssue]
+        builtins._builtin_ops.append((backward, "aten::backward"))
     return backward
 
 
 def _scaler() -> Any:
-    """torch's GradScaler: under its name of before torch 2.3 where it has no other."""
+    """torch's GradScaler, which had another name before torch 2.3."""
     found = getattr(torch.amp, "GradScaler", None)
     return found if found is not None else torch.cuda.amp.GradScaler
 
@@ -125,11 +117,11 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     @functools.wraps(init)
     def observed_init(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        # A kind of its own, as FSDP's, may scale in its own way.
+        # A subclass, as FSDP's, may scale in its own way.
         for cls in type(self).__mro__:
             if cls is scaler:
                 break
-            _seen(wrap, cls)
+            _quietly(wrap, cls)
 
     wrap(scaler)
     undo.set(scaler, "__init__", observed_init)
@@ -141,8 +133,8 @@ def _around_scale(scale: Any) -> Any:
     def observed_scale(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
         if result is not outputs and not observer.off:
-            observer.ready = False
-            _seen(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
+            observer.ready = None
+            _quietly(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
         return result
 
     return observed_scale
@@ -154,7 +146,7 @@ def _around_step(step: Any) -> Any:
         before = observer.stepped
         result = step(self, optimizer, *args, **kwargs)
         if observer.stepped == before and not (observer.off or observer.losses.plain):
-            _seen(observer.skipped)
+            _quietly(observer.skipped)
             observer.stepped += 1  # one scaler may call another's step
         return result
 
@@ -162,7 +154,7 @@ def _around_step(step: Any) -> Any:
 
 
 class _Undo:
-    """What was set in torch, so that it can be taken back."""
+    """Keeps what was set in torch, so that a call can take it back."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -188,23 +180,24 @@ def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
             return closure(*args, **kwargs)
         parts = len(o.losses)
         result = closure(*args, **kwargs)
-        _seen(o.evaluated, parts, result)
+        _quietly(o.evaluated, parts, result)
         return result
 
     return observed
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
-    # While torch.compile traces a step, there is nothing here to trace. It gets no further than
-    # this: what comes next in every step breaks its graph.
+    # While torch.compile traces a step it must not come further than this: what follows breaks
+    # its graph.
     if _is_compiling():
         return None
     o = observer
-    if o.ready and not o.here.steps:
+    rec = o.ready
+    if rec is not None and not o.here.steps:
         o.here.steps = 1
-        o.rec.phase = OPTIMIZER
+        rec.phase = OPTIMIZER
     elif not o.off:
-        o.step_begins(optimizer)
+        o.step_begins()
     if len(args) > 1 or kwargs:
         return _with_closure(args, kwargs)
     return None
@@ -226,34 +219,34 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     here = o.here
     if o.off or not here.steps:
         return
-    if o.ready and here.steps == 1 and not here.closed:
-        # Nearly every step of a loop on the CPU; what `o.step_ends` does, in few steps.
+    rec = o.ready
+    if rec is not None and here.steps == 1 and not here.closed:
+        # Nearly every step of a loop on the CPU: what `o.step_ends` does, without calls of ours.
         parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
         if mine is not None and mine.ref() is optimizer:
             try:
-                groups = optimizer.param_groups
-                loss, rate = sum(parts), groups[0]["lr"]
+                first = optimizer.param_groups[0]
+                loss, rate = sum(parts), first["lr"]
             except Exception:  # noqa: BLE001 - unknown or not there yet
-                loss = rate = None
+                first = loss = rate = None
             if type(loss) is float and type(rate) is float:
-                rec = o.rec
-                mine.stepped = id(groups[0])
+                mine.stepped = id(first)
                 here.steps = 0
                 rec.phase = RUNNING
                 parts.clear()
-                if rate is mine.lr and mine.index == 0:
+                if rate is mine.lr and mine.number == 0:
                     rec.queue.append(loss)
                 else:
                     mine.lr = rate
-                    rec.queue.append((mine.index, loss, rate))
+                    rec.queue.append((mine.number, loss, rate))
                 return
     o.step_ends(optimizer)
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
-    """Keep torch.compile from compiling our own functions: what `through` calls is still the
-    script's, `whole` is ours to the last."""
-    frames = torch._C._dynamo.eval_frame
+    """Keep torch.compile from compiling our own functions: `through` call the script's, which are
+    still compiled; what `whole` call is all ours."""
+    frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
     if not hasattr(frames, "set_code_exec_strategy"):
         for function in (*through, *whole):
             frames.skip_code(function.__code__)
@@ -266,33 +259,33 @@ def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
 
 
 def install(*, direct: bool) -> None:
-    """Observe this process from now on, or keep out of it whole. `direct`: the supervisor started
-    it as a rank."""
+    """Observe this process from now on, or not at all, if its torch lacks what is needed for that.
+    `direct`: the supervisor started it as a rank."""
     global observer
-    observer = observe_script.Observer(Path(os.environ["GPU_PANEL_RUN"]))
+    observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add)
     undo = _Undo()
     try:
         _into_torch(undo)
     except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
         undo()
         observer.off = True
-        observe_rank.cannot(observer.run, direct, (
+        notes.cannot_observe(observer.run, direct, (
             f"torch {torch.__version__} lacks what is needed to see this script's steps "
             f"({type(err).__name__}: {err}): it runs unseen"))
         return
-    os.register_at_fork(before=lambda: _seen(observer.before_fork),
-                        after_in_parent=lambda: _seen(observer.after_fork),
-                        after_in_child=lambda: _seen(observer.in_child))
-    atexit.register(lambda: _seen(observer.finish))
-    _seen(observe_calls.watch, observer)
+    os.register_at_fork(before=lambda: _quietly(observer.before_fork),
+                        after_in_parent=lambda: _quietly(observer.after_fork),
+                        after_in_child=lambda: _quietly(observer.in_child))
+    atexit.register(lambda: _quietly(observer.finish))
+    _quietly(loggers.wrap_all, observer)
     if direct:
-        _seen(observer.early)
+        _quietly(observer.early)
 
 
 def _into_torch(undo: _Undo) -> None:
-    """Wrap and hook what there is. Raises where torch has it not; `undo` holds what was done."""
-    from torch.optim import optimizer as optim
-
+    """Wrap and hook torch's functions. Raises where torch lacks one; `undo` then has what was
+    done."""
+    optim = import_module("torch.optim.optimizer")
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
     scaled = _wrap_scaler(undo)
@@ -302,5 +295,5 @@ def _into_torch(undo: _Undo) -> None:
     with contextlib.suppress(Exception):
         # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
         caller = torch.optim.Optimizer.profile_hook_step(install)
-        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _seen,
-                                               observe_script.Observer.backward])
+        _hide_from_dynamo([*through, caller], [_before_step, _after_step, _quietly,
+                                               Observer.backward])

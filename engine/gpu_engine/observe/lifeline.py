@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 
 from ..common import procs
 
@@ -17,25 +16,33 @@ _EVERY = 1.0
 _PATIENCE = 2.0  # the guard comes first
 
 
-def held() -> Callable[[], None] | None:
-    """Something to call now and then, which may not return. None where no supervisor can be seen
-    from here, as on another machine or in another pid namespace: that says nothing about it."""
-    pid, _, ticks = os.environ.get("GPU_PANEL_SUPERVISOR", "").partition(":")
-    if not (pid.isdecimal() and ticks.isdecimal()) or not procs.alive(int(pid), int(ticks)):
-        return None
-    due = gone_since = 0.0
+class Lifeline:
+    """Whether the supervisor, a process with this pid and start time, lives."""
 
-    def look() -> None:
-        nonlocal due, gone_since
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self._pid, self._start_ticks = pid, start_ticks
+        self._due = 0.0
+        self._gone_since: float | None = None
+
+    @classmethod
+    def of_supervisor(cls) -> Lifeline | None:
+        """To this run's supervisor. None where it can't be seen from here, as on another machine
+        or in another pid namespace: that says nothing about it."""
+        pid, _, ticks = os.environ.get("GPU_PANEL_SUPERVISOR", "").partition(":")
+        if not (pid.isdecimal() and ticks.isdecimal()) or not procs.alive(int(pid), int(ticks)):
+            return None
+        return cls(int(pid), int(ticks))
+
+    def check(self) -> None:
+        """Look once a second at most. Kills this process if the supervisor has been gone for two
+        seconds."""
         now = time.monotonic()
-        if now < due:
+        if now < self._due:
             return
-        due = now + _EVERY
-        if procs.alive(int(pid), int(ticks)):
-            gone_since = 0.0
-        elif not gone_since:
-            gone_since = now
-        elif now - gone_since >= _PATIENCE:
+        self._due = now + _EVERY
+        if procs.alive(self._pid, self._start_ticks):
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+        elif now - self._gone_since >= _PATIENCE:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    return look

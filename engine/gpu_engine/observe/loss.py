@@ -19,11 +19,11 @@ _SLOTS = 4096
 MOST = 1000
 """Losses of one step that are kept apart."""
 _EMPTY = 0x7FF4_DEAD_BEEF_0001
-"""The bits of a slot that nothing has arrived in: a NaN that no conversion to double gives."""
+"""The bits of an empty slot: a NaN that no conversion to double gives."""
 
 
-class Later:
-    """A sum of losses of which some are still on their way."""
+class PendingLoss:
+    """A sum of losses of which some are still on their way from the GPU."""
 
     __slots__ = ("_known", "_parts", "_ring")
 
@@ -32,11 +32,13 @@ class Later:
 
     @property
     def arrived(self) -> bool:
+        """Whether all are there."""
         return all(self._ring.arrived(n) for part in self._parts if isinstance(part, tuple)
                    for n in part)
 
     def take(self) -> float | None:
-        """Once, and only what has arrived: it makes room for others."""
+        """The sum, once all have arrived; None: one of them has no number. Only once, as it gives
+        their slots back."""
         total = 0.0
         for part in self._parts:
             if isinstance(part, tuple):
@@ -47,12 +49,14 @@ class Later:
         return total if self._known else None
 
 
-def arrived(value: Any) -> bool:
-    return not isinstance(value, Later) or value.arrived
+def has_arrived(value: Any) -> bool:
+    """Whether `value` is known by now."""
+    return not isinstance(value, PendingLoss) or value.arrived
 
 
-def taken(value: Any) -> Any:
-    return value.take() if isinstance(value, Later) else value
+def value_of(value: Any) -> Any:
+    """`value` itself, or the number that a PendingLoss has become. Once."""
+    return value.take() if isinstance(value, PendingLoss) else value
 
 
 class _Ring:
@@ -69,7 +73,8 @@ class _Ring:
         self._put = self._taken = 0
 
     def put(self, value: torch.Tensor) -> int | None:
-        """Start copying; the number to ask for it by. None: no room, rather lose it than wait."""
+        """Start to copy `value`, of shape (); the slot to ask for. None: no room. A figure that is
+        not told is better than a script that waits."""
         if self._put - self._taken >= self._slots:
             return None
         slot = self._put % self._slots
@@ -78,9 +83,11 @@ class _Ring:
         return slot
 
     def arrived(self, slot: int) -> bool:
+        """Whether the number of this slot is there."""
         return self._bits[slot] != _EMPTY
 
     def take(self, slot: int) -> float:
+        """The number of this slot, which has arrived; the slot is free again."""
         value = struct.unpack("d", struct.pack("q", self._bits[slot]))[0]
         self._bits[slot] = _EMPTY
         self._taken += 1
@@ -92,14 +99,16 @@ class Losses:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        """A float for what is known now, slots for what is on its way, None: has no number."""
+        """For each call: a float if it is known now, a tuple of slots if it is on its way, None if
+        it has no number."""
         self.plain = True
-        """Whether no GradScaler is between, so that what is differentiated is what counts."""
+        """Whether no GradScaler has scaled a loss so far."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
         self._scale: Any = None
         self._ring: _Ring | None = None
 
     def __len__(self) -> int:
+        """How many losses there are since the last `take`."""
         return len(self.parts)
 
     def add(self, tensors: Any, gradients: Any) -> None:
@@ -131,9 +140,9 @@ class Losses:
         self._scale = scale
         self.plain = False
 
-    def take(self) -> float | Later | None:
-        """The sum since the last `take`; None: nothing, or something that has no number. Who takes
-        a Later must take its value too."""
+    def take(self) -> float | PendingLoss | None:
+        """The sum since the last `take`; None: there was none, or one without a number. Whoever
+        takes a PendingLoss must take its value too."""
         parts = self.parts
         if len(parts) == 1 and self.plain and type(parts[0]) is float:
             return parts.pop()
@@ -141,22 +150,25 @@ class Losses:
         self._scaled.clear()
         return self._sum(parts)
 
-    def take_each(self, marks: list[int]) -> list[float | Later | None]:
-        """As `take`, but apart: what came from each mark, a place among the parts, to the next."""
+    def take_each(self, marks: list[int]) -> list[float | PendingLoss | None]:
+        """As `take`, but a sum for each mark, a place among the parts: of the losses from there to
+        the next mark."""
         parts, self.parts = self.parts, []
         self._scaled.clear()
         return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]  # noqa: B905
 
-    def _sum(self, parts: list[Any]) -> float | Later | None:
+    def _sum(self, parts: list[Any]) -> float | PendingLoss | None:
         known = None not in parts
-        if any(isinstance(p, tuple) for p in parts):
-            return Later(self._ring, [p for p in parts if p is not None], known)
+        if self._ring is not None and any(isinstance(p, tuple) for p in parts):
+            return PendingLoss(self._ring, [p for p in parts if p is not None], known)
         return sum(parts) if known and parts else None
 
-    def read(self, value: torch.Tensor) -> float | Later | None:
+    def read(self, value: torch.Tensor) -> float | PendingLoss | None:
         """A tensor of one element as a number, now or later."""
         part = self._number(value)
-        return Later(self._ring, [part]) if isinstance(part, tuple) else part
+        if self._ring is not None and isinstance(part, tuple):
+            return PendingLoss(self._ring, [part])
+        return part
 
     def _part(self, tensor: Any, gradient: Any) -> Any:
         """A float, a tuple of slots (value, or value and divisor), or None: unknown."""
@@ -190,9 +202,10 @@ class Losses:
 
     def _number(self, tensor: torch.Tensor) -> Any:
         if type(tensor) is not torch.Tensor:
-            tensor = _plain(tensor)
-            if tensor is None:
+            plain = _plain(tensor)
+            if plain is None:
                 return None
+            tensor = plain
         if tensor.is_cpu:
             return float(tensor.item())
         if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
@@ -203,11 +216,12 @@ class Losses:
         return None if slot is None else (slot,)
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A subclass's tensor as a plain one where that asks nothing of it; a DTensor whose parts
-    lie on several ranks would have to talk to them."""
+def _plain(tensor: Any) -> torch.Tensor | None:
+    """A tensor of a subclass as a plain one; None where the subclass would have to do something
+    for that: a DTensor whose parts lie on several ranks would have to talk to them."""
     with torch._C.DisableTorchFunctionSubclass():
-        if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        plain = torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
+        if type(tensor).__torch_dispatch__ is plain:
             return tensor.detach().as_subclass(torch.Tensor)
         local = getattr(tensor, "_local_tensor", None)
         if local is not None and all(p.is_replicate() for p in tensor.placements):

@@ -1,14 +1,36 @@
-"""What a device's memory held when there was not enough of it."""
+"""How much memory this process uses, and what a device held when there was not enough of it."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from ..events import schema
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (\w+)")
 _TRIED_CPU = re.compile(r"you tried to allocate (\d+) bytes", re.IGNORECASE)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def in_use(gpus: Sequence[Any]) -> schema.Memory:
+    """What this process holds now in the host's memory and on `gpus`, as torch.cuda takes them."""
+    if not gpus:
+        return schema.Memory(_rss())
+    import torch
+
+    stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counters in the host's memory
+
+    def each(name: str) -> tuple[int, ...]:
+        return tuple(s.get(name, 0) for s in stats)
+
+    return schema.Memory(_rss(), gpu_allocated=each("allocated_bytes.all.current"),
+                         gpu_reserved=each("reserved_bytes.all.current"),
+                         gpu_peak=each("allocated_bytes.all.peak"))
 
 
 def of_error(err: BaseException) -> dict[str, Any]:
@@ -30,3 +52,10 @@ def of_error(err: BaseException) -> dict[str, Any]:
                 "reserved": stats.get("reserved_bytes.all.current"), "requested": requested}
     found = _TRIED_CPU.search(text) if isinstance(err, RuntimeError) else None
     return {"requested": int(found[1])} if found else {}
+
+
+def _rss() -> int | None:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import events_path, log_path
-from gpu_engine.rank import recorder as recording
+from gpu_engine.rank import current
 from gpu_engine.rank.job import Job, read
 from gpu_engine.rank.output import forgive_full_disk
 from gpu_engine.rank.recorder import Recorder
@@ -134,7 +134,7 @@ def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None
     path = events_path(job.run, who.rank)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     rec = Recorder(path, echo=who.rank == 0)
-    recording.current = rec
+    current.recorder = rec
     rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.mine.node,
               pid=os.getpid(), started=procs.start_ticks(os.getpid()), device=tuple(job.labels),
               world_size=who.world_size, attempt=job.attempt)

@@ -1,8 +1,8 @@
-"""Values that a script hands to a logger anyway become values of its run: TensorBoard, W&B,
-Lightning, Fabric, accelerate, transformers.
+"""Values that a script hands to a logger become values of its run: TensorBoard, W&B, Lightning,
+Fabric, accelerate, transformers.
 
-None of these is imported for our sake. Their methods are wrapped once the script has imported
-them; what a method does, returns and raises stays as it is. Only numbers are taken.
+None of these is imported by us. Their methods are wrapped once the script has imported them; what
+a method does, returns and raises stays as it is. Only numbers are taken.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..rank import recorder
-from . import script as observe_script
+from ..rank import current
+from .observer import Observer
 
 Read = Callable[..., Any]
 
@@ -56,13 +56,14 @@ _WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
     "accelerate.accelerator": (("Accelerator", "log", _values),),
     "transformers.trainer_callback": (("CallbackHandler", "on_log", _logs),),
 }
-"""Module → class, method, and what its arguments say, taken as the method takes them."""
+"""Module → its classes, their methods, and for each a function that takes the method's arguments
+and returns the values among them."""
 _NAMES = 300
-"""The most names that are kept of a process."""
+"""At most so many names of values are recorded of a process."""
 
 
-def watch(observer: observe_script.Observer) -> None:
-    """Wrap what is there, and have the rest wrapped once it is imported."""
+def wrap_all(observer: Observer) -> None:
+    """Wrap the loggers that are imported by now, and have the others wrapped once they are."""
     for name in _WHERE:
         module = sys.modules.get(name)
         if module is not None:
@@ -72,9 +73,9 @@ def watch(observer: observe_script.Observer) -> None:
 
 
 class _Finder:
-    """On sys.meta_path: sees the modules above come."""
+    """On sys.meta_path: has the modules above wrapped when they are imported."""
 
-    def __init__(self, observer: observe_script.Observer) -> None:
+    def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -86,13 +87,13 @@ class _Finder:
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 try:
-                    self._tell_when_there(spec.loader)
+                    self._wrap_once_loaded(spec.loader)
                 except Exception as err:  # noqa: BLE001 - never the script's problem
                     self._observer.fault(err)
                 return spec
         return None
 
-    def _tell_when_there(self, loader: Any) -> None:
+    def _wrap_once_loaded(self, loader: Any) -> None:
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
@@ -103,7 +104,7 @@ class _Finder:
         loader.exec_module = exec_module
 
 
-def _wrap(observer: observe_script.Observer, module: Any) -> None:
+def _wrap(observer: Observer, module: Any) -> None:
     try:
         for name, method, read in _WHERE[module.__name__]:
             cls = getattr(module, name, None)
@@ -113,7 +114,7 @@ def _wrap(observer: observe_script.Observer, module: Any) -> None:
         observer.fault(err)
 
 
-def _around(observer: observe_script.Observer, method: Any, read: Read) -> Any:
+def _around(observer: Observer, method: Any, read: Read) -> Any:
     @functools.wraps(method)
     def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
         values = None
@@ -133,21 +134,21 @@ def _around(observer: observe_script.Observer, method: Any, read: Read) -> Any:
     return observed
 
 
-def _record(observer: observe_script.Observer, values: dict[str, Any]) -> None:
-    rec = recorder.current
-    names = observer.names
-    if rec is None or rec is not observer.rec:
+def _record(observer: Observer, values: dict[str, Any]) -> None:
+    rec, names = observer.rec, observer.names
+    if rec is None or rec is not current.recorder:
         return
     for name in [n for n in values if n not in names]:
         if len(names) < _NAMES:
             names.add(name)
         else:
             del values[name]
-    rec.seen(values)
+    rec.logged(values)
 
 
 def numbers(values: Any, prefix: str = "") -> dict[str, Any]:
-    """What of `values` is a number, or a tensor that holds one; of what it holds, too."""
+    """What of `values` is a number, or a tensor of one element; also of mappings inside of it, as
+    "outer.inner"."""
     found: dict[str, Any] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, Mapping):

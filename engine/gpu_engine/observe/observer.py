@@ -1,6 +1,6 @@
 """What one observed process is doing: its steps, their losses, its faults, forks and end.
 
-Told by the wrappers and hooks of `observe`, in whatever thread the script calls them.
+Told by the wrappers and hooks of `install`, in whatever thread the script calls them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,139 +19,123 @@ import torch
 from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
-from ..rank import recorder
-from . import (
-    by_hand as observe_by_hand,
-)
-from . import (
-    end as observe_end,
-)
-from . import (
-    loss as observe_loss,
-)
-from . import (
-    optimizers as observe_optimizers,
-)
-from . import (
-    rank as observe_rank,
-)
-from . import (
-    record as observe_record,
-)
+from ..rank import current
+from . import frames, identity, notes
+from .by_hand import ByHand
+from .identity import Identity
+from .loss import Losses, PendingLoss
+from .optimizers import Optimizers
+from .recorder import OPTIMIZER, RUNNING, ScriptRecorder
+from .step_events import Step
 
-RUNNING, _, OPTIMIZER = observe_rank.DOING
 _PROCESSES = 64  # that train as the same rank at the same time
 _FAULTS = 5  # of our own, after which we keep out of it
 
 
 class _Here(threading.local):
-    """What this thread is inside of."""
+    """Where this thread is."""
 
     steps = 0
-    """Optimizer steps, one within another."""
+    """Optimizer steps that it is inside of, one within another."""
     closed = False
-    """Whether the closure that this step was given has been called once: its other calls are
-    evaluations of the same step."""
+    """Whether the closure of the present step has been evaluated once: its other evaluations give
+    no further losses."""
 
 
 class Observer:
     """All that is known in this process. Every method may be called from the script's calls."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, became_rank: Callable[[Observer], None]) -> None:
+        """`run`: the run folder. `became_rank` is called once this process has claimed a rank."""
         self.run = run
-        self.losses = observe_loss.Losses()
-        self.rec: observe_rank.Watcher | None = None
+        self._became_rank = became_rank
+        self.losses = Losses()
+        self.rec: ScriptRecorder | None = None
         self.tried = False
         """Whether this process has tried to become a rank."""
         self.off = False
-        self.ready = False
-        """Whether a rank is recorded, has stepped and there is nothing particular about it, so
-        that its loop can be seen in the few steps that `observe` takes."""
+        """Whether nothing is observed any more."""
+        self.ready: ScriptRecorder | None = None
+        """`rec`, while it writes, an optimizer has stepped and there is nothing particular about
+        the loop, so that `install` can see it without calls of the methods here."""
         self.stepped = 0
-        """Steps of all optimizers, but for those seen while `ready`."""
+        """Steps of all optimizers, without those seen while `ready`."""
         self._began = time.monotonic()
+        self._rank = 0
+        """The rank of `rec`."""
         self.here = _Here()
-        self.optimizers = observe_optimizers.Optimizers()
-        self._by_hand = observe_by_hand.ByHand()
+        self.optimizers = Optimizers()
+        self._by_hand = ByHand()
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
         self.names: set[str] = set()
-        """Of values that the script has handed to a logger."""
+        """The names of values that the script has handed to a logger."""
 
     # --- becoming a rank -----------------------------------------------------------------------
 
     def early(self) -> None:
         """Show signs of life of a process that was started as a rank, before it trains."""
-        who = observe_rank.identity()
-        self.rec = observe_rank.Watcher(self._path(who["rank"]), self.run)
-        self.rank = who["rank"]
-        recorder.current = self.rec
-        self.rec.phase = RUNNING
-        self.rec.begin()
+        self._rank = identity.identify().rank
+        rec = self.rec = self._recorder(self._rank)
+        current.recorder = rec
+        rec.phase = RUNNING
+        rec.begin()
 
     def become(self, tensor: Any = None) -> None:
-        """Claim the rank that this process is."""
+        """Claim the rank that this process is. `tensor`: what it differentiates, if known."""
         self.tried = True
-        who = observe_rank.identity()
+        who = identity.identify()
         early, self.rec = self.rec, None
-        if early is not None and self.rank != who["rank"]:
+        if early is not None and self._rank != who.rank:
             early.pause()
-            early.let_go()
+            early.give_up()
             early = None
         rec, process = self._claimed(who, early)
         if rec is None:
-            recorder.current = None
+            current.recorder = None
             self.off = True
-            self._warn(who["rank"], f"process {os.getpid()} also trains as rank {who['rank']}, as "
-                                    f"{_PROCESSES} others do: it is not shown")
+            append(events_path(self.run, who.rank), schema.Warning(
+                f"process {os.getpid()} also trains as rank {who.rank}, as {_PROCESSES} others "
+                "do: it is not shown"))
             return
-        rec.lost = self._at_length
+        rec.thread_ended = self._not_ready
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
-        device = observe_rank.labels(who, cuda)
-        rec.device = cuda if len(device) == 1 else None
+        devices = identity.device_labels(who, cuda)
+        rec.device = cuda if len(devices) == 1 else None
         if rec is not early:
-            fields = observe_rank.start_fields(who, device)
-            if process > 1:
-                rank = who["rank"] + (process - 1) * who["world_size"]
-                fields |= {"rank": rank, "as_rank": who["rank"], "process": process}
-            rec.write("start", **fields)
-        self.rec, self.rank = rec, who["rank"]
-        recorder.current = rec
+            rec.write(identity.start_event(who, devices, process))
+        self.rec, self._rank = rec, who.rank
+        current.recorder = rec
         if not rec.started:
             rec.begin()
-        observe_end.watch(self)
+        self._became_rank(self)
 
-    def _claimed(self, who: dict[str, Any], early: observe_rank.Watcher | None,
-                 ) -> tuple[observe_rank.Watcher | None, int]:
-        """The record of the rank, or where other processes train as the same rank (hogwild), one
-        beside theirs, and which of them this is, from 1. Its number is none of a rank's."""
+    def _claimed(self, who: Identity, early: ScriptRecorder | None,
+                 ) -> tuple[ScriptRecorder | None, int]:
+        """The recorder of the rank; where other processes train as the same rank (hogwild), that
+        of a further record. Also how many train as it, this one included. None: too many."""
         for process in range(1, _PROCESSES + 1):
-            rank = who["rank"] + (process - 1) * who["world_size"]
-            rec = early or observe_rank.Watcher(self._path(rank), self.run)
+            rec = early or self._recorder(identity.record_number(who, process))
             if rec.claim():
                 return rec, process
             rec.pause()
-            rec.let_go()
+            rec.give_up()
             early = None
         return None, 0
 
-    def _at_length(self) -> None:
-        self.ready = False
+    def _recorder(self, rank: int) -> ScriptRecorder:
+        return ScriptRecorder(events_path(self.run, rank), self.run, self.losses)
 
-    def _path(self, rank: int) -> Path:
-        return events_path(self.run, rank)
-
-    def _warn(self, rank: int, text: str) -> None:
-        """In another process's file."""
-        append(self._path(rank), schema.Warning(text))
+    def _not_ready(self) -> None:
+        self.ready = None
 
     # --- what the script does ------------------------------------------------------------------
 
     # These three run at each step of a script: few calls, and no fault gets out of them.
 
-    def backward(self, tensors: Any, gradients: Any) -> observe_rank.Watcher | None:
-        """`backward()` is about to run. Returns the record, where there is one."""
+    def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
+        """`backward(tensors, gradients)` is about to run. Returns the recorder, if there is one."""
         try:
             if not self.tried:
                 self.become(tensors)
@@ -163,21 +148,22 @@ class Observer:
                 if self.here.closed:
                     return rec
             elif not self.stepped:
-                self._without_steps(tensors)
+                self._without_steps(rec, tensors)
             self.losses.add(tensors, gradients)
         except Exception as err:  # noqa: BLE001 - never the script's problem
             self.fault(err)
         return self.rec
 
-    def step_begins(self, optimizer: Any) -> None:
+    def step_begins(self) -> None:
+        """An optimizer's `step()` is about to run."""
         try:
             if not self.tried:
                 self.become()
             if self.rec is None:
                 return
             here = self.here
-            if here.steps and _wrappers_on_stack() <= 1:
-                here.steps = 0  # the one before was left by an exception
+            if here.steps and frames.calls_of_our_caller() <= 1:
+                here.steps = 0  # an exception ended the one before
             here.steps += 1
             if here.steps == 1:
                 here.closed = False
@@ -186,6 +172,7 @@ class Observer:
             self.fault(err)
 
     def step_ends(self, optimizer: Any) -> None:
+        """`optimizer.step()` has run."""
         try:
             here = self.here
             rec = self.rec
@@ -200,25 +187,25 @@ class Observer:
             loss = self.losses.take()
             if not self.losses.plain and _found_inf(optimizer):
                 rec.skipped += 1
-                rec.forget(loss)
+                rec.drop(loss)
                 return
-            which = self.optimizers.which(optimizer, loss)
-            if which is None:
+            stepped = self.optimizers.stepped(optimizer, loss)
+            if stepped is None:
                 return
-            mine = which.one
+            mine = stepped.optimizer
             lr = optimizer.param_groups[0].get("lr")
             norm = self._norm_of(optimizer) if self._norm else None
-            rec.took(observe_record.Step(
-                mine.index, mine.name, loss, lr if type(lr) is float else _number(lr), norm,
-                which.fresh))
+            rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
+                             norm, stepped.others_alive))
             mine.lr = lr if type(lr) is float else None
-            self.ready = rec.started and self.losses.plain and not (self.off or self._norm)
+            plain = rec.started and self.losses.plain and not (self.off or self._norm)
+            self.ready = rec if plain else None
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
     def evaluated(self, parts: int, result: Any) -> None:
-        """A step's closure has returned `result` from its first evaluation; before that there
-        were `parts` losses."""
+        """The first evaluation of a step's closure has returned `result`; before it there were
+        `parts` losses."""
         if self.here.steps != 1 or self.rec is None:
             return
         self.here.closed = True
@@ -229,29 +216,30 @@ class Observer:
         """A GradScaler has left a step out."""
         if self.rec is not None:
             self.rec.skipped += 1
-            self.rec.forget(self.losses.take())
+            self.rec.drop(self.losses.take())
 
-    def _without_steps(self, tensors: Any) -> None:
-        """A call of backward() where no optimizer has ever stepped."""
+    def _without_steps(self, rec: ScriptRecorder, tensors: Any) -> None:
+        """A call of backward() while no optimizer has ever stepped."""
         hand = self._by_hand
         if hand.adds_up:
             if hand.ended(tensors):
-                self._tell_by_hand([self.losses.take()])
+                self._tell_by_hand(rec, [self.losses.take()])
         elif hand.found:
-            self._tell_by_hand([self.losses.take()])
+            self._tell_by_hand(rec, [self.losses.take()])
         elif hand.call(tensors, len(self.losses)):
-            calls = hand.marks
-            self._tell_by_hand(self.losses.take_each(calls))
+            self._tell_by_hand(rec, self.losses.take_each(hand.marks))
             step = "what lies between two changes" if hand.adds_up else "each call of backward()"
-            self.rec.write("warning", message="no step of a torch optimizer was seen, while the "
-                           f"parameters change: {step} is shown as a step")
+            rec.write(schema.Warning("no step of a torch optimizer was seen, while the parameters "
+                                     f"change: {step} is shown as a step"))
 
-    def _tell_by_hand(self, losses: list[Any]) -> None:
-        if self._by_hand.one is None:
-            self._by_hand.one = self.optimizers.by_hand()
-        one = self._by_hand.one
+    def _tell_by_hand(self, rec: ScriptRecorder,
+                      losses: Sequence[float | PendingLoss | None]) -> None:
+        """Steps of an update by hand, by their losses."""
+        if self._by_hand.optimizer is None:
+            self._by_hand.optimizer = self.optimizers.by_hand()
+        one = self._by_hand.optimizer
         for loss in losses:
-            self.rec.took(observe_record.Step(one.index, one.name, loss, None))
+            rec.stepped(Step(one.number, one.name, loss, None))
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
@@ -259,34 +247,37 @@ class Observer:
         if not grads:
             return None
         with torch.no_grad():
-            norms = torch._foreach_norm(grads)
+            norms = torch._foreach_norm(grads)  # pyright: ignore[reportPrivateImportUsage]
             return self.losses.read(torch.linalg.vector_norm(
                 torch.stack([n.float().to(norms[0].device, non_blocking=True) for n in norms])))
 
     # --- faults, forks, the end ----------------------------------------------------------------
 
     def fault(self, err: BaseException) -> None:
-        """One of our own: noted, and after a few of them we keep out of it. Never raises."""
+        """A fault of our own: it is told, and after a few of them nothing more is observed. Never
+        raises."""
         with contextlib.suppress(Exception):
             self._faults += 1
             self.off = self._faults >= _FAULTS
-            self.ready = False
+            self.ready = None
             text = f"observing: {type(err).__name__}: {err}"
             if self.off:
                 text += "; no more is observed of this process"
             if self.rec is not None:
-                self.rec.write("warning", message=text)
+                self.rec.write(schema.Warning(text))
             else:
-                observe_rank.note(text, self.run)
+                notes.note(text, self.run)
 
-    def failed(self, err: BaseException) -> None:
+    def failed(self, err: BaseException | None) -> None:
+        """`err` ends the script, which nobody catches; None: nothing is known of it."""
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
-            self.rec.write("error", **observe_rank.error_fields(err), phase=self.rec.phase,
-                           step=self.rec.settled_step())
+            self.rec.write(identity.error_event(err, self.rec.phase, self.rec.settled_step()))
 
     def before_fork(self) -> None:
-        self.ready = False
+        """The process is about to fork: without the thread, which could hold a lock in the
+        child for good."""
+        self.ready = None
         if self.rec is not None:
             self.rec.pause()
 
@@ -299,37 +290,37 @@ class Observer:
 
     def in_child(self) -> None:
         """A fork of a rank is no rank, until it trains itself."""
-        self.ready = False
+        self.ready = None
         rec, self.rec = self.rec, None
-        recorder.current = None
+        current.recorder = None
         self.tried = self.off = False
-        self.losses = observe_loss.Losses()
-        self.optimizers = observe_optimizers.Optimizers()
-        self._by_hand = observe_by_hand.ByHand()
+        self.losses = Losses()
+        self.optimizers = Optimizers()
+        self._by_hand = ByHand()
         self.stepped = 0
         self.here = _Here()
         if rec is not None:
-            rec.let_go()
+            rec.give_up()
 
     def finish(self, *, failed: bool = False) -> None:
         """The interpreter ends. How, only the exit status will tell, unless it `failed`."""
-        self.ready = False
+        self.ready = None
         rec = self.rec
         if rec is None:
             return
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
         if not self.stepped and len(self.losses):
             if self._by_hand.found:
-                self._tell_by_hand([self.losses.take()])
-            elif self._by_hand.likely:  # it ended before that was sure
-                self._tell_by_hand(self.losses.take_each(self._by_hand.marks))
+                self._tell_by_hand(rec, [self.losses.take()])
+            elif self._by_hand.likely:  # it ended before that was certain
+                self._tell_by_hand(rec, self.losses.take_each(self._by_hand.marks))
         self.rec = None
         rec.close()
         if self.tried:
             rec.phase = "done"
-            rec.write("end", outcome="failed" if failed or self._error is not None else None,
-                      steps=rec.step_now, seconds=round(time.monotonic() - self._began, 3))
-        rec.let_go()
+            rec.write(schema.End("failed" if failed or self._error is not None else None,
+                                 rec.step_now, round(time.monotonic() - self._began, 3)))
+        rec.give_up()
 
 
 def _number(lr: Any) -> float | None:
@@ -342,15 +333,3 @@ def _found_inf(optimizer: Any) -> bool:
     """Whether a fused optimizer was told by a GradScaler to leave the step out."""
     found = getattr(optimizer, "found_inf", None)
     return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item())
-
-
-def _wrappers_on_stack() -> int:
-    """How many calls of an optimizer's hooked `step` this thread is really inside of."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename in observe_end.OURS:
-        frame = frame.f_back
-    code, count = frame.f_code, 0
-    while frame is not None:
-        count += frame.f_code is code
-        frame = frame.f_back
-    return count

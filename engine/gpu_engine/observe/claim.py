@@ -1,0 +1,47 @@
+"""The lock on a rank's events file, by which no two processes write as the same rank."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+
+class Claim:
+    """One process's claim on a rank. It may look on without one; the kernel ends a claim with its
+    process."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: the rank's events file, which is there. Raises OSError."""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._held = False
+
+    def take(self) -> bool:
+        """Hold the rank from now on; False: another process does."""
+        for _ in range(5):  # a process that only looks holds it for a moment
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.002)
+            else:
+                self._held = True
+                return True
+        return False
+
+    def is_anothers(self) -> bool:
+        """Whether another process holds the rank."""
+        if self._held:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        except OSError:
+            return True
+        return False
+
+    def release(self) -> None:
+        """Free the rank for others. Once."""
+        with contextlib.suppress(OSError):
+            os.close(self._file)

@@ -1,0 +1,44 @@
+"""Frames of our own among those of a script: left out of its tracebacks, and not counted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+
+OURS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
+"""The files of this package, as code objects name them."""
+
+
+def leave_out_ours(err: BaseException | None) -> None:
+    """Take our frames out of the traceback of `err`, and of all that it came from."""
+    seen: set[int] = set()
+    while err is not None and id(err) not in seen:
+        seen.add(id(err))
+        while err.__traceback__ is not None and _is_ours(err.__traceback__):
+            err.__traceback__ = err.__traceback__.tb_next
+        trace = err.__traceback__
+        while trace is not None:
+            while trace.tb_next is not None and _is_ours(trace.tb_next):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
+        err = err.__cause__ or err.__context__
+
+
+def calls_of_our_caller() -> int:
+    """How many calls of the function that has called ours are on this thread's stack: of torch's
+    wrapper around an optimizer's `step`, where one of its hooks asks."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in OURS:
+        frame = frame.f_back
+    if frame is None:
+        return 0
+    code, count = frame.f_code, 0
+    while frame is not None:
+        count += frame.f_code is code
+        frame = frame.f_back
+    return count
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename in OURS

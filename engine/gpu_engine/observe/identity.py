@@ -1,0 +1,85 @@
+"""Which rank an observed process is, and what it says of itself at its start and of an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..common import procs
+from ..events import schema
+from ..rank import memory
+
+
+class Identity(NamedTuple):
+    """A rank among the others."""
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    node: int
+
+
+def identify() -> Identity:
+    """Which rank this process is now: by its process group, if it has one, else by its
+    environment, else by the plan, where a command is one rank until it says otherwise."""
+    env, torch = os.environ, sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank = _first_int("RANK", "GPU_PANEL_RANK") or 0
+        world_size = _int(env.get("WORLD_SIZE"))
+    return Identity(rank, 1 if world_size is None else world_size, _first_int("LOCAL_RANK"),
+                    _first_int("GROUP_RANK", "NODE_RANK") or 0)
+
+
+def device_labels(who: Identity, cuda: int | None) -> tuple[str, ...]:
+    """The plan's devices that are this rank's; `cuda`: the index of the GPU that it was seen to
+    use, None: not known."""
+    given = tuple(x for x in os.environ.get("GPU_PANEL_DEVICES", "").split(";") if x)
+    if who.world_size == 1 or len(given) < 2:
+        return given or ("?",)
+    at = next(n for n in (cuda, who.local_rank, who.rank) if n is not None)
+    return (given[at],) if at < len(given) else ("?",)
+
+
+def start_event(who: Identity, devices: Sequence[str], process: int) -> schema.Start:
+    """That this process begins as a rank. `process` counts, from 1, those that train as the same
+    rank at the same time; from the second on the number of its record is none of a rank's."""
+    pid, first = os.getpid(), process == 1
+    return schema.Start(
+        record_number(who, process), who.local_rank, who.node, pid, procs.start_ticks(pid),
+        who.world_size, tuple(devices), _first_int("GPU_PANEL_ATTEMPT") or 1,
+        as_rank=None if first else who.rank, process=None if first else process)
+
+
+def record_number(who: Identity, process: int) -> int:
+    """The number of the record of the `process`th process, from 1, that trains as this rank."""
+    return who.rank + (process - 1) * who.world_size
+
+
+def error_event(err: BaseException, phase: str, step: int) -> schema.Error:
+    """That `err` ends the script's training in this phase, after `step` steps."""
+    memory_then: dict[str, int | None] = {}
+    with contextlib.suppress(Exception):
+        memory_then = memory.of_error(err)
+    return schema.Error(
+        type(err).__name__, str(err) or type(err).__name__,
+        "".join(traceback.format_exception(type(err), err, err.__traceback__)), phase, step,
+        **memory_then)
+
+
+def _first_int(*names: str) -> int | None:
+    """The first of these variables that holds a whole number."""
+    return next((n for name in names if (n := _int(os.environ.get(name))) is not None), None)
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

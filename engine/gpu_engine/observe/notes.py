@@ -1,0 +1,28 @@
+"""Where faults of our own are told when there is no record to tell them in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ..events import schema
+from ..events.paths import events_path
+from ..events.writer import append
+from . import identity
+
+
+def note(text: str, run: Path) -> None:
+    """Add a line to `observe-errors.log` in the run folder. Never raises."""
+    with contextlib.suppress(Exception), (run / "observe-errors.log").open("a") as file:
+        file.write(f"{os.getpid()} {text}\n")
+
+
+def cannot_observe(run: Path, direct: bool, text: str) -> None:
+    """Say why this process can't be observed: in a note, and as a warning of its rank if the
+    supervisor started it as one (`direct`). Of any other process nobody knows whether it will
+    ever be a rank."""
+    note(text, run)
+    if direct:
+        with contextlib.suppress(OSError):
+            append(events_path(run, identity.identify().rank), schema.Warning(text))

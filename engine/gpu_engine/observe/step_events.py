@@ -1,0 +1,250 @@
+"""From what a script's steps and loggers say to the lines of the rank's record.
+
+The script's thread appends to a queue, and the thread that writes takes from it. There is an item
+for each step, so the frequent ones are small: a float is the loss of one more step of optimizer 0,
+at the learning rate that it had before; a tuple is an optimizer's number, the loss of one more step
+of it and its learning rate. All else is one of the classes below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from ..events import schema
+from ..events.writer import encode
+from ..rank.values import loss_fields, number, short
+from .loss import PendingLoss, has_arrived, value_of
+from .trainings import OptimizerStep, Sorted, Trainings
+
+_EACH_LOSS_UP_TO = 40  # as many a second as of the engine's own ranks
+_LOGGED_EVERY = 1.0  # seconds
+_OTHERS = 8  # optimizers beside the curve's whose losses are kept
+
+
+class Step(NamedTuple):
+    """One step of an optimizer."""
+
+    optimizer: int
+    """Its number."""
+    name: str
+    """Its class."""
+    loss: float | PendingLoss | None
+    """None: unknown."""
+    lr: float | None
+    norm: float | PendingLoss | None = None
+    """Of its gradients, where that was asked for."""
+    others_alive: frozenset[int] | None = None
+    """See `trainings.OptimizerStep`."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether its numbers have come from the GPU."""
+        return has_arrived(self.loss) and has_arrived(self.norm)
+
+
+class Values(NamedTuple):
+    """Named values of the present step. One without a name is waited for and left out."""
+
+    values: dict[str, Any]
+
+    @property
+    def arrived(self) -> bool:
+        """Whether its numbers have come from the GPU."""
+        return all(map(has_arrived, self.values.values()))
+
+
+class Logged(NamedTuple):
+    """Named values that went to a logger: the latest are recorded once a second."""
+
+    values: dict[str, Any]
+
+    @property
+    def arrived(self) -> bool:
+        """Whether its numbers have come from the GPU."""
+        return all(map(has_arrived, self.values.values()))
+
+
+class LateEvent(NamedTuple):
+    """An event that could not be written at once."""
+
+    event: schema.Event
+    arrived = True
+
+
+class _StepValues(NamedTuple):
+    """What is told of one step."""
+
+    name: str
+    """Of its optimizer."""
+    number: int
+    """Which of its optimizer's steps it is, from 1."""
+    loss: float | None
+    lr: float | None
+    norm: float | None
+
+
+class _Span:
+    """Steps that one event tells of. What they don't say is as it was before."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.step = 0
+        self.lr: float | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next span."""
+        self.n = 0
+        self.losses: list[float] = []
+        self.norm: float | None = None
+
+    def take_losses(self, queue: deque[Any]) -> int:
+        """Take the floats, losses of one more step each, from the front of `queue`; how many."""
+        losses = self.losses
+        before = len(losses)
+        with contextlib.suppress(IndexError):  # nothing is left: cheaper than to ask each time
+            while type(queue[0]) is float:
+                losses.append(queue.popleft())
+        count = len(losses) - before
+        self.step += count
+        self.n += count
+        return count
+
+    def add(self, values: _StepValues) -> None:
+        """One more step."""
+        self.n += 1
+        self.name, self.lr = values.name, values.lr
+        if values.loss is not None:
+            self.losses.append(values.loss)
+        if values.norm is not None:
+            self.norm = values.norm
+
+
+class StepEvents:
+    """Makes events of what is in the queue, in the order in which it happened."""
+
+    def __init__(self) -> None:
+        self._trainings = Trainings()
+        self._curve = _Span()
+        self._beside: dict[int, _Span] = {}
+        # By the optimizer's number:
+        self._name: dict[int, str] = {}
+        self._lr: dict[int, float | None] = {}
+        self._steps: dict[int, int] = {}
+        self._logged: dict[str, float | None] = {}
+        self._logged_at = 0
+        """The step of the latest."""
+        self._logged_due = 0.0
+
+    @property
+    def step(self) -> int:
+        """Steps on the curve so far, of all trainings."""
+        return self._curve.step
+
+    def take(self, queue: deque[Any], skipped: int) -> list[bytes]:
+        """Take from `queue` what has arrived; the lines that are to be written by now. `skipped`:
+        steps that were left out so far."""
+        lines: list[bytes] = []
+        trainings, now = self._trainings, time.monotonic()
+        while queue:
+            item = queue[0]
+            if type(item) is float:
+                if trainings.curve == 0 and trainings.plain:
+                    count = self._curve.take_losses(queue)
+                    self._steps[0] += count
+                    trainings.went_on(count)
+                    continue
+                step = self._step_of(0, item)
+            elif type(item) is tuple:
+                index, loss, self._lr[index] = item
+                step = self._step_of(index, loss)
+            elif not item.arrived:
+                break
+            elif type(item) is Step:
+                self._name[item.optimizer], self._lr[item.optimizer] = item.name, item.lr
+                step = self._step_of(item.optimizer, value_of(item.loss), value_of(item.norm),
+                                     item.others_alive)
+            else:
+                queue.popleft()
+                self._tell_item(item, skipped, lines)
+                continue
+            queue.popleft()
+            for one in trainings.take(step, now):
+                if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
+                    self._end_span(skipped, lines)  # it was kept: each loss is to be told
+                self._tell_step(one, skipped, lines)
+        for one in trainings.wait(now):
+            self._tell_step(one, skipped, lines)
+        self._end_span(skipped, lines)
+        if self._logged and now >= self._logged_due:
+            self._logged_due = now + _LOGGED_EVERY
+            self._tell_logged(lines)
+        return lines
+
+    def end(self, skipped: int) -> list[bytes]:
+        """No more steps will come: the lines of those that were not sorted yet."""
+        lines: list[bytes] = []
+        for one in self._trainings.end(time.monotonic()):
+            self._tell_step(one, skipped, lines)
+        self._end_span(skipped, lines)
+        if self._logged:
+            self._tell_logged(lines)
+        return lines
+
+    def _tell_logged(self, lines: list[bytes]) -> None:
+        lines.append(encode(schema.Metric(self._logged_at, self._logged)))
+        self._logged = {}
+
+    def _step_of(self, index: int, loss: float | None, norm: float | None = None,
+                 others_alive: frozenset[int] | None = None) -> OptimizerStep[_StepValues]:
+        self._steps[index] = self._steps.get(index, 0) + 1
+        return OptimizerStep(index, _StepValues(
+            self._name.get(index, ""), self._steps[index], loss, self._lr.get(index), norm),
+            others_alive)
+
+    def _tell_step(self, one: Sorted[_StepValues], skipped: int, lines: list[bytes]) -> None:
+        index, values = one.step.optimizer, one.step.values
+        if not one.on_curve:
+            span = self._beside.setdefault(index, _Span())
+            span.step = values.number
+            span.add(values)
+            return
+        if one.begins_training and self._trainings.number > 1:
+            self._end_span(skipped, lines)
+            lines.append(encode(schema.Training(
+                self._trainings.number, self._curve.step, values.name, index)))
+        self._curve.step += 1
+        self._curve.add(values)
+
+    def _tell_item(self, item: Values | Logged | LateEvent, skipped: int,
+                   lines: list[bytes]) -> None:
+        if isinstance(item, LateEvent):
+            self._end_span(skipped, lines)
+            lines.append(encode(item.event))
+            return
+        values = {name: number(value_of(v)) for name, v in item.values.items()}
+        if isinstance(item, Logged):
+            self._logged |= {name: v for name, v in values.items() if v is not None}
+            self._logged_at = self._curve.step
+        elif "" not in values:
+            self._end_span(skipped, lines)
+            lines.append(encode(schema.Metric(self._curve.step, values)))
+
+    def _end_span(self, skipped: int, lines: list[bytes]) -> None:
+        curve = self._curve
+        beside = {i: span for i, span in self._beside.items() if span.n}
+        if not curve.n and not beside:
+            return
+        others = {i: schema.Other(span.name, span.step, span.n,
+                                  **loss_fields(span.losses, _EACH_LOSS_UP_TO))
+                  for i, span in beside.items() if i <= _OTHERS}
+        lines.append(encode(schema.Step(
+            curve.step, curve.lr, skipped, n=curve.n,
+            grad_norm=None if curve.norm is None else short(curve.norm),
+            others=others if beside else None,
+            **loss_fields(curve.losses, _EACH_LOSS_UP_TO))))
+        for span in (curve, *beside.values()):
+            span.clear()

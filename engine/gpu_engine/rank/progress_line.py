@@ -1,0 +1,38 @@
+"""A line of progress in the rank's log every two seconds, for who reads it without a panel."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+EVERY = 2.0
+"""Seconds between two lines."""
+
+
+class ProgressLine:
+    """Prints the last step that it was told of, when it is time and there is something new."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._line: str | None = None
+
+    def stepped(self, step: int, total: int | None, epoch: int, loss: float | None, lr: float,
+                examples_per_s: float) -> None:
+        """Step `step` of `total` (None: not known) is done; `epoch` counts from 0."""
+        of = f"/{total}" if total else ""
+        shown = "?" if loss is None else f"{loss:.4f}"
+        self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {lr:.3g} "
+                      f"{_short(examples_per_s)} examples/s\n")
+
+    def print_due(self) -> None:
+        """Print a line if the last one is long enough ago and a step was done since."""
+        if self._line is None or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + EVERY
+        line, self._line = self._line, None
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+def _short(rate: float) -> str:
+    return f"{rate / 1000:.1f}k" if rate >= 1000 else f"{rate:.0f}"

@@ -1,0 +1,121 @@
+"""Writes one rank's record: its events in order, a heartbeat and its memory once a second.
+
+What the events are is the source's business: the recorder of the engine's own training loop
+(`rank/recorder.py`), or that of a person's own script (`observe/recorder.py`). Each has a thread
+of its own kind that calls `tick`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..events import schema
+from ..events.writer import encode
+from . import captures, memory
+from .events_file import EventsFile
+
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats."""
+
+
+class Source(Protocol):
+    """Where the contents of a record come from. The methods are called while the record is
+    locked, in the thread that ticks or the one that writes or flushes."""
+
+    phase: str
+    """What the rank is doing now."""
+    step_now: int
+    """Steps so far."""
+
+    def new_lines(self) -> list[bytes]:
+        """The events since the last call that can be told by now, in order, one a line."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """Further fields of the heartbeat: done, total, detail."""
+        ...
+
+    def gpus(self) -> Sequence[Any]:
+        """The GPUs whose memory is this rank's, as torch.cuda takes them."""
+        ...
+
+
+class RecordWriter:
+    """One rank's events file. Its methods may be called from any thread."""
+
+    def __init__(self, path: Path, source: Source, complain: Callable[[str], None]) -> None:
+        """Append to `path`; `complain` is told what is wrong with the record itself. Raises
+        OSError."""
+        self._source = source
+        self._complain = complain
+        self._file = EventsFile(path, complain)
+        self._lock = threading.RLock()  # a signal handler may write in the midst of a write
+        self._phase_since = (source.phase, time.time())
+        self._heartbeat_due = 0.0
+        self._last_fault = ""
+
+    def write(self, event: schema.Event, *, timeout: float = -1) -> bool:
+        """Write an event at once, after everything that came before it. False: another thread has
+        been writing for `timeout` seconds (-1: wait as long as it takes), so nothing was done."""
+        with self._locked(timeout) as locked:
+            if locked:
+                self._write_new()
+                self._file.write(encode(event), urgent=True)
+        return locked
+
+    def flush(self, *, timeout: float = -1) -> bool:
+        """Write what the source has to tell. False: as `write`."""
+        with self._locked(timeout) as locked:
+            if locked:
+                self._write_new()
+        return locked
+
+    def tick(self) -> None:
+        """Write what the source has to tell; once a second also the heartbeat and the memory.
+        Called by the recorder's thread, several times a second."""
+        captures.leave_alone()
+        with self._lock:
+            self._write_new()
+            phase, now = self._source.phase, time.time()
+            if phase != self._phase_since[0]:
+                self._phase_since = (phase, now)
+            if time.monotonic() >= self._heartbeat_due:
+                self._heartbeat_due = time.monotonic() + HEARTBEAT
+                self._write_heartbeat()
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Call `work`; a fault in it is complained of and goes no further, as a fault in the
+        record must never end training."""
+        try:
+            work()
+        except Exception as err:  # noqa: BLE001
+            fault = f"{type(err).__name__}: {err}"
+            if fault != self._last_fault:  # ten times a second would fill the log
+                self._complain(fault)
+            self._last_fault = fault
+
+    @contextlib.contextmanager
+    def _locked(self, timeout: float) -> Iterator[bool]:
+        locked = self._lock.acquire(timeout=timeout)
+        try:
+            yield locked
+        finally:
+            if locked:
+                self._lock.release()
+
+    def _write_new(self) -> None:
+        lines = self._source.new_lines()
+        if lines:
+            self._file.write(*lines)
+
+    def _write_heartbeat(self) -> None:
+        phase, since = self._phase_since
+        self._file.write(
+            encode(schema.Phase(phase, round(since, 3), self._source.step_now,
+                                **self._source.progress())),
+            encode(memory.in_use(self._source.gpus())))
