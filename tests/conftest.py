@@ -45,10 +45,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-# How long an example takes says how busy the machine is, and what was imported on the way.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
-
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

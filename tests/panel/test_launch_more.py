@@ -42,13 +42,14 @@ async def test_what_is_typed_there_is_planned():
         screen.query_one("#more", Collapsible).collapsed = False
         await type_into(pilot, screen, "f-train-hang_timeout", "900")
         await type_into(pilot, screen, "f-run-log_mb", "8")
+        await type_into(pilot, screen, "f-train-weight_decay", "0.1")
         choice = screen.query_one("#f-parallel-find_unused")
         assert choice.display
         choice.choose("true")
         await settled(pilot, screen)
         spec = screen.review.prepared.spec
-        assert (spec.train.hang_timeout, spec.run.log_mb, spec.parallel.find_unused) \
-            == (900.0, 8, True)
+        assert (spec.train.hang_timeout, spec.run.log_mb, spec.parallel.find_unused,
+                spec.train.weight_decay) == (900.0, 8, True, 0.1)
         for said in ("train.hang_timeout=900", "run.log_mb=8", "parallel.find_unused=true"):
             assert said in screen.review.plan.lines[0]
         await type_into(pilot, screen, "f-train-hang_timeout", "-1")

@@ -69,9 +69,9 @@ def test_every_placeholder_and_key_is_accounted_for():
 def test_the_run_screen_names_no_batch_that_the_script_never_heard_of():
     told = plan("true", "{batch.per_gpu}", "{amp}", devices=2, batch={"size": 64},
                 amp={"dtype": "bf16"})
-    assert what_is_trained(told.to_dict())[1:] == ["DDP×2", "64 global", "bf16"]
+    assert what_is_trained(told)[1:] == ["DDP×2", "64 global", "bf16"]
     untold = plan("true", devices=2, batch={"size": 64}, amp={"dtype": "bf16"})
-    assert what_is_trained(untold.to_dict())[1:] == ["DDP×2"]
+    assert what_is_trained(untold)[1:] == ["DDP×2"]
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])

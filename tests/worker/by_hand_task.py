@@ -122,3 +122,10 @@ class ByHand(Task):
         if self.counts:
             return (error * items).sum(), items.sum()
         return error.mean()
+
+
+@dataclass
+class ByDefault(ByHand):
+    """With the optimizer that a task has which says nothing of one."""
+
+    optimizer = Task.optimizer

@@ -19,6 +19,7 @@ from . import ranks
 from .by_hand_task import Twice, TwoHeads, examples, weights
 
 TASK = f"{Path(__file__).with_name('by_hand_task.py')}:ByHand"
+BY_DEFAULT = TASK.replace(":ByHand", ":ByDefault")
 
 
 def run_engine(folder: Path, world: int, *, params: dict | None = None, **options) -> Path:
@@ -47,7 +48,8 @@ def final(run: Path) -> dict:
 
 
 def by_hand(steps: list[list[int]], *, many: int = 120, counts: bool = False, lr: float = 0.01,
-            clip: float = 0.0, sgd: bool = False, cosine: bool = False
+            clip: float = 0.0, sgd: bool = False, cosine: bool = False,
+            decays: list[float] | None = None
             ) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     """(losses, learning rates, final weights)."""
     net = weights()
@@ -59,6 +61,8 @@ def by_hand(steps: list[list[int]], *, many: int = 120, counts: bool = False, lr
         if cosine:  # Loshchilov and Hutter 2017, eq. 5, down to 0 at the last step
             optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(
                 math.pi * number / len(steps))) / 2
+        if decays is not None:
+            optimizer.param_groups[0]["weight_decay"] = decays[number]
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.zero_grad()
         error = (net(x[step]) - y[step]).square().squeeze(1)
@@ -172,3 +176,29 @@ def test_fp16_as_by_hand_and_over_a_resume(tmp_path: Path, clip: float) -> None:
     assert state["scaler"]["scale"] == scaler.get_scale()
     for name, value in net.state_dict().items():
         torch.testing.assert_close(state["model"][name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_weight_decay_reaches_the_default_optimizer_and_changes_with_a_resume(tmp_path: Path
+                                                                              ) -> None:
+    run = tmp_path / "run"
+    for attempt, train in enumerate((
+            {"steps": 4, "weight_decay": 0.9}, {"steps": 7, "weight_decay": 0.2},
+            {"steps": 9}), start=1):
+        ranks.write_plan(run, BY_DEFAULT, world=2, size=12, params={"record": str(run)},
+                         train=train)
+        ranks.train(run, attempt=attempt)
+    steps = seen(run, 2, 1)
+    assert len(steps) == 9
+    _, _, wanted = by_hand(steps, decays=[0.9] * 4 + [0.2] * 3 + [0.01] * 2)  # PyTorch's own: 0.01
+    assert_same_weights(final(run)["model"], wanted)
+    _, _, without = by_hand(steps)
+    assert any((without[n] - wanted[n]).abs().max() > 1e-3 for n in wanted)
+
+
+def test_weight_decay_for_an_optimizer_of_the_tasks_own_is_refused(tmp_path: Path) -> None:
+    run = ranks.write_plan(tmp_path / "run", TASK, size=12, params={"record": str(tmp_path)},
+                           train={"steps": 1, "weight_decay": 0.25})
+    ranks.train(run, expect=1)
+    (error,) = ranks.read(run, 0, "error")
+    assert "train.weight_decay = 0.25" in error["message"]
+    assert "ByHand makes its own" in error["message"]

@@ -66,9 +66,9 @@ def test_the_best_is_kept_where_a_checkpoint_falls_on_its_step(
         tmp_path: Path, every: dict[str, int], world: int) -> None:
     """5 steps an epoch, a checkpoint each 5 and an evaluation each 5: the second is the best."""
     run = run_of(tmp_path, params={"scores": [3.0, 1.0, 2.0, 4.0, 5.0]}, world=world, epochs=5,
-                 checkpoint_every=5, keep=1, best="loss", **every)
+                 checkpoint_every=5, keep=2, best="loss", **every)
     assert evaluated(run) == [5, 10, 15, 20, 25]
-    assert kept(run) == {10: {"loss": 1.0}, 25: {"loss": 5.0}}
+    assert kept(run) == {10: {"loss": 1.0}, 20: {"loss": 4.0}, 25: {"loss": 5.0}}
     best = checkpoints.best_of(run / "checkpoints", "loss", largest=False)
     assert best is not None
     assert best[0].name == "step-00000010"
@@ -82,9 +82,9 @@ def test_an_evaluation_that_is_not_the_best_writes_no_checkpoint(tmp_path: Path)
 
 
 def test_the_final_step_may_be_the_best(tmp_path: Path) -> None:
-    run = run_of(tmp_path, params={"scores": [1.0, 3.0]}, epochs=2, checkpoint_every=0, keep=1,
-                 best="max:loss")
-    assert kept(run) == {10: {"loss": 3.0}}
+    run = run_of(tmp_path, params={"scores": [1.0, 2.0, 3.0]}, epochs=3, checkpoint_every=0,
+                 keep=2, best="max:loss")
+    assert kept(run) == {10: {"loss": 2.0}, 15: {"loss": 3.0}}
 
 
 @pytest.mark.parametrize(("trouble", "step"), [("kill", 5), ("kill", 10), ("stop", 10)])

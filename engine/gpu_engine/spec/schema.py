@@ -119,6 +119,9 @@ class TrainSpec:
     """Scale lr by the global batch over `lr_reference_batch`, or by its square root."""
     lr_reference_batch: Count | None = None
     """The global batch that lr was chosen for."""
+    weight_decay: NotNegative | None = None
+    """Weight decay of the default optimizer, AdamW; None: PyTorch's own, 0.01. A task that makes
+    its own optimizer sets it there."""
     seed: Whole = 0
     """One seed, the same training: weights, order of the examples, random draws."""
     clip: NotNegative = 0.0

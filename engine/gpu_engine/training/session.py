@@ -6,6 +6,8 @@ import threading
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
@@ -63,7 +65,7 @@ class Session:
         group.meet()  # what came so far may take one rank for long: files to fetch, to index
         recorder.phase = "init"
         self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
-        self.optimizer = self.task.optimizer(raw, job.lr)
+        self.optimizer = _optimizer(self.task, raw, job)
         # Not before the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
         told = resuming.Told(job.resume_from, job.attempt) if job.resume_from else None
@@ -265,3 +267,22 @@ class Session:
             epochs=epochs, examples=sampler.examples if sampler else None,
             dropped=sampler.dropped if sampler else None, first_step=self.at.step,
             batch=self.job.batch.global_size)
+
+
+def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
+    """The task's optimizer. What is set here holds after a resume too: of a checkpoint's options
+    those that are asked for otherwise now are not taken (`Schedule.restore`).
+
+    Raises UserError where train.weight_decay would have no effect.
+    """
+    optimizer = task.optimizer(model, job.lr)
+    decay = job.spec.train.weight_decay
+    if decay is None:
+        return optimizer
+    if type(task).optimizer is not Task.optimizer:
+        raise UserError(f"train.weight_decay = {decay:g} is for the default optimizer, but "
+                        f"{type(task).__name__} makes its own: leave the key out, and set the "
+                        "weight decay there")
+    for group in optimizer.param_groups:
+        group["weight_decay"] = decay
+    return optimizer
