@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 
 from .plans import plan
 
@@ -15,7 +16,7 @@ PLAN = plan()
 
 def ended(state: str = "completed", age: float = 0.0) -> runs.Run:
     """A run as it is after its end."""
-    run, lock = runs.create("toy", "[train]\nsteps = 9\n", PLAN)
+    run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
     os.close(lock)
     now = time.time() - age
     run.write_state(runs.State(state, run.id, "toy", now, started=now, ended=now + 3))

@@ -13,6 +13,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import attempts
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 
@@ -75,7 +76,7 @@ def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
     """A stopped run whose newest checkpoint was saved after `done` steps."""
     spec = from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"}, "train": train,
                       "devices": {"ids": ["cpu:0"]}})
-    run, lock = runs.create("x", to_toml(spec), plan(1, mode="single"))
+    run, lock = create_run("x", to_toml(spec), plan(1, mode="single"))
     os.close(lock)
     run.write_state(runs.State("stopped", run.id, "x", 1.0))
     for step in (done // 2, done):

@@ -11,13 +11,14 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 
 from ..plans import plan
 
 
 @pytest.fixture
 def made(home):
-    run, lock = runs.create("a run", 'name = "a run"\n', plan())
+    run, lock = create_run("a run", 'name = "a run"\n', plan())
     yield run, lock
     try:
         os.close(lock)
@@ -83,7 +84,7 @@ def test_looking_never_takes_the_lock(made):
 
 
 def test_runs_are_found_by_the_beginning_of_an_id(home):
-    made = [runs.create("x", "", plan()) for _ in range(4)]
+    made = [create_run("x", "", plan()) for _ in range(4)]
     for run, lock in made:
         os.close(lock)
         assert runs.find(run.id).path == run.path
@@ -102,7 +103,7 @@ def test_an_unusable_home_is_said(monkeypatch, tmp_path):
     blocked.write_text("")
     monkeypatch.setenv("GPU_PANEL_HOME", str(blocked))
     with pytest.raises(UserError, match="GPU_PANEL_HOME"):
-        runs.create("x", "", plan())
+        create_run("x", "", plan())
 
 
 def test_a_live_run_is_not_removed(made):

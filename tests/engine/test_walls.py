@@ -96,3 +96,55 @@ def test_a_rank_needs_torch_and_the_standard_library_only():
     for name in ("events/schema.py", "common/procs.py", "common/files.py", "__init__.py"):
         foreign = {m.partition(".")[0] for m in imports(ENGINE / name)} - allowed - {"torch"}
         assert not foreign, (name, foreign)
+
+
+def circles() -> list[set[str]]:
+    """Modules of the engine and the panel that import each other, however late and for whatever
+    reason: each a set of names."""
+    files = {name_of(f): f for root in (ENGINE, PANEL) for f in root.rglob("*.py")}
+    graph = {name: set(imported(name, file)) & set(files) - {name}
+             for name, file in files.items()}
+    reach = {name: after(graph, name) for name in graph}
+    found = {frozenset({other for other in reach[name] if name in reach[other]} | {name})
+             for name in graph if name in reach[name]}
+    return [set(one) for one in found]
+
+
+def name_of(file: Path) -> str:
+    root = ENGINE if ENGINE in file.parents else PANEL
+    parts = file.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(name: str, file: Path) -> set[str]:
+    """What a module may import: of `from a import b`, b where that is a module, else a."""
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[:len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for a in node.names:
+                inner = Path(ENGINE.parent if base.startswith("gpu_engine") else PANEL.parent,
+                             *base.split("."), a.name)
+                whole = inner.with_suffix(".py").exists() or (inner / "__init__.py").exists()
+                found.add(f"{base}.{a.name}" if whole else base)
+    return found
+
+
+def after(graph: dict[str, set[str]], name: str) -> set[str]:
+    found: set[str] = set()
+    queue = [name]
+    while queue:
+        for other in graph[queue.pop()] - found:
+            found.add(other)
+            queue.append(other)
+    return found
+
+
+@pytest.mark.parametrize("room", ["events", "runs"])
+def test_no_file_of_a_room_is_part_of_an_import_circle(room):
+    assert not [one for one in circles()
+                if any(name.startswith(f"gpu_engine.{room}.") for name in one)]

@@ -172,14 +172,14 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
 
     from gpu_engine.cli import cli
     from gpu_engine.rank.recorder import Recorder
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs.create import create_run
     from gpu_engine.runs.follow import Follower
     from gpu_engine.supervisor.rank_state import RankState
     from gpu_panel.launch.runs.feed import RunsFeed
     from gpu_panel.run.store import RunStore
 
     monkeypatch.setitem(schema.KINDS, Temperature.kind, Temperature)
-    run, _lock = runs.create("x", "", plan(1))
+    run, _lock = create_run("x", "", plan(1))
     seen = RankState.from_now(0, Tail(run.events(0)), 1)
     recorder = Recorder(run.events(0))
     recorder.write("temperature", celsius=81.5, where="GPU 0")

@@ -10,6 +10,7 @@ import time
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import stacks
 
 from ..conftest import wait_for
 from .kit import SOON, Box, case, events, guard_of, logs, members, steps
@@ -303,7 +304,7 @@ def a_reused_pid(box: Box) -> None:
     run.write_state(made_up)
     assert run.state().state == "lost"
     assert box.cli("stop", run.id).returncode == 2
-    assert not run.dump_stacks(0)
+    assert not stacks.ask(run, 0)
     assert other.poll() is None
 
 

@@ -6,7 +6,7 @@ import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.launch.devices.pane import DevicesPane
@@ -38,7 +38,7 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field():
 async def test_launch_does_not_overtake_the_number_before_it(monkeypatch):
     launched = []
     monkeypatch.setattr("gpu_engine.launch.launcher.start", lambda prepared: launched.append(
-        prepared) or runs.create("x", "", plan())[0])
+        prepared) or create_run("x", "", plan())[0])
     async with panel(slots(2)) as (pilot, screen):
         screen.query_one("#f-batch-size", Input).focus()
         await pilot.pause()

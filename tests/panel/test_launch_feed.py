@@ -11,6 +11,7 @@ import pytest
 
 from gpu_engine.events import reader
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
 from gpu_panel.launch.runs.lines import columns, run_line
@@ -23,7 +24,7 @@ PLAN = plan()
 
 def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, created=None):
     """A run folder, its lock let go."""
-    run, lock = runs.create(name, "", PLAN)
+    run, lock = create_run(name, "", PLAN)
     os.close(lock)
     for rank in range(2):
         told = []
@@ -53,7 +54,7 @@ def test_a_finished_run_has_its_last_figures(home):
 
 def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
-    run, lock = runs.create("old", "", PLAN)
+    run, lock = create_run("old", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "old", 1.0))
         for _ in range(4):
@@ -72,7 +73,7 @@ def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypa
 
 
 def test_a_run_that_waits_for_its_next_attempt_says_so(home):
-    run, lock = runs.create("toy", "", PLAN)
+    run, lock = create_run("toy", "", PLAN)
     try:
         run.write_state(runs.State("starting", run.id, "toy", 1.0, started=2.0,
                                    reason="attempt 1 failed: rank 1: boom; again in 4 s"))
@@ -84,7 +85,7 @@ def test_a_run_that_waits_for_its_next_attempt_says_so(home):
 
 
 def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
-    run, lock = runs.create("toy", "", PLAN)
+    run, lock = create_run("toy", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
         now = time.time()
@@ -138,7 +139,7 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
 
 
 def test_a_live_run_says_which_devices_it_is_on(home):
-    run, lock = runs.create("toy", "", PLAN)
+    run, lock = create_run("toy", "", PLAN)
     try:
         (line,), _ = RunsFeed().refresh()
         assert line.live
@@ -193,7 +194,7 @@ def test_a_long_history_gets_coarser():
 
 @pytest.mark.parametrize("width", [72, 76, 90, 100, 116, 156])
 def test_a_live_line_fits(home, width):
-    _, lock = runs.create("a-run-with-quite-a-long-name", "", PLAN)
+    _, lock = create_run("a-run-with-quite-a-long-name", "", PLAN)
     try:
         (line,), _ = RunsFeed().refresh()
         full = replace(line, state="running", step=123456, total=1234567, loss=1.2345,
@@ -204,7 +205,7 @@ def test_a_live_line_fits(home, width):
 
 
 def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
-    run, lock = runs.create("toy", "", replace(PLAN, node_rank=1))
+    run, lock = create_run("toy", "", replace(PLAN, node_rank=1))
     try:
         for rank, node in ((0, 0), (1, 1)):
             told = []

@@ -10,6 +10,7 @@ from textual.widgets import Footer, Input
 
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run, reopen_run
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.pane import RunsPane
@@ -25,7 +26,7 @@ PLAN = plan()
 
 
 def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:
-    run, lock = runs.create("toy", "[train]\nsteps = 9\n", PLAN)
+    run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
     os.close(lock)
     run.write_state(runs.State(state, run.id, "toy", time.time() - age, ended=time.time()))
     return run
@@ -40,7 +41,7 @@ async def at_the_runs(pilot, screen, count: int) -> RunsPane:
 
 
 async def test_only_what_can_be_done_is_offered():
-    stopped, (live, lock) = ended(age=5), runs.create("long", "", PLAN)
+    stopped, (live, lock) = ended(age=5), create_run("long", "", PLAN)
     try:
         async with panel(slots(1), size=(80, 24)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 2)
@@ -103,7 +104,7 @@ def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.Monke
     old = [ended(age=n) for n in range(4)][-1]
     feed = runs_feed.RunsFeed()
     assert [line.live for line in feed.refresh()[0]] == [False] * 4
-    lock = runs.reopen(old, "", PLAN)
+    lock = reopen_run(old, "", PLAN)
     try:
         feed.look_anew()
         lines, _ = feed.refresh()
@@ -115,7 +116,7 @@ def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.Monke
 
 async def test_delete_all_but_the_newest():
     made = [ended(age=n) for n in range(4)]
-    live, lock = runs.create("long", "", PLAN)
+    live, lock = create_run("long", "", PLAN)
     try:
         async with panel(slots(1)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 5)

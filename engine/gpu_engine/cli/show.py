@@ -49,7 +49,7 @@ def command(run: str, as_json: bool) -> None:
     for why in found.odd():
         if why != state.reason:
             click.echo(clean(f"warning: {why}"))
-    if state.state == "lost" and (left := leftovers.processes(found)):
+    if state.state == "lost" and (left := leftovers.processes(found.path)):
         click.echo(f"still running of it: pid {', '.join(map(str, left))}; gpu-engine stop "
                    f"{found.id} ends that")
     for text in _processes(state):

@@ -29,7 +29,7 @@ def command(run: str, rank: int | None, wait: float) -> None:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = found.ranks() if rank is None else [rank]
     before = {r: stacks.size_of(found.log(r)) for r in ranks}
-    asked = [r for r in ranks if found.dump_stacks(r)]
+    asked = [r for r in ranks if stacks.ask(found, r)]
     texts: dict[int, str] = {}
     end = time.monotonic() + wait
     while len(texts) < len(asked) and time.monotonic() < end:

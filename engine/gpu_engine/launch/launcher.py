@@ -18,19 +18,10 @@ from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
 from gpu_engine.plan.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
-from gpu_engine.runs import (
-    attempts,
-    checkpoints,
-)
-from gpu_engine.runs import (
-    disk_room as room,
-)
-from gpu_engine.runs import (
-    folder as runs,
-)
-from gpu_engine.runs import (
-    leftovers as remains,
-)
+from gpu_engine.runs import attempts, checkpoints, leftovers
+from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -104,7 +95,7 @@ def start(prepared: Prepared) -> runs.Run:
     """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
     a disk that is full."""
     room.require(runs.runs_folder())
-    run, lock = runs.create(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
+    run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
     _supervise(run, lock)
     return run
 
@@ -125,7 +116,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     room.require(run.path)
-    remains.end(run)  # what a killed supervisor left would write where we write
+    leftovers.end(run.path)  # what a killed supervisor left would write where we write
     data = attempts.asked(run, like)
     apply_sets(data, sets)
     spec = from_dict(data)
@@ -135,7 +126,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     resolved = prepared.plan
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(chosen, run.state().attempt + 1))
-    _supervise(run, runs.reopen(run, to_toml(prepared.spec), resolved))
+    _supervise(run, reopen_run(run, to_toml(prepared.spec), resolved))
     return prepared
 
 

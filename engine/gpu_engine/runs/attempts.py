@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import write_atomic
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
 from gpu_engine.runs import leftovers
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import AttemptRecord, State
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import differences
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
-    from gpu_engine.runs.state import AttemptRecord, State
 
 _SPECS = "specs"
 
@@ -78,7 +76,7 @@ def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
 def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:
     """Raises SpecError where `spec` asks for fewer steps than `checkpoint` (None: the newest) has
     done: the attempt would end at once, and look as if it had trained so far and no further."""
-    checkpoint = checkpoint or leftovers.last_checkpoint(run)
+    checkpoint = checkpoint or leftovers.last_checkpoint(run.path)
     digits = (checkpoint or "").removeprefix("step-")
     if spec.task.use is None or not digits.isdecimal():
         return

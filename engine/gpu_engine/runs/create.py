@@ -1,26 +1,97 @@
-"""Making a run folder so that nobody ever sees half of one."""
+"""Making a run folder so that nobody ever sees half of one, and opening it for another attempt."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import secrets
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic, write_json
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs.state import State
+from gpu_engine.runs import attempts
+from gpu_engine.runs.folder import Run, private_folder, runs_folder
+from gpu_engine.runs.state import AttemptRecord, State
 
 _NEW = ".new-"
 _STALE = 60.0
 """Seconds: the folder may be on a disk that other machines share, whose pids are unknown here."""
 
 
-def make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
+def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
+    """Make a new run folder, queued. Returns it and the descriptor that holds its lock, for
+    the supervisor to inherit, so that there is no moment in which nobody holds it.
+
+    Raises UserError where the folder can't be written.
+    """
+    folder_of_ranks = working_folder()
+    folder = private_folder(runs_folder())
+    _sweep(folder)
+    for size in (2, 2, 2, 3, 4, 8):
+        run = Run(folder / secrets.token_hex(size))
+        if run.path.exists():
+            continue
+        try:
+            fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks))
+        except OSError as err:
+            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue
+            raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
+        return run, fd
+    raise UserError(f"{folder} is full")
+
+
+def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
+    """`create_run` in the folder `path`. Raises UserError where something else is there."""
+    run, ours = Run(path), path.parent == runs_folder()
+    try:
+        private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
+        return run, _make(path, name, spec_toml,
+                          replace(plan, id=run.id, cwd=working_folder()))
+    except OSError as err:
+        why = "something that is no run is there already" if err.errno in (
+            errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
+        raise UserError(f"{path}: can't make a run folder there: {why}") from None
+
+
+def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
+    """Make an ended run ready for another attempt under a new spec and plan; returns the
+    descriptor that holds its lock. Raises UserError where it lives or can't be written."""
+    before = run.state()
+    try:
+        fd = _open_lock(run.path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UserError(f"run {run.id} is running") from None
+        changed = attempts.keep(run, before.attempt, spec_toml)
+        write_atomic(run.path / "spec.toml", spec_toml)
+        write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
+        run.write_state(State("queued", run.id, before.name, before.created,
+                              attempt=before.attempt + 1, boot=procs.boot_id(),
+                              attempts=_closed(before), changed=changed))
+    except OSError as err:
+        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
+    return fd
+
+
+def _closed(before: State) -> tuple[AttemptRecord, ...]:
+    """The attempts so far; nobody was left to say how the last of a lost run ended."""
+    if before.state != "lost" or not before.attempts:
+        return before.attempts
+    *earlier, last = before.attempts
+    return (*earlier, replace(last, outcome="lost", reason=before.reason))
+
+
+def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
     """Make the folder under another name, and give it its own when it is whole: until then a
     reader would see a run without a state. Returns the descriptor that holds its lock.
 
@@ -31,7 +102,7 @@ def make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
     try:
         new.mkdir(mode=0o700)
         (new / "ranks").mkdir(mode=0o700)
-        fd = open_lock(new)
+        fd = _open_lock(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
         write_atomic(new / "spec.toml", spec_toml)
         write_json(new / "plan.json", plan.to_dict())
@@ -46,7 +117,7 @@ def make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
     return fd
 
 
-def sweep(folder: Path) -> None:
+def _sweep(folder: Path) -> None:
     """Remove what launchers left behind that were killed while making a run."""
     for path in folder.glob(f"{_NEW}*"):
         pid = path.name.rpartition("-")[2]
@@ -56,7 +127,7 @@ def sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def open_lock(folder: Path) -> int:
+def _open_lock(folder: Path) -> int:
     """The lock's descriptor, above the three that a child gets anew: a program started with its
     stdin closed would hand over /dev/null instead. Raises OSError."""
     low = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -66,7 +137,7 @@ def open_lock(folder: Path) -> int:
         os.close(low)
 
 
-def cwd() -> str:
+def working_folder() -> str:
     """The folder that the ranks are to run in. Raises UserError where it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109

@@ -15,7 +15,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import signal
 import time
@@ -32,14 +31,11 @@ from gpu_engine.common.files import (
     read_json,
     reason,
     why_not_readable,
-    write_atomic,
     write_json,
 )
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import attempts, oddities
-from gpu_engine.runs import create as making
-from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs import leftovers, oddities
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -62,14 +58,11 @@ __all__ = [
     "State",
     "StateName",
     "all_runs",
-    "create",
-    "create_at",
     "dumps",
     "find",
     "home",
     "leases_folder",
     "private_folder",
-    "reopen",
     "runs_folder",
 ]
 
@@ -153,7 +146,7 @@ class Run:
             return "what launched it ended before its supervisor could start"
         else:
             why = "its supervisor died without a word"
-        return "; ".join([why, *remains.words(self)])
+        return "; ".join([why, *leftovers.words(self.path)])
 
     def _lives(self, recorded: State) -> bool:
         held = self._held()
@@ -196,8 +189,8 @@ class Run:
         UserError where nothing runs.
         """
         state = self.state()
-        if state.state == "lost" and remains.processes(self):
-            remains.end(self, now=now)
+        if state.state == "lost" and leftovers.processes(self.path):
+            leftovers.end(self.path, now=now)
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
@@ -209,15 +202,6 @@ class Run:
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
-
-    def dump_stacks(self, rank: int) -> bool:
-        """Have `rank` write the stack of each of its threads into its log; it goes on as before.
-
-        False where it would not: it has ended, or has not come as far as to listen.
-        """
-        from gpu_engine.runs import stacks
-
-        return stacks.ask(self, rank)
 
     def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
         end = time.monotonic() + seconds
@@ -246,7 +230,7 @@ class Run:
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")
-        if state.live or (state.state == "lost" and remains.processes(self)):
+        if state.live or (state.state == "lost" and leftovers.processes(self.path)):
             raise UserError(f"run {self.id} is running: stop it first")
         try:
             shutil.rmtree(self.path)
@@ -287,72 +271,6 @@ def private_folder(path: Path) -> Path:
         raise UserError(f"{path}: can't be used for runs: {err.strerror}; set GPU_PANEL_HOME to "
                         "a folder you can write to") from None
     return path
-
-
-def create(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """Make a new run folder, queued. Returns it and the descriptor that holds its lock, for
-    the supervisor to inherit, so that there is no moment in which nobody holds it.
-
-    Raises UserError where the folder can't be written.
-    """
-    cwd = making.cwd()
-    folder = private_folder(runs_folder())
-    making.sweep(folder)
-    for size in (2, 2, 2, 3, 4, 8):
-        run = Run(folder / secrets.token_hex(size))
-        if run.path.exists():
-            continue
-        try:
-            fd = making.make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=cwd))
-        except OSError as err:
-            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                continue
-            raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
-        return run, fd
-    raise UserError(f"{folder} is full")
-
-
-def create_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """`create` at a place of one's own choosing. Raises UserError where something else is there."""
-    run, ours = Run(path), path.parent == runs_folder()
-    try:
-        private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
-        return run, making.make(path, name, spec_toml,
-                                replace(plan, id=run.id, cwd=making.cwd()))
-    except OSError as err:
-        why = "something that is no run is there already" if err.errno in (
-            errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
-        raise UserError(f"{path}: can't make a run folder there: {why}") from None
-
-
-def reopen(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
-    """Make an ended run ready for another attempt under a new spec and plan; returns the
-    descriptor that holds its lock. Raises UserError where it lives or can't be written."""
-    before = run.state()
-    try:
-        fd = making.open_lock(run.path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise UserError(f"run {run.id} is running") from None
-        changed = attempts.keep(run, before.attempt, spec_toml)
-        write_atomic(run.path / "spec.toml", spec_toml)
-        write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
-        run.write_state(State("queued", run.id, before.name, before.created,
-                              attempt=before.attempt + 1, boot=procs.boot_id(),
-                              attempts=_closed(before), changed=changed))
-    except OSError as err:
-        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
-    return fd
-
-
-def _closed(before: State) -> tuple[AttemptRecord, ...]:
-    """The attempts so far; nobody was left to say how the last of a lost run ended."""
-    if before.state != "lost" or not before.attempts:
-        return before.attempts
-    *earlier, last = before.attempts
-    return (*earlier, replace(last, outcome="lost", reason=before.reason))
 
 
 def all_runs() -> list[Run]:

@@ -1,5 +1,6 @@
 """What is left of a run that nobody can ask any more: its last step, its last checkpoint, and
-processes, should supervisor and guard both have been killed above a person's own launcher."""
+processes, should supervisor and guard both have been killed above a person's own launcher.
+`run` is the run's folder."""
 
 from __future__ import annotations
 
@@ -8,64 +9,62 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import End, Phase, Step
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
 
 GRACE = 5.0
 """Seconds that processes get to end by themselves."""
 _MOST_RANKS = 16
 
 
-def words(run: Run) -> list[str]:
+def words(run: Path) -> list[str]:
     """["last step 120", "last checkpoint step-00000100"], as far as there are such."""
     step, saved = last_step(run), last_checkpoint(run)
     return ([f"last step {step:,}"] if step is not None else []) \
         + ([f"last checkpoint {saved}"] if saved is not None else [])
 
 
-def last_step(run: Run) -> int | None:
+def last_step(run: Path) -> int | None:
     """The last step that any rank told of; None where none did."""
-    found = [_step_in(run.events(rank)) for rank in run.ranks()[:_MOST_RANKS]]
+    found = [_step_in(events_path(run, rank)) for rank in ranks_with_files(run)[:_MOST_RANKS]]
     return max((s for s in found if s is not None), default=None)
 
 
-def last_checkpoint(run: Run) -> str | None:
+def last_checkpoint(run: Path) -> str | None:
     """The name of the newest checkpoint that was finished; whether it is sound is told by
     loading it."""
+    folder = run / "checkpoints"
     try:
-        names = sorted(e.name for e in os.scandir(run.checkpoints) if e.name.startswith("step-"))
+        names = sorted(e.name for e in os.scandir(folder) if e.name.startswith("step-"))
     except OSError:
         return None
     return next((n for n in reversed(names)
-                 if os.path.exists(run.checkpoints / n / "manifest.json")), None)  # noqa: PTH110
+                 if os.path.exists(folder / n / "manifest.json")), None)  # noqa: PTH110
 
 
-def processes(run: Run) -> list[int]:
+def processes(run: Path) -> list[int]:
     """Pids, in order, of what was started for the run and still runs: this user's processes that
     have the run in their environment. Not this process, and not those that it was started by."""
-    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     above = _above(os.getpid())
     return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
 
 
-def end(run: Run, *, now: bool = False) -> None:
+def end(run: Path, *, now: bool = False) -> None:
     """SIGTERM, `GRACE` seconds, SIGKILL (`now`: this at once) to what `processes` finds, and to
     what comes meanwhile. Each is held by a pidfd before it is looked at, so no other process can
     have the pid when the signal goes out. Raises UserError with what could not be ended."""
-    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
+    wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     began = time.monotonic()
     asked: set[int] = set()
     while left := processes(run):
         waited = time.monotonic() - began
         if waited > 2 * GRACE:
-            raise UserError(f"run {run.id}: these processes of it can't be ended: "
+            raise UserError(f"run {run.name}: these processes of it can't be ended: "
                             f"{', '.join(map(str, left))}")
         kill = now or waited > GRACE
         for pid in left:

@@ -11,15 +11,12 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_engine.common import procs
 from gpu_engine.common.files import open_file
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
-
-if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run
 
 _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):",
                    re.MULTILINE)

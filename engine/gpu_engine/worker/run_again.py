@@ -21,7 +21,8 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs import leftovers as remains
+from gpu_engine.runs import leftovers
+from gpu_engine.runs.create import create_run, create_run_at, reopen_run
 from gpu_engine.runs.state import AttemptRecord
 
 FOLDER = ".launchers"
@@ -102,7 +103,7 @@ def named(folder: str) -> Path:
 
 def newest_step(path: Path | None) -> int:
     """The step of the newest finished checkpoint in a run folder; -1: there is none."""
-    name = remains.last_checkpoint(runs.Run(path)) if path is not None else None
+    name = leftovers.last_checkpoint(path) if path is not None else None
     digits = (name or "").removeprefix("step-")
     return int(digits) if digits.isdigit() else -1
 
@@ -115,12 +116,12 @@ def open_run(path: Path | None, again: bool, name: str, spec_toml: str, plan: La
     UserError where it can't be had.
     """
     if path is None:
-        return *runs.create(name, spec_toml, plan), 1, ()
+        return *create_run(name, spec_toml, plan), 1, ()
     if not again:
-        return *runs.create_at(path, name, spec_toml, plan), 1, ()
+        return *create_run_at(path, name, spec_toml, plan), 1, ()
     run, end = runs.Run(path), time.monotonic() + _LOCK
     while run.supervised() and time.monotonic() < end:
         time.sleep(0.2)  # a rank that was killed leaves in a moment
-    lock = runs.reopen(run, spec_toml, plan)
+    lock = reopen_run(run, spec_toml, plan)
     state = run.state()
     return run, lock, state.attempt, state.attempts

@@ -40,7 +40,7 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     state = run.state()
     if plan is None or attempt not in (None, state.attempt):
         plan = run.plan()
-    left = leftovers.processes(run) if state.state == "lost" else []
+    left = leftovers.processes(run.path) if state.state == "lost" else []
     return Look(state, ranks, plan, left, launchers,
                 _suspended(state, views) if state.live else {})
 

@@ -44,7 +44,7 @@ class ResumeOptions:
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")
         spec = attempts.asked(run)
-        checkpoint = leftovers.last_checkpoint(run)
+        checkpoint = leftovers.last_checkpoint(run.path)
         like, others = attempts.doubtful(run, state) or (None, ())
         if "command" in _section(spec, "task"):
             return cls(state, checkpoint, like=like, others=others)

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
+from gpu_engine.runs import stacks
 from gpu_panel import keys
 from gpu_panel.run.log.sources import LogSources
 from gpu_panel.run.log.view import LogView
@@ -159,7 +160,7 @@ print, and the supervisor's own log."""
                 return
             rank = others.pop(0)
         answers = await asyncio.to_thread(
-            lambda: [store.run.dump_stacks(r) for r in (rank, *others)])
+            lambda: [stacks.ask(store.run, r) for r in (rank, *others)])
         if not answers[0]:
             self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
                         "listen", severity="warning")
