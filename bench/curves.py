@@ -15,7 +15,7 @@ from math import exp
 
 from textual.app import ComposeResult
 
-from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.themed import ThemedApp
 
@@ -50,7 +50,7 @@ async def measure(size: tuple[int, int], steps: int, ranks: int, smooth: float) 
     async with Chart().run_test(size=size) as pilot:
         view = pilot.app.query_one(CurveView)
         view.smooth = smooth
-        view.show([Line(i, f"rank {i}", s) for i, s in series.ranks.items()], series.all)
+        view.show([Curve(i, f"rank {i}", s) for i, s in series.ranks.items()], series.all)
         await pilot.pause()
         took = []
         for _ in range(FRAMES):

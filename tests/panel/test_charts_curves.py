@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 
 from gpu_panel.charts import axes
 from gpu_panel.charts.braille import DASHES, Canvas, band, stroke
-from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.series import Series
 from gpu_panel.themed import ThemedApp
 
@@ -163,7 +163,7 @@ def text(view: CurveView) -> str:
 
 async def chart(pilot, *values: list[float], chosen: int | None = None) -> CurveView:
     view = pilot.app.query_one(CurveView)
-    lines = [Line(i, f"rank {i}", series(v)) for i, v in enumerate(values)]
+    lines = [Curve(i, f"rank {i}", series(v)) for i, v in enumerate(values)]
     everything = Series()
     for v in values:
         for x, value in enumerate(v):
@@ -273,7 +273,7 @@ async def test_many_ranks_are_a_band() -> None:
 async def test_nothing_is_drawn_anew_without_news() -> None:
     async with Chart().run_test(size=(60, 12)) as pilot:
         view = pilot.app.query_one(CurveView)
-        lines = [Line(0, "rank 0", series([1.0, 2.0]))]
+        lines = [Curve(0, "rank 0", series([1.0, 2.0]))]
         view.show(lines)
         await pilot.pause()
         frame = view._frame

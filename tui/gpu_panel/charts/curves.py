@@ -40,7 +40,7 @@ _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """One line of a chart."""
 
     index: int
@@ -81,7 +81,7 @@ class CurveView(Widget, can_focus=True):
         self._y_text, self._x_text, self._x_name = y_text, x_text, x_name
         self._x_ticks = x_ticks
         self._y_unit, self._zero, self._empty_text = y_unit, zero, empty
-        self._lines: list[Line] = []
+        self._lines: list[Curve] = []
         self._all: Series | None = None
         self._chosen: int | None = None
         self._frame: list[Strip] | None = None
@@ -102,7 +102,7 @@ class CurveView(Widget, can_focus=True):
 
     # --- what is shown --------------------------------------------------------------------------
 
-    def show(self, lines: list[Line], over_all: Series | None = None,
+    def show(self, lines: list[Curve], over_all: Series | None = None,
              chosen: int | None = None, marks: Iterable[int] = ()) -> None:
         """Show these; repaints only where they differ from what is on the screen. `over_all`:
         the series over all lines, for the band; `chosen`: the index of the line to lift out;
@@ -256,7 +256,7 @@ class CurveView(Widget, can_focus=True):
         mean = smoothed(columns, self.smooth)
         plot.paint(stroke(scale.points(mean), broken=mean.bad), _MEAN)
 
-    def _paint_lines(self, plot: Canvas, lines: list[Line], found: list[ColumnValues],
+    def _paint_lines(self, plot: Canvas, lines: list[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
         if self.smooth:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpu_engine.common.clean import clean
 from gpu_panel import keys
-from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common import units
 from gpu_panel.run.pane import Moment, RunPane
@@ -71,9 +71,9 @@ def loss_marks(store: RunStore, optimizer: int = 0) -> list[int]:
                                       else store.trainings.values())]
 
 
-def loss_lines(store: RunStore, optimizer: int = 0) -> list[Line]:
+def loss_lines(store: RunStore, optimizer: int = 0) -> list[Curve]:
     """A line for each rank, with an optimizer's losses."""
-    return [Line(i, f"rank {_label(store, rank)}", series)
+    return [Curve(i, f"rank {_label(store, rank)}", series)
             for i, (rank, series) in enumerate(loss_series(store, optimizer).ranks.items())]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_engine.common.units import GIB
 from gpu_panel import keys
 from gpu_panel.charts.axes import time_ticks
-from gpu_panel.charts.curves import CurveView, Line
+from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common import units
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
@@ -39,12 +39,12 @@ memory of the ranks' processes."""
         self.entitle(memory_title(store))
 
 
-def memory_lines(store: RunStore, chosen: int | None) -> list[Line]:
+def memory_lines(store: RunStore, chosen: int | None) -> list[Curve]:
     """GPUs: allocated, and faintly the peak, a device; on CPU the ranks' host memory."""
     memory, places = store.memory, {rank: i for i, rank in enumerate(store.ranks)}
     lifted = None if chosen is None else places.get(chosen)
     if not memory.allocated:
-        lines = [Line(places.get(rank, 0), f"rank {rank}", series)
+        lines = [Curve(places.get(rank, 0), f"rank {rank}", series)
                  for rank, series in sorted(memory.rss.items())]
         return _fewer(lines, lifted)
     lines = []
@@ -53,8 +53,8 @@ def memory_lines(store: RunStore, chosen: int | None) -> list[Line]:
         name = f"rank {rank}" if alone else f"rank {rank} device {device}"
         index = places.get(rank, 0) if alone else device
         if (peak := memory.peak.get((rank, device))) is not None:
-            lines.append(Line(index, f"{name} peak", peak, faint=True))
-        lines.append(Line(index, name, series))
+            lines.append(Curve(index, f"{name} peak", peak, faint=True))
+        lines.append(Curve(index, name, series))
     return _fewer(lines, lifted)
 
 
@@ -73,7 +73,7 @@ def memory_title(store: RunStore) -> str:
     return f"host memory ─ {units.gib(max(rss))} GiB{of}"
 
 
-def _fewer(lines: list[Line], chosen: int | None) -> list[Line]:
+def _fewer(lines: list[Curve], chosen: int | None) -> list[Curve]:
     if len(lines) <= 2 * MANY:
         return lines
     fullest = max(lines, key=lambda x: max(x.series.hi, default=0.0)).index
