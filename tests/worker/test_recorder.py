@@ -44,6 +44,43 @@ def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) ->
     assert rec.nonfinite[0] == 2
 
 
+class CudaEvent:
+    """Passes when it is told to, as there may be no GPU."""
+
+    passed = False
+
+    def record(self) -> None:
+        self.passed = False
+
+    def query(self) -> bool:
+        return self.passed
+
+    def synchronize(self) -> None:
+        self.passed = True
+
+
+def test_a_loss_on_its_way_from_a_gpu_holds_back_what_follows(rec: Recorder, tmp_path: Path,
+                                                              monkeypatch) -> None:
+    empty, made = torch.empty, []
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **how: empty(*size, **how))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: made.append(CudaEvent()) or made[-1])
+    rec.attach([torch.device("cuda", 0)])
+    rec.step(1, 0, torch.tensor(1.5), 0.01, 8, 0.0)
+    rec.step_now = 1
+    rec.metric({"accuracy": 0.5})
+    rec.step(2, 0, torch.tensor(float("nan")), 0.01, 8, 0.0)
+    rec.write("warning", message="nothing has arrived")
+    made[0].passed = True
+    rec.write("warning", message="the first has")
+    assert rec.nonfinite is None
+    rec.settle()  # waits for the rest
+    found = lines(tmp_path / "r.jsonl")
+    assert [e["kind"] for e in found] == ["warning", "step", "metric", "warning", "step"]
+    assert [e["losses"] for e in found if e["kind"] == "step"] == [[1.5], ["NaN"]]
+    assert rec.nonfinite is not None
+    assert rec.nonfinite[0] == 2
+
+
 def test_many_steps_at_once_give_least_and_largest(rec: Recorder, tmp_path: Path) -> None:
     for step in range(1, 101):
         rec.step(step, 0, torch.tensor(float(step)), 0.01, 8, 0.0)
