@@ -7,12 +7,12 @@ import time
 
 import pytest
 
+from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.launch.launcher import prepare
-from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.devices.pane import DevicesPane
@@ -80,7 +80,7 @@ async def refused(pilot, screen):
 async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
     machine = as_this_machine("count 2")
     async with panel(sets=("devices.ids=1",)) as (pilot, screen, table):
-        held = leases.acquire(runs.leases_folder(), screen.source.inventory.devices[1:], "3f2a")
+        held = leases.acquire(places.leases_folder(), screen.source.inventory.devices[1:], "3f2a")
         with held:
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")

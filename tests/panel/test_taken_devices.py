@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_engine.common import places
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.devices.lines import Look, build
@@ -44,7 +44,7 @@ async def asked(pilot, *said: str) -> None:
 
 async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(started):
     machine = gpus(2)
-    with lease.acquire(runs.leases_folder(), machine.devices[1:], "3f2a"):
+    with lease.acquire(places.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")
@@ -69,7 +69,7 @@ async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(
 
 async def test_something_else_that_does_not_fit_is_said_before_sharing(started):
     machine = gpus(2)
-    with lease.acquire(runs.leases_folder(), machine.devices, "3f2a"):
+    with lease.acquire(places.leases_folder(), machine.devices, "3f2a"):
         async with panel(machine, "single") as (pilot, screen):
             screen.devices.tick(["0", "1"])
             await settled(pilot, screen)

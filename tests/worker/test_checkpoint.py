@@ -14,6 +14,7 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import checkpoints
+from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint
 
 from . import ranks
@@ -203,11 +204,11 @@ class tmpfs:
 
 
 def test_best_is_parsed() -> None:
-    assert checkpoints.parse_best(None) is None
-    assert checkpoints.parse_best("loss") == ("loss", False)
-    assert checkpoints.parse_best("max:accuracy") == ("accuracy", True)
+    assert parse_best(None) is None
+    assert parse_best("loss") == ("loss", False)
+    assert parse_best("max:accuracy") == ("accuracy", True)
     with pytest.raises(UserError, match="expected the name"):
-        checkpoints.parse_best("most:accuracy")
+        parse_best("most:accuracy")
 
 
 def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from textual.app import App
 
+from gpu_engine.common import places
 from gpu_engine.common.files import write_json
 from gpu_panel.theme import legible
 
@@ -41,9 +42,8 @@ class ThemedApp(App[None]):
 
 def path() -> Path:
     """Where the panel keeps what a person has chosen in it."""
-    from gpu_engine.runs import folder as runs
 
-    return runs.home() / "panel.json"
+    return places.home() / "panel.json"
 
 
 def read() -> dict[str, Any]:

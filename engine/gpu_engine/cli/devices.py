@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.common import places
+
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Device
 
@@ -28,7 +30,7 @@ def command(as_json: bool) -> None:
     inventory = discover()
     looks = sampler.take_several(inventory)
     snapshot = looks[-1]
-    freedom = availability.judge_all(looks, leases.holders(runs.leases_folder()))
+    freedom = availability.judge_all(looks, leases.holders(places.leases_folder()))
     if as_json:
         out: dict[str, object] = {"devices": [
             asdict(s.device) | {k: v for k, v in asdict(s).items() if k != "device"}

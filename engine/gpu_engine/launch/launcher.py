@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
@@ -94,7 +95,7 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 def start(prepared: Prepared) -> runs.Run:
     """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
     a disk that is full."""
-    room.require(runs.runs_folder())
+    room.require(places.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
     _supervise(run, lock)
     return run
@@ -189,6 +190,6 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     if count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
-    chosen = availability.freest(count, looks, leases.holders(runs.leases_folder()))
+    chosen = availability.freest(count, looks, leases.holders(places.leases_folder()))
     devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None)
     return replace(spec, devices=devices)

@@ -20,7 +20,7 @@ from gpu_engine.plan.batch import (
     nearest_batches,
     replicas_of,
 )
-from gpu_engine.runs import checkpoints
+from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.schema import RunSpec
 
 
@@ -74,7 +74,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
                                 "that lr was chosen for"))
     if spec.task.command is None:
         try:
-            checkpoints.parse_best(spec.train.best)
+            parse_best(spec.train.best)
         except SpecError as err:
             problems += err.problems
     return Checked(spec, tuple(devices), inventory.source, layout, batch, tuple(problems))

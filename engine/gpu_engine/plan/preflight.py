@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.plan import modes, torch_build
 from gpu_engine.plan.batch import port_of
-from gpu_engine.runs import folder as runs
 from gpu_engine.spec import catalog
 from gpu_engine.spec.schema import RunSpec
 
@@ -48,7 +48,7 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
         return []
     from gpu_engine.devices import leases as lease
 
-    held = lease.holders(runs.leases_folder())
+    held = lease.holders(places.leases_folder())
     return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; take "
                                          "another, or set devices.share = true")
             for d in gpus if lease.key(d) in held]

@@ -120,8 +120,9 @@ def read(text: bytes | str) -> Build | None:
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else \
             [node.target] if isinstance(node, ast.AnnAssign) else []
-        if isinstance(getattr(node, "value", None), ast.Constant):
-            said |= {t.id: node.value.value for t in targets if isinstance(t, ast.Name)}
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Constant):
+            said |= {t.id: value.value for t in targets if isinstance(t, ast.Name)}
     if "cuda" not in said:
         return None
     return Build(str(said.get("__version__", "?")), _text(said["cuda"]), _text(said.get("hip")))

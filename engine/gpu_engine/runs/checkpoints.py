@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import UserError
+from gpu_engine.spec.best import parse_best
 
 STATE, MANIFEST = "state.pt", "manifest.json"
 _MOST_NAMED = 12
@@ -61,20 +62,6 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
                 found is None or (value > found[1] if largest else value < found[1])):
             found = (path, float(value))
     return found
-
-
-def parse_best(text: str | None) -> tuple[str, bool] | None:
-    """"loss" or "min:loss" → ("loss", False); "max:accuracy" → ("accuracy", True). Raises
-    SpecError."""
-    if not text:
-        return None
-    how, colon, name = text.partition(":")
-    if not colon:
-        return text, False
-    if how not in ("min", "max") or not name:
-        raise SpecError([Problem("train.best", text, "expected the name of an evaluation's value, "
-                                 "min:name or max:name")])
-    return name, how == "max"
 
 
 def choose(folder: Path, which: str, best: str | None) -> str | None:

@@ -33,6 +33,7 @@ from gpu_engine.common.files import (
     why_not_readable,
     write_json,
 )
+from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import leftovers, oddities
@@ -60,10 +61,7 @@ __all__ = [
     "all_runs",
     "dumps",
     "find",
-    "home",
-    "leases_folder",
     "private_folder",
-    "runs_folder",
 ]
 
 @dataclass(frozen=True, slots=True)
@@ -237,25 +235,6 @@ class Run:
         except OSError as err:
             raise UserError(f"run {self.id} can't be removed: {err.strerror}: "
                             f"{self.path}") from None
-
-
-def home() -> Path:
-    """Where gpu-panel keeps what it writes: $GPU_PANEL_HOME, else the state folder."""
-    given = os.environ.get("GPU_PANEL_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
-    from platformdirs import user_state_path
-
-    return user_state_path("gpu-panel")
-
-
-def runs_folder() -> Path:
-    return home() / "runs"
-
-
-def leases_folder() -> Path:
-    """Where a lock a device says which run holds it."""
-    return home() / "leases"
 
 
 def private_folder(path: Path) -> Path:

@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from gpu_engine.common.places import leases_folder
 from gpu_engine.devices import availability, leases, recheck
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs.folder import leases_folder
 
 TIMEOUT = 30.0
 """Seconds that the driver has for an answer: waking eight GPUs without persistence mode takes

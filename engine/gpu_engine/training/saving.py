@@ -20,6 +20,7 @@ from gpu_engine.rank.job import Job
 from gpu_engine.rank.process_group import Group
 from gpu_engine.rank.recorder import Progress, Recorder
 from gpu_engine.runs import checkpoints
+from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
 from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
 from gpu_engine.training.checkpoint_writer import Writer, gate
@@ -37,7 +38,7 @@ class Saver:
         """`weights`: the named parameters, which must be finite to be saved; `state`: what a
         checkpoint holds, "step" among it, as it is when it is called, by all ranks together."""
         self.folder = job.run / "checkpoints"
-        self.best = checkpoints.parse_best(job.spec.train.best)
+        self.best = parse_best(job.spec.train.best)
         self.step: int | None = None
         """The step of the last checkpoint that is on the disk, as all ranks know it."""
         self._job, self._group, self._recorder = job, group, recorder

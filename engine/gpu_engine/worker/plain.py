@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from gpu_engine.common import procs
+from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.records import from_plain
@@ -102,7 +102,7 @@ class Plain:
             raise Stopped
         path = Path(told["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
-            path = self._named or runs.private_folder(runs.runs_folder()) / path.name
+            path = self._named or runs.private_folder(places.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(path / "plan.json", self._plan.to_dict())
         if self._who.local_rank == 0:
@@ -130,7 +130,7 @@ class Plain:
         if path is None and self._launcher.requeued and not self._named:
             warning = (
                 f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
-                f"found below {runs.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
+                f"found below {places.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
                 "all machines share, or name the folder with --folder")
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))
@@ -154,17 +154,18 @@ class Plain:
         """Write down how it ended: rank 0 does what a supervisor would. The others stay until it
         has, where they `trained`: many a launcher ends all ranks when the first has left."""
         if self._run is not None and self._state is not None:
-            self._write_end(outcome, trained)
+            self._run.write_state(_ended(self._state, outcome, trained))
         if trained and outcome != "failed":
             with contextlib.suppress(RuntimeError):
                 self.group.broadcast("")
 
-    def _write_end(self, outcome: str, trained: bool) -> None:
-        now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
-        *before, last = self._state.attempts
-        self._run.write_state(replace(
-            self._state, state=outcome, ended=now, exit_code=runs.EXIT_CODES[outcome],
-            attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why))))
+
+def _ended(state: runs.State, outcome: runs.StateName, trained: bool) -> runs.State:
+    """The state of a run whose attempt has ended just now."""
+    now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
+    *before, last = state.attempts
+    return replace(state, state=outcome, ended=now, exit_code=runs.EXIT_CODES[outcome],
+                   attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why)))
 
 
 _TOO_EARLY = "asked to stop before it trained"

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_engine.common import procs
+from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.plan.records import LaunchPlan
@@ -78,7 +78,7 @@ class Launcher:
     def remember(self, run: Path) -> None:
         """Note which run folder this is. One that can't be noted is not found again, no more."""
         with contextlib.suppress(OSError):
-            folder = runs.runs_folder() / FOLDER
+            folder = places.runs_folder() / FOLDER
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in filter(None, (self.agent, self.job)):
                 write_json(_note(name), {"run": str(run), "requeued": self.requeued})
@@ -88,7 +88,7 @@ class Launcher:
 
 
 def _note(name: str) -> Path:
-    return runs.runs_folder() / FOLDER / f"{name}.json"
+    return places.runs_folder() / FOLDER / f"{name}.json"
 
 
 def named(folder: str) -> Path:
@@ -98,7 +98,7 @@ def named(folder: str) -> Path:
     if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
         raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
                         "path with /")
-    return runs.runs_folder() / folder
+    return places.runs_folder() / folder
 
 
 def newest_step(path: Path | None) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
 
 
 def log_path() -> Path:
-    from gpu_engine.runs import folder as runs
 
-    return runs.home() / "panel.log"
+    return places.home() / "panel.log"
 
 
 def record(error: BaseException) -> Path | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch.launcher import Prepared, prepare
 from gpu_engine.plan import preflight
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room as room
-from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 
@@ -36,7 +36,7 @@ def review(data: dict[str, Any], inventory: Inventory,
     """Blocks for the slow questions (is the port free, is there such a task). `shot`: the newest
     look at the devices; one that is lost is refused, whoever else is on it is asked about later."""
     unusable: list[Problem] = []
-    full = room.problem(runs.runs_folder())
+    full = room.problem(places.runs_folder())
     if full is not None:  # nothing that is typed would help
         return Review((full,))
     try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+from gpu_engine.common import places
 from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
@@ -104,10 +105,9 @@ class DeviceSource:
         """Judge from the last looks, and from the leases as they are now, which devices are free.
         Fills `freedom` and `holders`. Raises OSError where the leases can't be read."""
         from gpu_engine.devices import availability, leases
-        from gpu_engine.runs import folder
 
         def look() -> tuple[Mapping[str, Freedom], Mapping[str, Holder]]:
-            held = leases.holders(folder.leases_folder())
+            held = leases.holders(places.leases_folder())
             return availability.judge_all(looks, held) if looks else {}, held
 
         inventory, looks = self.inventory, self.looks
@@ -134,8 +134,7 @@ class DeviceSource:
 
 def _sampler(inventory: Inventory) -> Sampling:
     from gpu_engine.devices.sampler import Sampler
-    from gpu_engine.runs import folder as runs
 
-    sampler = Sampler(inventory, runs_folder=runs.home(), interval=1.0)
+    sampler = Sampler(inventory, runs_folder=places.home(), interval=1.0)
     sampler.start()
     return sampler

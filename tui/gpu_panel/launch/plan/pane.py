@@ -11,11 +11,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from gpu_engine.common import places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import write_atomic
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import folder
 from gpu_panel import keys
 from gpu_panel.common.panes import Pane
 from gpu_panel.launch.plan import environment
@@ -99,7 +99,7 @@ and the environment that its processes get. y copies that line; v shows every pr
             return
         text = "\n".join(self._plan.lines)
         self.app.copy_to_clipboard(text)
-        path = folder.home() / "copied.txt"
+        path = places.home() / "copied.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomic(path, text + "\n")

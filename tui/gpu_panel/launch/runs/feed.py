@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gpu_engine.common import places
 from gpu_engine.events import hang
 from gpu_engine.events.reader import both_ends
 from gpu_engine.events.schema import Event, Step
@@ -142,7 +143,7 @@ class RunsFeed:
     def _list(self) -> None:
         """List the folder when it has changed; a run that was renamed within a tick, soon."""
         try:
-            stamp = runs.runs_folder().stat().st_mtime_ns
+            stamp = places.runs_folder().stat().st_mtime_ns
         except OSError:
             stamp = None
         now = time.monotonic()
