@@ -22,7 +22,7 @@ import time
 from collections.abc import MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -160,11 +160,11 @@ class Plain:
                 self.group.broadcast("")
 
 
-def _ended(state: runs.State, outcome: runs.StateName, trained: bool) -> runs.State:
+def _ended(state: runs.State, outcome: str, trained: bool) -> runs.State:
     """The state of a run whose attempt has ended just now."""
     now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
     *before, last = state.attempts
-    return replace(state, state=outcome, ended=now, exit_code=runs.EXIT_CODES[outcome],
+    return replace(state, state=cast(runs.StateName, outcome), ended=now, exit_code=runs.EXIT_CODES[outcome],
                    attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why)))
 
 
