@@ -15,9 +15,10 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic, write_json
+from gpu_engine.common.places import runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
-from gpu_engine.runs.folder import Run, private_folder, runs_folder
+from gpu_engine.runs.folder import Run, private_folder
 from gpu_engine.runs.state import AttemptRecord, State
 
 _NEW = ".new-"

@@ -164,7 +164,8 @@ def _ended(state: runs.State, outcome: str, trained: bool) -> runs.State:
     """The state of a run whose attempt has ended just now."""
     now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
     *before, last = state.attempts
-    return replace(state, state=cast(runs.StateName, outcome), ended=now, exit_code=runs.EXIT_CODES[outcome],
+    return replace(state, state=cast(runs.StateName, outcome), ended=now,
+                   exit_code=runs.EXIT_CODES[outcome],
                    attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why)))
 
 
