@@ -18,7 +18,15 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.division import Heard, Watch, doubts, fingerprint, known, miscounted, shard
+from gpu_engine.training.division import (
+    ReaderReport,
+    Watch,
+    doubts,
+    fingerprint,
+    known,
+    miscounted,
+    shard,
+)
 from gpu_engine.training.stream import StreamData
 
 from . import ranks, streams
@@ -302,22 +310,22 @@ def test_threads_that_the_dataset_starts_ask_for_it_others_do_not(monkeypatch) -
 
 
 def test_doubts_need_something_to_compare() -> None:
-    def heard(by: str, first: str | None) -> Heard:
-        return Heard(frozenset(by.split()), False, first)
-    assert doubts([[heard("", "a")], [heard("", "a")]]) == []
-    assert doubts([[heard("rank", "a")], [heard("rank", "b")]]) == []
-    assert doubts([[heard("", None)], [heard("", "a")]]) == []
-    assert doubts([[heard("rank", None)], [heard("rank", None)]]) == []
-    assert "different" in doubts([[heard("", "a")], [heard("", "b")]])[0]
-    assert "same" in doubts([[heard("worker", "a"), heard("worker", "a")]])[0]
-    assert doubts([[heard("worker", "a"), heard("worker", "b")],
-                   [heard("worker", "a"), heard("worker", "b")]]) == []
-    assert doubts([[heard("rank", "a")], [heard("", "b")]]) != []
+    def report(by: str, first: str | None) -> ReaderReport:
+        return ReaderReport(frozenset(by.split()), False, first)
+    assert doubts([[report("", "a")], [report("", "a")]]) == []
+    assert doubts([[report("rank", "a")], [report("rank", "b")]]) == []
+    assert doubts([[report("", None)], [report("", "a")]]) == []
+    assert doubts([[report("rank", None)], [report("rank", None)]]) == []
+    assert "different" in doubts([[report("", "a")], [report("", "b")]])[0]
+    assert "same" in doubts([[report("worker", "a"), report("worker", "a")]])[0]
+    assert doubts([[report("worker", "a"), report("worker", "b")],
+                   [report("worker", "a"), report("worker", "b")]]) == []
+    assert doubts([[report("rank", "a")], [report("", "b")]]) != []
 
 
 def test_counts_that_may_be_right_are_not_complained_of() -> None:
-    def counts(*kept: int, ended: bool = True, by: str = "") -> list[list[Heard]]:
-        return [[Heard(frozenset(by.split()), False, None, k, k, ended)] for k in kept]
+    def counts(*kept: int, ended: bool = True, by: str = "") -> list[list[ReaderReport]]:
+        return [[ReaderReport(frozenset(by.split()), False, None, k, k, ended)] for k in kept]
     assert miscounted(counts(50, 50), 100) is None
     assert miscounted(counts(30, 30), 100) is None
     assert miscounted(counts(25, 25), 100) is not None

@@ -13,12 +13,12 @@ from typing import Any
 
 from gpu_engine.common.errors import UserError
 
-_START = str(Path(__file__).parents[1] / "worker" / "ask.py")
+_START = str(Path(__file__).parents[1] / "worker" / "questions.py")
 
 
 def ask(question: str, *args: str, python: str | None = None, cwd: str | None = None,
         timeout: float = 300.0) -> Any:
-    """The JSON that `worker/ask.py QUESTION ARGS…` prints. Raises UserError with its words.
+    """The JSON that `worker/questions.py QUESTION ARGS…` prints. Raises UserError with its words.
 
     python: the interpreter to ask in; None: this one.
     """

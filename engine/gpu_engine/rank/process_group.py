@@ -28,8 +28,13 @@ class ReadsInto(Protocol):
     """A binary file, as `open(path, "rb")` gives one."""
 
     @property
-    def name(self) -> object: ...
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
+    def name(self) -> object:
+        """Its path."""
+        ...
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Read into `buffer`; how many bytes, 0 at the end of the file."""
+        ...
 
 
 class Group:

@@ -49,6 +49,7 @@ class Saved:
 
 
 def rank_file(rank: int) -> str:
+    """The name of the file with what is a rank's own: its random state."""
     return f"rank-{rank:05d}.pt"
 
 

@@ -43,6 +43,7 @@ class EpochSampler:
 
     @property
     def per_gpu(self) -> int:
+        """Examples of one replica in one backward pass."""
         return self.global_size // (self.replicas * self.accumulate)
 
     @property

@@ -221,7 +221,7 @@ def shard(data: Any, index: int, count: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReaderReport:
     """What one reader (a loader worker of a rank) said of its stream."""
 
     by: frozenset[str]
@@ -237,28 +237,30 @@ class Heard:
     ended: bool = False
 
     def to_json(self) -> str:
+        """As a loader worker hands it to its rank, and a rank to rank 0."""
         return json.dumps([sorted(self.by), self.late, self.first, self.read, self.kept,
                            self.ended])
 
     @classmethod
-    def from_json(cls, text: str) -> Heard:
+    def from_json(cls, text: str) -> ReaderReport:
+        """The report that `to_json` wrote."""
         by, *rest = json.loads(text)
         return cls(frozenset(by), *rest)
 
 
-def doubts(heard: list[list[Heard]]) -> list[str]:
-    """What speaks against how a stream was divided, in words; heard[rank][worker].
+def doubts(reports: list[list[ReaderReport]]) -> list[str]:
+    """What speaks against how a stream was divided, in words; reports[rank][worker].
 
     Before a dataset asks who reads it, all readers draw the same random numbers: so the streams
     of readers among which it isn't divided begin with the same example.
     """
-    everybody = [h for rank in heard for h in rank]
+    everybody = [h for rank in reports for h in rank]
     if len({h.by for h in everybody}) > 1:
         return ["some of its readers saw it ask which rank or worker reads it, others didn't"]
     found = []
     if any(h.late for h in everybody):
         found.append(LATE)
-    groups = {RANK: [list(g) for g in zip(*heard, strict=True)], WORKER: heard}
+    groups = {RANK: [list(g) for g in zip(*reports, strict=True)], WORKER: reports}
     for what, asks in ((RANK, "its rank and the world size"),
                        (WORKER, "its worker's number and how many there are")):
         firsts = [{h.first for h in group} for group in groups[what]
@@ -272,18 +274,18 @@ def doubts(heard: list[list[Heard]]) -> list[str]:
     return found
 
 
-def miscounted(heard: list[list[Heard]], length: int) -> str | None:
+def miscounted(reports: list[list[ReaderReport]], length: int) -> str | None:
     """What an epoch's count says against a dataset of `length` examples, in words; None for
     nothing. Half or twice as many are meant: lengths are often estimates."""
-    readers = [h for rank in heard for h in rank]
+    readers = [h for rank in reports for h in rank]
     kept = sum(h.kept for h in readers)
-    most = length * (len(heard) if RANK in readers[0].by else 1)  # its len() may be a rank's
+    most = length * (len(reports) if RANK in readers[0].by else 1)  # its len() may be a rank's
     if (kept * 2 <= length and all(h.ended for h in readers)) or kept >= 2 * most > 0:
         return f"its len() is {length}, but an epoch gave {kept} examples"
     return None
 
 
-class Hearing:
+class ReaderReports:
     """What the readers of one stream say, on this rank, and what of it is said to the person."""
 
     def __init__(self, title: str, known: Known, workers: int,
@@ -291,12 +293,12 @@ class Hearing:
         """`title`: the stream, in words. `gather` brings all ranks' bytes to rank 0."""
         self._title, self._known, self._workers = title, known, max(workers, 1)
         self._gather, self._warn = gather, warn
-        self._heard: dict[int, Heard] = {}
+        self._reported: dict[int, ReaderReport] = {}
         self._said: list[str] = []
 
-    def hear(self, worker: int, text: str) -> None:
-        """`Heard.to_json` of one of this rank's loader workers."""
-        self._heard[worker] = Heard.from_json(text)
+    def take(self, worker: int, text: str) -> None:
+        """`ReaderReport.to_json` of one of this rank's loader workers."""
+        self._reported[worker] = ReaderReport.from_json(text)
 
     def compare(self) -> None:
         """Say what speaks against how the stream was divided. All ranks call it together."""
@@ -328,11 +330,11 @@ class Hearing:
                 self._said.append(doubt)
                 self._warn(f"{self._title}: {doubt}. {_REMEDY}")
 
-    def _all(self) -> list[list[Heard]]:
+    def _all(self) -> list[list[ReaderReport]]:
         """[rank][worker], on rank 0; [] elsewhere."""
-        nothing = Heard(frozenset(), False, None)
-        mine = [self._heard.get(w, nothing).to_json() for w in range(self._workers)]
-        return [[Heard.from_json(text) for text in json.loads(rank)]
+        nothing = ReaderReport(frozenset(), False, None)
+        mine = [self._reported.get(w, nothing).to_json() for w in range(self._workers)]
+        return [[ReaderReport.from_json(text) for text in json.loads(rank)]
                 for rank in self._gather(json.dumps(mine).encode())]
 
 

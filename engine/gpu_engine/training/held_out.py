@@ -33,8 +33,8 @@ class HeldOut:
         self._loader: DataLoader | None = None
         if isinstance(data, IterableDataset):
             known = division.known(data, rank, ranks, watched)
-            self._hearing = division.Hearing("the evaluation's stream", known, workers, gather,
-                                             warn)
+            self._reports = division.ReaderReports("the evaluation's stream", known, workers,
+                                                   gather, warn)
             self._compare = not known.sure and ranks * max(workers, 1) > 1
             self._stream: StreamReader | None = StreamReader(
                 known, rank=rank, ranks=ranks, size=chunk, collate=collate, seed=SEED,
@@ -64,7 +64,7 @@ class HeldOut:
     def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
         here = self._loader is None
         for item in explained(stream if self._loader is None else self._loader):
-            self._hearing.hear(item.worker, item.heard)
+            self._reports.take(item.worker, item.report)
             if item.rest is None:
                 yield item.number, pin(item.batch, self._device) if here else item.batch
 
@@ -73,8 +73,8 @@ class HeldOut:
         call it together."""
         if self._compare:
             self._compare = False
-            self._hearing.compare()
-            self._hearing.count()
+            self._reports.compare()
+            self._reports.count()
 
     def _requests(self) -> Iterator[Request]:
         return (Request(mix(SEED, number), None, tensor_bytes(self._range(number)))

@@ -43,6 +43,7 @@ class Precision:
             allow_tf32()
 
     def autocast(self) -> AbstractContextManager:
+        """Around a forward pass: the computing in bf16 or fp16 that was asked for."""
         if self.dtype is None:
             return _NOTHING
         return torch.autocast(self._device, dtype=self.dtype)
@@ -88,9 +89,11 @@ class Precision:
         return self._scale >= before
 
     def state_dict(self) -> dict[str, Any] | None:
+        """The gradient scaler's state for a checkpoint; None without one."""
         return self._scaler.state_dict() if self._scaler else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take what `state_dict` gave; a run with another precision has nothing to take."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._scale = self._scaler.get_scale()

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import division
 from gpu_engine.training.data import move, pin, same, tell_epoch, worker_init
-from gpu_engine.training.division import RANK, WORKER, Heard, Known
+from gpu_engine.training.division import RANK, WORKER, Known, ReaderReport
 from gpu_engine.training.rng import Draws, mix
 
 _COLLATE = 0xC011A7E
@@ -47,8 +47,8 @@ class StreamBatch(NamedTuple):
     batch: Any
     rest: bytes | None
     """None: this is a batch. Else the last examples, pickled, and there is no batch."""
-    heard: str
-    """`Heard.to_json` of the reader."""
+    report: str
+    """`ReaderReport.to_json` of the reader."""
 
 
 class StreamReader(IterableDataset):
@@ -77,8 +77,8 @@ class StreamReader(IterableDataset):
         batches = 0
 
         def made(batch: Any, rest: bytes | None = None) -> StreamBatch:
-            heard = replace(part.heard, ended=rest is not None)
-            return StreamBatch(batches * readers + reader, worker, batch, rest, heard.to_json())
+            report = replace(part.report, ended=rest is not None)
+            return StreamBatch(batches * readers + reader, worker, batch, rest, report.to_json())
 
         with part.open():
             while True:
@@ -114,9 +114,9 @@ class _Part:
         self._draws = Draws(0)
 
     @property
-    def heard(self) -> Heard:
+    def report(self) -> ReaderReport:
         """What there is to say of it so far."""
-        return Heard(self._at_first, self._late, self._first, self._read, self._kept)
+        return ReaderReport(self._at_first, self._late, self._first, self._read, self._kept)
 
     def open(self) -> ExitStack:
         """Read the first example, to find out who divides. What is returned is to be closed
@@ -252,7 +252,7 @@ class StreamData:
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
-        self._hearing = division.Hearing("the training stream", known, workers, gather, warn)
+        self._reports = division.ReaderReports("the training stream", known, workers, gather, warn)
         self._compare = self._count = not known.sure and ranks * self._workers > 1
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -273,14 +273,14 @@ class StreamData:
                 yield move(batch, self._device)
             step = ahead
             steps += 1
-            if self._compare and steps * self._accumulate >= self._workers:  # all were heard
+            if self._compare and steps * self._accumulate >= self._workers:  # all have reported
                 self._compare = False
-                self._hearing.compare()
+                self._reports.compare()
         self._answer = None
         if self._compare:
-            self._hearing.compare()
+            self._reports.compare()
         if self._count:
-            self._hearing.count()
+            self._reports.count()
         self._compare = self._count = False
 
     def _whole_step(self, source: Iterator[Any]) -> list[Any] | None:
@@ -291,7 +291,7 @@ class StreamData:
         """The workers' batches in turn, then those that what each had left over makes together."""
         rests = {}
         for item in explained(self._reader if self._loader is None else self._loader):
-            self._hearing.hear(item.worker, item.heard)
+            self._reports.take(item.worker, item.report)
             if item.rest is None:
                 yield pin(item.batch, self._device) if self._loader is None else item.batch
             else:

@@ -3,10 +3,10 @@ with `--init-method tcp://host:port --rank R --world-size W`.
 
     torchrun --nproc-per-node 2 -m gpu_engine.worker ddp --set batch.size=64
 
-Started once more by torchrun or Slurm, the ranks go on in the run folder that they had (`again`);
-a rank that was asked to stop exits with 75. Where each rank runs and how many there are is the
-launcher's business; the preset says the rest. Here gpu_engine is installed, so its presets, plan
-and run folders are used, and the panel can follow the run.
+Started once more by torchrun or Slurm, the ranks go on in the run folder that they had (see
+`restarts`); a rank that was asked to stop exits with 75. Where each rank runs and how many there
+are is the launcher's business; the preset says the rest. Here gpu_engine is installed, so its
+presets, plan and run folders are used, and the panel can follow the run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpu_engine.spec import presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
-from gpu_engine.worker import run_again as again
+from gpu_engine.worker import restarts
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""
@@ -72,8 +72,8 @@ class Plain:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._launcher = again.Launcher.of(env, to_toml(spec))
-        self._named = again.named(args.folder) if args.folder else None
+        self._launcher = restarts.Launcher.of(env, to_toml(spec))
+        self._named = restarts.named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
         path, attempt = self._folder()
@@ -87,7 +87,7 @@ class Plain:
             None if self._named else self._launcher.before()
         found = self.group.gather_bytes(json.dumps({
             "host": socket.gethostname(), "run": before and str(before),
-            "newest": again.newest_step(before),
+            "newest": restarts.newest_step(before),
             "rank": asdict(self._plan.ranks[0])}).encode())
         told: dict[str, Any] = {}
         if self._who.rank == 0:
@@ -114,7 +114,7 @@ class Plain:
         Raises UserError."""
         path = next((p for f in found if f["run"] and (p := Path(f["run"], "plan.json")).exists()),
                     None)
-        path, newest = path and path.parent, again.newest_step(path and path.parent)
+        path, newest = path and path.parent, restarts.newest_step(path and path.parent)
         elsewhere = max(found, key=lambda f: f["newest"])
         if elsewhere["newest"] > newest:
             raise UserError(
@@ -135,7 +135,7 @@ class Plain:
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))
         # The lock is held as long as this process lives.
-        self._run, self._lock, number, before = again.open_run(
+        self._run, self._lock, number, before = restarts.open_run(
             path or self._named, path is not None, spec.name, to_toml(spec), plan)
         now = time.time()
         source = self._who.source

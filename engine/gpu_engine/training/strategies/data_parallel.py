@@ -16,6 +16,7 @@ class DataParallel(Strategy):
     """
 
     def wrap(self, task: Task) -> nn.Module:
+        """What `Task.data_parallel` makes of the model."""
         # DataParallel runs each replica in a thread of its own and takes autocast along but not
         # its type (torch/nn/parallel/parallel_apply.py): bf16 would come out as fp16. So the
         # replica enters autocast itself. A task that spreads parts of its model is given the model
@@ -26,4 +27,5 @@ class DataParallel(Strategy):
         return task.data_parallel(inner, self.devices)
 
     def for_evaluation(self) -> nn.Module:
+        """The wrapped model, which divides a batch among the devices."""
         return self.model

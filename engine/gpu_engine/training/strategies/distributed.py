@@ -19,6 +19,7 @@ class Distributed(Strategy):
     _first_pass = True
 
     def wrap(self, task: Task) -> nn.Module:
+        """The model in DDP, with the options that [parallel] has for it."""
         job, device = self.job, self.devices[0]
         options = {}
         if job.spec.parallel.bucket_cap_mb is not None:
@@ -33,6 +34,7 @@ class Distributed(Strategy):
         return self._ddp
 
     def local_gradients(self) -> AbstractContextManager[object]:
+        """DDP's `no_sync`."""
         # The first pass of the process is reduced nevertheless where the graph is static: from
         # that reduction DDP learns the graph, and without it the next pass ends in an internal
         # assert of PyTorch. A gradient that is averaged twice is the same as averaged once.

@@ -12,4 +12,5 @@ class Single(Strategy):
     """The model itself, on one device."""
 
     def wrap(self, task: Task) -> nn.Module:
+        """The model itself."""
         return self.raw

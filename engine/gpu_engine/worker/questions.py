@@ -1,7 +1,7 @@
 """Questions that need torch or a person's own code, answered as one line of JSON:
 
-    ask.py describe module:Class | path/to/file.py:Class
-    ask.py export CHECKPOINTS OUT.safetensors [step-00000500]
+    questions.py describe module:Class | path/to/file.py:Class
+    questions.py export CHECKPOINTS OUT.safetensors [step-00000500]
 
 Exit code 2 and words on stderr where the person can mend it.
 """
@@ -49,6 +49,7 @@ def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
+    """Answer the question `argv[0]` with the rest as its arguments; the exit code."""
     try:
         answer = {"describe": describe, "export": export}[argv[0]](*argv[1:])
     except UserError as err:

@@ -108,16 +108,16 @@ def newest_step(path: Path | None) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def open_run(path: Path | None, again: bool, name: str, spec_toml: str, plan: LaunchPlan
+def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: LaunchPlan
              ) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
     """(run, the descriptor that holds its lock, number of this attempt, those before it).
 
-    `path`: where; None: a new folder among the runs. `again`: it holds a run already. Raises
+    `path`: where; None: a new folder among the runs. `there`: it holds a run already. Raises
     UserError where it can't be had.
     """
     if path is None:
         return *create_run(name, spec_toml, plan), 1, ()
-    if not again:
+    if not there:
         return *create_run_at(path, name, spec_toml, plan), 1, ()
     run, end = runs.Run(path), time.monotonic() + _LOCK
     while run.supervised() and time.monotonic() < end:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.rank.identity import Identity, each_of, identify
-from gpu_engine.worker import run_again as again
+from gpu_engine.worker import restarts
 
 from . import ranks
 from .conftest import TOY, recorded
@@ -188,13 +188,13 @@ def test_a_note_of_another_torchrun_is_none(tmp_path: Path, monkeypatch) -> None
     run.mkdir(parents=True)
     (run / "plan.json").write_text("{}")
     env = {"TORCHELASTIC_RUN_ID": "none"}
-    mine = again.Launcher.of(env, "spec")
+    mine = restarts.Launcher.of(env, "spec")
     assert mine.before() is None
     mine.remember(run)
-    assert again.Launcher.of(env, "spec").before() == run
-    assert again.Launcher.of(env, "another spec").before() is None
+    assert restarts.Launcher.of(env, "spec").before() == run
+    assert restarts.Launcher.of(env, "another spec").before() is None
     monkeypatch.setattr(os, "getppid", os.getpid)  # anybody but the parent, which may be pid 1
-    assert again.Launcher.of(env, "spec").before() is None
+    assert restarts.Launcher.of(env, "spec").before() is None
 
 
 # --- torchrun ----------------------------------------------------------------------------------
