@@ -247,7 +247,7 @@ def test_a_divided_by_that_means_nothing_is_refused() -> None:
     data.divided_by = "rank and worker"
     assert known(data, 0, 2).by == {"rank", "worker"}
     data.divided_by = "nothing"
-    assert known(data, 0, 2, asked=frozenset({"rank"})).by == frozenset()
+    assert known(data, 0, 2, watched=frozenset({"rank"})).by == frozenset()
 
 
 def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypatch) -> None:
