@@ -9,7 +9,7 @@ from textual.widgets import Collapsible, Input, Select
 from gpu_panel.common.choice import Choice
 
 from .panel_kit import panel, screen_text, settled, until
-from .test_panel_goldens import looked, shared_machine
+from .test_launch_goldens import looked, shared_machine
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),

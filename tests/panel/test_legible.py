@@ -20,7 +20,7 @@ from .colours import contrast, painted, too_faint
 from .panel_kit import panel, screen_text, settled, until
 from .run_kit import T0, Mini, shown, trained
 from .run_kit import settled as run_settled
-from .test_panel_goldens import looked, shared_machine
+from .test_launch_goldens import looked, shared_machine
 
 pytestmark = pytest.mark.usefixtures("home")
 THEMES = ["textual-light", "ansi-light", "textual-dark", "solarized-light", "catppuccin-mocha"]

@@ -56,6 +56,7 @@ def read() -> dict[str, Any]:
 
 
 def write(kept: dict[str, Any]) -> None:
+    """Keep these in place of what was kept. Raises OSError."""
     where = path()
     where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(where, kept)

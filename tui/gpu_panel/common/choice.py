@@ -46,6 +46,7 @@ class Choice(Widget, can_focus=True):
 
         @property
         def control(self) -> Choice:
+            """What Textual's `on` matches its selector with."""
             return self.choice
 
     def __init__(self, options: Sequence[tuple[str, str]], *, id: str | None = None,

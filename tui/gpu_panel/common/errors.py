@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def log_path() -> Path:
+    """The file that our own faults go to, with their tracebacks."""
 
     return places.home() / "panel.log"
 
@@ -51,6 +52,7 @@ def guard(app: App) -> Iterator[None]:
 
 
 def show(app: App, error: Exception) -> None:
+    """Say in a dialog what went wrong; of a fault of ours the traceback goes to the log."""
     from gpu_panel.common.dialogs import Message
 
     if isinstance(error, UserError):

@@ -136,10 +136,12 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def keys(self) -> list[str]:
+        """Of the rows that the cursor can be on, from top to bottom."""
         return [row.key for row in self._rows if row.key]
 
     @property
     def key_at_cursor(self) -> str | None:
+        """The key of the row that the cursor is on; None where there is no such row."""
         keys = self.keys
         return keys[self.cursor] if 0 <= self.cursor < len(keys) else None
 

@@ -66,6 +66,7 @@ class Draft:
 
     @property
     def changed(self) -> bool:
+        """Whether it means something else than when it was loaded or saved."""
         return _said(self.data) != _said(self._loaded)
 
     def spec(self) -> RunSpec:

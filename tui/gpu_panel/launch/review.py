@@ -11,7 +11,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch.launcher import Prepared, prepare
 from gpu_engine.plan import preflight
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import disk_room
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 
@@ -28,6 +28,7 @@ class Review:
 
     @property
     def plan(self) -> LaunchPlan | None:
+        """What would run; None as long as there is a problem."""
         return self.prepared.plan if self.prepared else None
 
 
@@ -36,7 +37,7 @@ def review(data: dict[str, Any], inventory: Inventory,
     """Blocks for the slow questions (is the port free, is there such a task). `shot`: the newest
     look at the devices; one that is lost is refused, whoever else is on it is asked about later."""
     unusable: list[Problem] = []
-    full = room.problem(places.runs_folder())
+    full = disk_room.problem(places.runs_folder())
     if full is not None:  # nothing that is typed would help
         return Review((full,))
     try:

@@ -70,6 +70,7 @@ def send(target: Target, *, force: bool = False) -> bool:
 
 
 def gone(target: Target) -> bool:
+    """Whether the process has ended."""
     return not procs.alive(target.pid, target.ticks)
 
 

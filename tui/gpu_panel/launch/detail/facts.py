@@ -19,6 +19,8 @@ GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "a
 
 @dataclass(frozen=True, slots=True)
 class Fact:
+    """A label, and what is known under it."""
+
     label: str
     value: str
     style: str = ""

@@ -46,6 +46,7 @@ class History:
         return self._curve(self._utilization.get(device_id), width)
 
     def memory(self, device_id: str, width: int) -> str:
+        """The small curve of the share of its memory that is used, likewise."""
         return self._curve(self._memory.get(device_id), width)
 
     def _of(self, kept: dict[str, deque[float | None]], device_id: str) -> deque[float | None]:

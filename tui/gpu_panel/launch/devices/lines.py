@@ -238,6 +238,7 @@ def bar(share: float | None, width: int) -> list[Part]:
 
 
 def percent(share: float | None) -> str:
+    """"74%" of 0.74."""
     return UNKNOWN if share is None else f"{share * 100:.0f}%"
 
 

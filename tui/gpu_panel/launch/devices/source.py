@@ -21,16 +21,26 @@ class Sampling(Protocol):
     """What the screen needs of a sampler."""
 
     @property
-    def latest(self) -> Snapshot | None: ...
+    def latest(self) -> Snapshot | None:
+        """The newest look; None before the first."""
+        ...
 
     @property
-    def recent(self) -> Sequence[Snapshot]: ...
+    def recent(self) -> Sequence[Snapshot]:
+        """The looks of the last two minutes that brought something, oldest first."""
+        ...
 
-    def age(self) -> float | None: ...
+    def age(self) -> float | None:
+        """Seconds since the newest look that brought something; None before the first."""
+        ...
 
-    def watch_bus(self, *device_ids: str) -> None: ...
+    def watch_bus(self, *device_ids: str) -> None:
+        """Read the bus rates of these GPUs from now on, and of no other."""
+        ...
 
-    def close(self) -> object: ...
+    def close(self) -> object:
+        """Sample no more. May block for as long as the driver does."""
+        ...
 
 
 class DeviceSource:
@@ -82,6 +92,7 @@ class DeviceSource:
 
     @property
     def snapshot(self) -> Snapshot | None:
+        """The newest look; None before the first."""
         return self._sampler.latest if self._sampler is not None else None
 
     @property

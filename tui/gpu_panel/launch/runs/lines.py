@@ -27,6 +27,7 @@ class RunColumns:
     rate: int = 12
 
     def used(self) -> int:
+        """Cells that a line takes in all, with the gaps."""
         end = 12  # "04:12 left"
         parts = (11, self.id, self.name, self.mode, self.steps, 11, self.curve, self.rate, end)
         return sum(p + 2 for p in parts if p) - 2
