@@ -30,8 +30,9 @@ class PanelApp(ThemedApp):
     """Opens the launch screen; everything else is pushed from there."""
 
     TITLE = "gpu-panel"
-    # The default screen's own sheet too: a screen that is not pushed does not load its CSS_PATH.
-    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET, "launch/screen.tcss"]
+    # The default screen's sheets too: a screen that is not pushed does not load its CSS_PATH.
+    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+        SHEET, "launch/screen.tcss", "launch/form/pane.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("app"))
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  Textual's way
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
