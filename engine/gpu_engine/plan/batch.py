@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 

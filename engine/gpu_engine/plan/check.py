@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import (
     Batch,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.records import RUN_DIR, WORKER, LaunchPlan, Process
 

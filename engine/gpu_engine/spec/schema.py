@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 
 Count = Annotated[int, Bounds(ge=1)]
 Whole = Annotated[int, Bounds(ge=0)]

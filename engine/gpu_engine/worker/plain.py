@@ -31,7 +31,8 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.records import from_plain
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import build, modes
+from gpu_engine.plan import build
+from gpu_engine.spec import modes
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.rank.identity import Identity, identify

@@ -17,7 +17,7 @@ from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Inventory, Snapshot
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.training.strategies.base import Strategy
 
 

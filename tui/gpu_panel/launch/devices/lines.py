@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_panel.common.rows import Line, Part, Row, fit, wrap
 from gpu_panel.common.units import UNKNOWN
 from gpu_panel.launch.devices.history import History

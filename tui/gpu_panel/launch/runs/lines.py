@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.clean import clean
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, fit

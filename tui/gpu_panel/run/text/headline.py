@@ -8,7 +8,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_panel.common import units
