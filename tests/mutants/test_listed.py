@@ -8,7 +8,7 @@ import pytest
 
 from .listed import ROOT, Mutation, Stale, read
 
-ROOMS = {"plan/batch.py", "plan/build.py", "plan/check.py", "plan/modes.py",
+ROOMS = {"plan/batch.py", "plan/build.py", "plan/check.py", "spec/modes.py",
          *(f"training/{name}.py" for name in (
              "checkpoint", "data", "evaluate", "loop", "precision", "rng", "session", "step_loss",
              "strategies/base", "strategies/data_parallel", "strategies/distributed"))}

@@ -11,7 +11,7 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.common.errors import SpecError
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.strategies.choose import strategy_of

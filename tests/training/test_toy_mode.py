@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gpu_engine import Task
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.training.strategies.base import Strategy
 
 TOY = modes.Mode(

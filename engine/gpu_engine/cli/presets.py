@@ -11,9 +11,8 @@ import click
 @click.option("--delete", is_flag=True, help="Delete NAME, a preset of your own.")
 def command(name: str | None, as_json: bool, delete: bool) -> None:
     """List the presets, print NAME's file, or delete it."""
-    from gpu_engine.spec import modes
     from gpu_engine.runs.folder import dumps
-    from gpu_engine.spec import presets
+    from gpu_engine.spec import modes, presets
     from gpu_engine.spec.write import to_dict
 
     if delete:

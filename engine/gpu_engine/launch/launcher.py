@@ -17,7 +17,7 @@ from gpu_engine.launch import logind
 from gpu_engine.plan import torch_build
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
-from gpu_engine.launch.preflight import meeting_at, occupied, probe
+from gpu_engine.plan.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, leftovers
 from gpu_engine.runs import disk_room as room

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.spec import modes
 from gpu_engine.plan.batch import Layout, backend_of, learning_rate
 from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.command_line import lines
 from gpu_engine.plan.processes import processes
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
+from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 

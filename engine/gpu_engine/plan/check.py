@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.spec import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import (
     Batch,
@@ -20,6 +19,7 @@ from gpu_engine.plan.batch import (
     nearest_batches,
     replicas_of,
 )
+from gpu_engine.spec import modes
 from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.schema import RunSpec
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
-from gpu_engine.spec import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.processes import placeholders, torchrun_options
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import differences, to_dict

@@ -19,10 +19,9 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.spec import modes
 from gpu_engine.plan import torch_build
 from gpu_engine.plan.batch import port_of
-from gpu_engine.spec import catalog
+from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 
 _PATIENCE = 1.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
-from gpu_engine.spec import modes
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.records import RUN_DIR, WORKER, LaunchPlan, Process
+from gpu_engine.spec import modes
 
 HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 """The folder whose sitecustomize lets a person's own command be seen; see observe/install.py."""

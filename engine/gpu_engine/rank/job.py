@@ -43,7 +43,7 @@ class Job:
 
     @property
     def mode(self) -> str:
-        """The name of its record in `plan/modes.py`."""
+        """The name of its record in `spec/modes.py`."""
         return self.plan.mode
 
     @property

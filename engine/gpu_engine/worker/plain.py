@@ -32,7 +32,6 @@ from gpu_engine.common.files import write_json
 from gpu_engine.common.records import from_plain
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import build
-from gpu_engine.spec import modes
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.rank.identity import Identity, identify
@@ -40,7 +39,7 @@ from gpu_engine.rank.job import Job, from_plan
 from gpu_engine.rank.joining import join
 from gpu_engine.rank.process_group import Group
 from gpu_engine.runs import folder as runs
-from gpu_engine.spec import presets
+from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml

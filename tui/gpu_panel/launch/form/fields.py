@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_engine.common.values import Kind
-from gpu_engine.spec import modes
 from gpu_engine.plan.own_command import PLACEHOLDERS
+from gpu_engine.spec import modes
 from gpu_engine.spec.schema import Key, keys
 
 LENGTH, UNIT = "train.length", "train.unit"

@@ -17,8 +17,8 @@ from textual.widgets import Collapsible, Input, Select, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.spec import modes
 from gpu_engine.plan import own_command
+from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow

@@ -14,8 +14,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from gpu_engine.common.clean import clean
-from gpu_engine.spec import modes
-from gpu_engine.spec import presets
+from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm

@@ -8,9 +8,9 @@ from __future__ import annotations
 from textual.content import Content
 
 from gpu_engine.common.clean import clean
-from gpu_engine.spec import modes
 from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.spec import modes
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.ranks import standing_still

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.plan import modes
+from gpu_engine.spec import modes
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import known_keys
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"]
-KNOW_NAMES = ("plan/modes.py", "training/strategies/")
+KNOW_NAMES = ("spec/modes.py", "training/strategies/")
 """Where a mode's name may be looked at."""
 
 
