@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.events.schema import Error
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import disk_room as room
 from gpu_engine.runs import folder as runs
@@ -74,7 +75,7 @@ def os_error(path: str | None) -> str:
      "file write failed", FULL, "no space left in /home/me/runs (3.0 MiB free)"),
 ])
 def test_a_rank_that_died_of_a_full_disk(message: str, disk: Room, lead: str) -> None:
-    error = {"kind": "error", "type": "RuntimeError", "message": message, "t": 1.0}
+    error = Error("RuntimeError", message, None, None, None)
     cause = first_cause([Failure(1, 1, 2.0, error)], disk=disk)
     assert cause.line == f"rank 1: {lead}"
     assert message in cause.message  # its own words stand below
@@ -88,7 +89,7 @@ def test_a_rank_whose_last_words_found_no_room_either() -> None:
 
 @pytest.mark.parametrize("message", ["file write failed", "'x'", "no room for it"])
 def test_other_failures_are_told_as_they_are(message: str) -> None:
-    error = {"kind": "error", "type": "RuntimeError", "message": message, "t": 1.0}
+    error = Error("RuntimeError", message, None, None, None)
     assert first_cause([Failure(0, 1, 2.0, error)], disk=EMPTY).message == message
     assert first_cause([Failure(0, 1, 2.0)], disk=EMPTY).message == "exited with 1"
     assert "no space" not in first_cause([Failure(0, -9, 2.0)], disk=FULL).message

@@ -17,11 +17,12 @@ def command(run: str, now: bool, wait: bool) -> None:
 
     found = runs.find(run)
     found.stop(now=now)
+    if not wait:
+        return
     said = None
-    while wait and (state := found.state()).live:
+    while (state := found.state()).live:
         if state.state == "stopping" and state.reason and state.reason != said:
             said = state.reason
             click.echo(said, err=True)
         time.sleep(0.1)
-    if wait:
-        click.echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
+    click.echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))

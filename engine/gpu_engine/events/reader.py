@@ -22,6 +22,7 @@ END = 64 * 1024
 """Bytes that are read of a large file's end where only how it ended is asked."""
 
 _Kind = TypeVar("_Kind", bound=Event)
+_decoded = json.JSONDecoder().decode  # json.loads guesses the encoding of every line
 
 
 class Tail:
@@ -87,7 +88,7 @@ class Tail:
         if not line or line.isspace():
             return None
         try:
-            return from_dict(json.loads(line), self._note_unknown)
+            return from_dict(_decoded(line.decode()), self._note_unknown)
         except (ValueError, RecursionError):
             self.skipped += 1
             return None
@@ -210,6 +211,6 @@ def _line_at(text: mmap.mmap, at: int) -> bytes:
 def _event_in(line: bytes) -> Event | None:
     """None for what is no event that is known."""
     try:
-        return from_dict(json.loads(line)) if line else None
+        return from_dict(_decoded(line.decode())) if line else None
     except (BadEvent, ValueError, RecursionError):
         return None

@@ -353,6 +353,12 @@ def _or_none(check: _Check) -> _Check:
     return lambda value: None if value is None else check(value)
 
 
+def _whole_or_none(value: Any) -> int | None:
+    if value is None or (type(value) is int and 0 <= value < _LARGEST):
+        return value
+    return _whole(value)
+
+
 def _each(check: _Check) -> _Check:
     def checked(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
@@ -376,21 +382,23 @@ def _others(value: Any) -> dict[int, Other]:
 
 
 _CHECKS: dict[str, _Check] = {
-    "int": _whole, "int | None": _or_none(_whole),
+    "int": _whole, "int | None": _whole_or_none,
     "float": _number, "float | None": _or_none(_number),
     "str": _text, "str | None": _or_none(_text),
     "tuple[str, ...]": _each(_text), "tuple[float, ...]": _numbers,
-    "tuple[int | None, ...]": _each(_or_none(_whole)),
+    "tuple[int | None, ...]": _each(_whole_or_none),
     "Mapping[int, Other] | None": _or_none(_others),
 }
 """By annotation, as text: Python 3.9 can't evaluate `int | None`."""
+_AS_IT_IS = {"float": float, "float | None": float, "str": str, "str | None": str}
 
 
 class _Shape:
     """The fields of one class."""
 
     def __init__(self, cls: type) -> None:
-        self.checks: dict[str, _Check] = {}
+        self.checks: dict[str, tuple[type | None, _Check]] = {}
+        """By name: a value of just this type is right as it is; the check for any other."""
         self.needed: list[str] = []
         """Those without which a line is no event of this kind."""
         self.or_null: dict[str, None] = {}
@@ -403,7 +411,7 @@ class _Shape:
         """The name of the field whose values stand among the others."""
         for one in fields(cls):
             if one.name == "t":
-                self.checks["t"] = _time
+                self.checks["t"] = (None, _time)
                 self.needed.append("t")
             elif one.type == "Named":
                 self.named = one.name
@@ -413,7 +421,7 @@ class _Shape:
     def _add(self, cls: type, name: str, kind: str, default: Any) -> None:
         if kind not in _CHECKS:
             raise TypeError(f"{cls.__name__}.{name}: no check for fields of type {kind}")
-        self.checks[name] = _CHECKS[kind]
+        self.checks[name] = (_AS_IT_IS.get(kind), _CHECKS[kind])
         if default is None or default == ():
             self.left_out.append((name, default))
             return
@@ -452,11 +460,12 @@ def _put(record: Any, shape: _Shape, out: dict[str, Any]) -> None:
 def _read(cls: type, shape: _Shape, data: Any, unknown: Callable[[str], None]) -> Any:
     if type(data) is not dict:
         raise BadEvent(f"not an object: {data!r:.40}")
-    checks, found, named = shape.checks, dict(shape.or_null), {}
+    checks, named = shape.checks, {}
+    found: dict[str, Any] = dict(shape.or_null)
     for name, value in data.items():
         check = checks.get(name)
         if check is not None:
-            found[name] = check(value)
+            found[name] = value if type(value) is check[0] else check[1](value)
         elif name == "kind":
             continue
         elif shape.named is not None and (value is None or number(value) is not None):
@@ -470,5 +479,5 @@ def _read(cls: type, shape: _Shape, data: Any, unknown: Callable[[str], None]) -
         found[shape.named] = named
     # What __init__ would do, at a fraction of its cost. Missing fields are the class's defaults.
     record = object.__new__(cls)
-    vars(record).update(found)
+    object.__setattr__(record, "__dict__", found)
     return record

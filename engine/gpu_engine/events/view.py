@@ -375,6 +375,8 @@ def _first_bad(event: schema.Step) -> int | None:
     """The first step that is covered whose loss was not finite; where they are not told one by
     one, the last step."""
     if event.losses:
+        if math.isfinite(sum(event.losses)):  # nearly always
+            return None
         first = event.step - len(event.losses) + 1
         return next((max(first + i, 0) for i, loss in enumerate(event.losses)
                      if not math.isfinite(loss)), None)

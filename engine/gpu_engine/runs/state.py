@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
                     "lost", "unreadable"]
@@ -124,10 +124,7 @@ class State:
                 and all(isinstance(t, str) for t in texts))
 
 
-_T = TypeVar("_T")
-
-
-def _known(cls: type[_T], data: Any) -> dict[str, Any]:
+def _known(cls: type[Any], data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TypeError
     return {f.name: data[f.name] for f in fields(cls) if f.name in data}

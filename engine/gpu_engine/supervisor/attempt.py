@@ -106,7 +106,7 @@ class Attempt:
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
                             disk=room.of(run.path))
-        return "failed", cause.line, cause
+        return "failed", cause.line if cause is not None else None, cause
 
     @staticmethod
     def _log(run: Run, plan: LaunchPlan, child: Child, rank: int) -> Path:
