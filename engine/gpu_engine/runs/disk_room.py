@@ -78,14 +78,12 @@ def require(folder: Path) -> None:
 def blame(text: str, room: Room | None = None, *, silent: bool = False) -> str:
     """"no space left …" where `text`, what a rank said last, or the run's own disk (`room`) tells
     that a write failed for it; else "". `silent`: the rank died and could not say why."""
-    full = room is not None and room.free is not None and not room.enough
-    left = f"{units.size(room.free)} free" if full else ""
+    here = ""
+    if room is not None and room.free is not None and not room.enough:
+        here = f"no space left in {room.folder} ({units.size(room.free)} free)"
     if _FULL.search(text):
         named = _PATH.search(text)
         if named:
             return f"no space left on the disk of {named[1]}"
-        return f"no space left in {room.folder} ({left})" if full else \
-            "no space left on a disk that it wrote to"
-    if full and (silent or _UNWRITTEN.search(text)):
-        return f"no space left in {room.folder} ({left})"
-    return ""
+        return here or "no space left on a disk that it wrote to"
+    return here if silent or _UNWRITTEN.search(text) else ""
