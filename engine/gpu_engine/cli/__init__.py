@@ -24,10 +24,10 @@ class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _VERBS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
             return None
-        return import_module(f"gpu_engine.cli.{name}").command
+        return import_module(f"gpu_engine.cli.{cmd_name}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         try:

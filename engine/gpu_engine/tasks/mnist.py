@@ -45,11 +45,12 @@ def read_mnist(folder: Path, *, train: bool) -> TensorDataset:
 
     Raises UserError naming every file that is missing, or what is wrong with one.
     """
-    missing = [n for names in _FILES.values() for n in names if _find(folder, n) is None]
+    found = {n: _find(folder, n) for names in _FILES.values() for n in names}
+    missing = [name for name, path in found.items() if path is None]
     if missing:
         raise UserError(f"task.params.folder = {str(folder)!r}: not found in "
                         f"{folder.absolute()}: {', '.join(missing)} (or with .gz)")
-    images, labels = (read_idx(_find(folder, name)) for name in _FILES[train])
+    images, labels = (read_idx(path) for name in _FILES[train] if (path := found[name]))
     if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
         raise UserError(f"{folder}: {tuple(images.shape)} pictures and {tuple(labels.shape)} "
                         "labels don't belong together")

@@ -55,6 +55,7 @@ class Vgg(Classifier):
         return self._pictures(max(self.examples // 8, 1), 2)
 
     def data_parallel(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
+        assert isinstance(model, VggNet)
         model.devices = devices
         return model
 
@@ -77,7 +78,7 @@ class VggNet(nn.Module):
         layers: list[nn.Module] = []
         channels = 3
         for step in plan:
-            if step == "M":
+            if isinstance(step, str):  # "M"
                 layers.append(nn.MaxPool2d(2))
                 continue
             out = max(int(step * width), 8)
