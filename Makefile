@@ -5,14 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: panel test test-gpu faults mutants lint types bench clean
+.PHONY: panel test test-gpu faults mutants lint bench clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
 # Four files at a time, also on two cores: most tests wait for processes.
-test: $(READY)
-	$(VENV)/bin/ruff check .
+test: lint
 	$(VENV)/bin/python -m pytest -n 4 --dist loadfile
 
 test-gpu: $(READY)
@@ -26,8 +25,6 @@ mutants: $(READY)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
-
-types: $(READY)
 	$(VENV)/bin/basedpyright --level error
 
 bench: $(READY)

@@ -31,7 +31,7 @@ def read_what_parses(path: Path) -> list[dict[str, Any]]:
     for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
         try:
             event = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and "kind" in event:
             found.append(event)

@@ -281,7 +281,7 @@ def events(run: runs.Run, rank: int = 0, kind: str | None = None) -> list[dict[s
 
 
 def steps(run: runs.Run, rank: int = 0) -> int:
-    return max((e["step"] for e in events(run, rank, "step") if isinstance(e["step"], int)),
+    return max((e["step"] for e in events(run, rank, "step") if isinstance(e.get("step"), int)),
                default=0)
 
 
