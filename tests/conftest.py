@@ -18,7 +18,7 @@ from gpu_engine.runs import folder as runs
 
 # Asserts in what tests share say what was compared, too.
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in (
-    "observe.kit", "worker.ranks", "worker.streams", "faults", "panel.panel_kit")))
+    "observe.kit", "training.ranks", "training.streams", "faults", "panel.panel_kit")))
 
 # What is started inherits what is ignored: under nohup, or in the background of a script without
 # job control, no child would hear of Ctrl-C or of a terminal that is closed.

@@ -20,7 +20,7 @@ SMALL = "72m"
 
 def chatty(box: Box) -> str:
     """The toy task, printing at each step, as people's tasks do."""
-    text = (Path(__file__).parents[1] / "worker" / "toy.py").read_text()
+    text = (Path(__file__).parents[1] / "training" / "toy.py").read_text()
     path = box.tmp / "chatty.py"
     path.write_text(text.replace("        time.sleep(self.pause)\n",
                                  "        time.sleep(self.pause)\n        print('x' * 200)\n", 1))

@@ -59,7 +59,7 @@ def real_ranks_killed_at_random(box: Box) -> None:
       "the phase says init meanwhile; nothing times out; completed")
 def long_imports(box: Box) -> None:
     task = box.tmp / "heavy.py"
-    toy = Path(__file__).parents[1] / "worker" / "toy.py"
+    toy = Path(__file__).parents[1] / "training" / "toy.py"
     task.write_text(toy.read_text().replace("import time\n", "import time\ntime.sleep(4)\n", 1))
     run = start(box.prepared_toy(use=f"{task}:Toy", train={"steps": 5, "hang_timeout": 1.0},
                                  parallel={"timeout": 2.0}))

@@ -28,7 +28,7 @@ from .. import event_lines
 from ..conftest import PATIENCE, slots, wait_for
 
 STANDIN = Path(__file__).with_name("standin.py")
-TOY = f"{Path(__file__).parents[1] / 'worker' / 'toy.py'}:Toy"
+TOY = f"{Path(__file__).parents[1] / 'training' / 'toy.py'}:Toy"
 SOON = 5.0
 """Seconds in which nothing of a run may be left, whatever died."""
 

@@ -127,7 +127,7 @@ def by_hand() -> tuple[list[float], dict[str, torch.Tensor], float]:
 def test_a_mode_is_a_record_and_a_strategy(tmp_path: Path) -> None:
     from gpu_engine.training import checkpoint
 
-    from ..worker import ranks
+    from . import ranks
 
     run, env = tmp_path / "run", dict(os.environ, OMP_NUM_THREADS="1")
     (run / "ranks").mkdir(parents=True)

@@ -16,8 +16,8 @@ import pytest
 from gpu_engine.rank.identity import Identity, each_of, identify
 from gpu_engine.worker import restarts
 
-from . import ranks
-from .conftest import TOY, recorded
+from ..training import ranks
+from ..training.conftest import TOY, recorded
 
 STOPPED = 75
 

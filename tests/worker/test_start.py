@@ -18,8 +18,8 @@ from gpu_engine.rank.interfaces import interface_to
 from gpu_engine.rank.joining import missing
 from gpu_engine.rank.process_group import pack_first, unpack_first
 
-from . import ranks
-from .conftest import TOY
+from ..training import ranks
+from ..training.conftest import TOY
 
 AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
