@@ -206,7 +206,7 @@ def torchrun(*options: str) -> list[str]:
 LATE = f"""
 import os, signal, sys, time
 from dataclasses import dataclass
-sys.path.append({str(Path(__file__).parent)!r})
+sys.path.append({str(Path(__file__).parents[1] / "training")!r})
 from toy import ATTEMPT, RANK, Toy
 
 @dataclass
