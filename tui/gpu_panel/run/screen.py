@@ -72,6 +72,8 @@ class RunScreen(PaneScreen):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
+        if not self.query(PaneBar):  # the panel closes as it opens this: nothing was mounted
+            return
         self._arrange()
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
         self.set_interval(0.5, self.paint)
