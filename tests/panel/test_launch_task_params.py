@@ -9,8 +9,8 @@ from textual.widgets import Input
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch.form.task_params import TaskParams
 
+from ..common.test_values import OTHER, SOURCE
 from ..conftest import slots
-from ..engine.test_values import OTHER, SOURCE
 from .panel_kit import panel, problems_below, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
