@@ -32,7 +32,7 @@ def log(**values: float) -> None:
     import sys
 
     # Under the second name in a script that the panel observes (observe/install.py).
-    for name in ("gpu_engine.rank.current", "_gpu_panel.rank.current"):
+    for name in ("gpu_engine.worker.rank.current", "_gpu_panel.worker.rank.current"):
         current = sys.modules.get(name)
         if current is not None and current.recorder is not None:
             current.recorder.metric(values)

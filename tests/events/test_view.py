@@ -171,10 +171,10 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
     from click.testing import CliRunner
 
     from gpu_engine.cli import cli
-    from gpu_engine.rank.recorder import Recorder
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.follow import Follower
     from gpu_engine.supervisor.rank_state import RankState
+    from gpu_engine.worker.rank.recorder import Recorder
     from gpu_panel.launch.runs.feed import RunsFeed
     from gpu_panel.run.store import RunStore
 

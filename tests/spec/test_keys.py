@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind, convert, parse, show
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.rank.identity import Identity
-from gpu_engine.rank.job import from_plan
 from gpu_engine.spec import schema
 from gpu_engine.spec.read import apply_set, from_dict, recorded
 from gpu_engine.spec.schema import Key, RunSpec
 from gpu_engine.spec.write import differences, to_dict, to_toml
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.job import from_plan
 
 from ..plans import plan
 
@@ -158,8 +158,8 @@ def test_spec_and_plan_of_a_rank_need_the_standard_library_alone():
     code = """
 import sys
 before = set(sys.modules)
-import gpu_engine.spec.read, gpu_engine.spec.write, gpu_engine.plan.records, gpu_engine.rank.job
-import gpu_engine.plan.build
+import gpu_engine.spec.read, gpu_engine.spec.write, gpu_engine.plan.records
+import gpu_engine.plan.build, gpu_engine.worker.rank.job
 print(*{m.partition(".")[0] for m in set(sys.modules) - before})
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,12 +8,12 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.identity import Identity
-from gpu_engine.rank.process_group import Group
 from gpu_engine.training.evaluate import Broken, Evaluation
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import seed_model
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.process_group import Group
 
 from . import ranks
 from .conftest import TOY

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from gpu_engine.rank import meeting
-from gpu_engine.rank.failures import PeerLost
-from gpu_engine.rank.heartbeat import Heartbeat
-from gpu_engine.rank.meeting import Meetings
 from gpu_engine.training import checkpoint
+from gpu_engine.worker.rank import meeting
+from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.heartbeat import Heartbeat
+from gpu_engine.worker.rank.meeting import Meetings
 
 from . import ranks
 from .test_saving import names, phase, step

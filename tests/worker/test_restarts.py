@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.rank.identity import Identity, each_of, identify
 from gpu_engine.worker import restarts
+from gpu_engine.worker.rank.identity import Identity, each_of, identify
 
 from ..training import ranks
 from ..training.conftest import TOY, recorded

@@ -12,11 +12,11 @@ import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.failures import Failures, PeerLost, blame
-from gpu_engine.rank.identity import Identity, first_host, identify
-from gpu_engine.rank.interfaces import interface_to
-from gpu_engine.rank.joining import missing
-from gpu_engine.rank.process_group import pack_first, unpack_first
+from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
+from gpu_engine.worker.rank.identity import Identity, first_host, identify
+from gpu_engine.worker.rank.interfaces import interface_to
+from gpu_engine.worker.rank.joining import missing
+from gpu_engine.worker.rank.process_group import pack_first, unpack_first
 
 from ..training import ranks
 from ..training.conftest import TOY

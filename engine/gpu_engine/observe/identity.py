@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..common import procs
 from ..events import schema
-from ..rank import memory
+from ..worker.rank import memory
 
 
 class Identity(NamedTuple):

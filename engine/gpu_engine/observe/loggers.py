@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..rank import current
+from ..worker.rank import current
 from .observer import Observer
 
 Read = Callable[..., Any]

@@ -19,7 +19,7 @@ import torch
 from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
-from ..rank import current
+from ..worker.rank import current
 from . import frames, identity, notes
 from .by_hand import ByHand
 from .identity import Identity

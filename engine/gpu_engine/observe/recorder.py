@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..events import schema
-from ..rank.record_writer import RecordWriter
-from ..rank.values import ReservedNames
+from ..worker.rank.record_writer import RecordWriter
+from ..worker.rank.values import ReservedNames
 from . import notes
 from .claim import Claim
 from .lifeline import Lifeline

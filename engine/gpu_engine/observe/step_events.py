@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..events import schema
 from ..events.writer import encode
-from ..rank.values import loss_fields, number, short
+from ..worker.rank.values import loss_fields, number, short
 from .loss import PendingLoss, has_arrived, value_of
 from .trainings import OptimizerStep, Sorted, Trainings
 

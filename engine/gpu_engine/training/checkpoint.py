@@ -28,10 +28,10 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import DELETING, WRITING, write_atomic
-from gpu_engine.rank.recorder import Progress
 from gpu_engine.runs.checkpoints import MANIFEST, STATE, Damaged, listed, name_of, read_manifest
 from gpu_engine.training import checkpoint_files, checkpoint_state
 from gpu_engine.training.checkpoint_writer import Gate
+from gpu_engine.worker.rank.recorder import Progress
 
 
 class NotWritten(Exception):

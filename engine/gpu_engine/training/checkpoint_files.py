@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.rank.recorder import Progress
 from gpu_engine.training.checkpoint_writer import Gate
+from gpu_engine.worker.rank.recorder import Progress
 
 _PIECE = 4 << 20
 _SYNC = 64 << 20

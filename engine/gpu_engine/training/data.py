@@ -27,8 +27,8 @@ from torch.utils.data import (
 )
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.signals import in_loader_worker
 from gpu_engine.training.rng import Draws, mix, seed_host
+from gpu_engine.worker.rank.signals import in_loader_worker
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.process_group import Group
 from gpu_engine.training import rng
 from gpu_engine.training.data import move
 from gpu_engine.training.held_out import SEED, HeldOut
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task
+from gpu_engine.worker.rank.process_group import Group
 
 
 class Broken(Exception):

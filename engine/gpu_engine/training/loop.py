@@ -10,14 +10,14 @@ from typing import Any
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.process_group import Group, pack_first, unpack_first
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.signals import Signals
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.step_loss import StepLoss
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
+from gpu_engine.worker.rank.process_group import Group, pack_first, unpack_first
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.signals import Signals
 
 _POLL_EVERY = 0.2  # seconds between two all-reduces: how late a stop may be noticed
 _MOST_STEPS = 50  # and steps, as they may become slower

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gpu_engine.rank.process_group import Group
+from gpu_engine.worker.rank.process_group import Group
 
 
 class Batches(Protocol):

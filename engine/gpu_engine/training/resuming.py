@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.recorder import Progress, Recorder
 from gpu_engine.runs import checkpoints
 from gpu_engine.training import checkpoint, checkpoint_files
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 
 @dataclass(frozen=True)

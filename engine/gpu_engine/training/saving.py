@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.job import Job
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.recorder import Progress, Recorder
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
 from gpu_engine.training.checkpoint_copy import CannotCopy, Copier
 from gpu_engine.training.checkpoint_writer import Writer, gate
 from gpu_engine.training.loop import NonFiniteLoss
+from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 _UNDER_WAY, _NOT_FINITE = "~", "!"
 

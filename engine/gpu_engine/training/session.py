@@ -11,11 +11,6 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.failures import PeerLost
-from gpu_engine.rank.job import Job
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.signals import Signals
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import Watch
@@ -29,6 +24,11 @@ from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task
+from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.signals import Signals
 
 
 class Session:

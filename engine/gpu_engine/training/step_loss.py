@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.process_group import Group
+from gpu_engine.worker.rank.process_group import Group
 
 
 class StepLoss:

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.job import Job
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.recorder import Recorder
+from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Recorder
 
 WAIT = 30.0
 """Seconds to wait for ranks that do not come."""

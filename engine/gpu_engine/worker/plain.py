@@ -34,16 +34,16 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import build
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
-from gpu_engine.rank.identity import Identity, identify
-from gpu_engine.rank.job import Job, from_plan
-from gpu_engine.rank.joining import join
-from gpu_engine.rank.process_group import Group
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 from gpu_engine.worker import restarts
+from gpu_engine.worker.rank.identity import Identity, identify
+from gpu_engine.worker.rank.job import Job, from_plan
+from gpu_engine.worker.rank.joining import join
+from gpu_engine.worker.rank.process_group import Group
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import events_path, log_path
-from gpu_engine.rank import current
-from gpu_engine.rank.job import Job, read
-from gpu_engine.rank.output import forgive_full_disk
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.signals import Signals, die_with_parent
+from gpu_engine.worker.rank import current
+from gpu_engine.worker.rank.job import Job, read
+from gpu_engine.worker.rank.output import forgive_full_disk
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.signals import Signals, die_with_parent
 
 if TYPE_CHECKING:
-    from gpu_engine.rank.process_group import Group
+    from gpu_engine.worker.rank.process_group import Group
 
 _INIT_GRACE = 1.0
 
@@ -170,14 +170,14 @@ class _Watch:
 def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
     """Record why this rank failed, tell the others, and say "failed"."""
     if group is not None:
-        from gpu_engine.rank.failures import blame
+        from gpu_engine.worker.rank.failures import blame
 
         err = blame(err, group.failures)
     fields = {"type": type(err).__name__, "message": str(err) or type(err).__name__,
               "traceback": "", "phase": rec.phase, "step": rec.step_now}
     if not isinstance(err, UserError):
         fields["traceback"] = "".join(traceback.format_exception(err))
-    from gpu_engine.rank import memory
+    from gpu_engine.worker.rank import memory
 
     fields |= memory.of_error(err)
     rec.write("error", **fields)

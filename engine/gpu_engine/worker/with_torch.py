@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_engine.rank import heartbeat
-from gpu_engine.rank.job import Job
-from gpu_engine.rank.joining import join
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.signals import Signals
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
+from gpu_engine.worker.rank import heartbeat
+from gpu_engine.worker.rank.job import Job
+from gpu_engine.worker.rank.joining import join
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.signals import Signals
 
 _PEER_GRACE = 10.0
 """Seconds that a rank may stay in a collective after another announced that it failed."""

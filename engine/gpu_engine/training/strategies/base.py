@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpu_engine.rank.job import Job
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task
+from gpu_engine.worker.rank.job import Job
 
 
 class Strategy(ABC):

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..events import schema
-from ..events.writer import EventWriter, encode
+from ...events import schema
+from ...events.writer import EventWriter, encode
 
 RETRY = 5.0
 """Seconds between two tries to write to a full disk."""

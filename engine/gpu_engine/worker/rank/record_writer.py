@@ -1,8 +1,8 @@
 """Writes one rank's record: its events in order, a heartbeat and its memory once a second.
 
 What the events are is the source's business: the recorder of the engine's own training loop
-(`rank/recorder.py`), or that of a person's own script (`observe/recorder.py`). Each has a thread
-of its own kind that calls `tick`.
+(`worker/rank/recorder.py`), or that of a person's own script (`observe/recorder.py`). Each has a
+thread of its own kind that calls `tick`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..events import schema
-from ..events.writer import encode
+from ...events import schema
+from ...events.writer import encode
 from . import captures, memory
 from .events_file import EventsFile
 

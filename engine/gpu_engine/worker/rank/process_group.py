@@ -14,11 +14,11 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from gpu_engine.rank.failures import Failures
-from gpu_engine.rank.identity import Identity
-from gpu_engine.rank.meeting import Meetings
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.store import Store
+from gpu_engine.worker.rank.failures import Failures
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.meeting import Meetings
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.store import Store
 
 _TEXT = 8192
 _PIECE = 64 << 20  # gloo sends a message in one piece

@@ -10,8 +10,8 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan, RankPlan
-from gpu_engine.rank.identity import Identity, identify
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.worker.rank.identity import Identity, identify
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
 RANK = """
 import ctypes, os, sys, threading
 from pathlib import Path
-from gpu_engine.rank import captures, recorder
+from gpu_engine.worker.rank import captures, recorder
 import torch
 begun = []
 def say(*words):  # a line at once: two threads print

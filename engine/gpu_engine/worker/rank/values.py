@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..events import schema
+from ...events import schema
 
 
 def loss_fields(losses: list[float], each_up_to: int) -> dict[str, Any]:

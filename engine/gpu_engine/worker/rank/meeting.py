@@ -13,9 +13,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from gpu_engine.rank import heartbeat
-from gpu_engine.rank.failures import PeerLost
-from gpu_engine.rank.store import Store
+from gpu_engine.worker.rank import heartbeat
+from gpu_engine.worker.rank.failures import PeerLost
+from gpu_engine.worker.rank.store import Store
 
 _LOOK = 0.5
 _PARTING = 10.0

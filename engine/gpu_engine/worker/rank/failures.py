@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.heartbeat import Heartbeat
-from gpu_engine.rank.store import Store
+from gpu_engine.worker.rank.heartbeat import Heartbeat
+from gpu_engine.worker.rank.store import Store
 
 _LINGER = 3.0
 _OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",

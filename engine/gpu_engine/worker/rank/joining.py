@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.rank.failures import first_line
-from gpu_engine.rank.identity import Identity
-from gpu_engine.rank.interfaces import address_of, interface_to
-from gpu_engine.rank.process_group import Group
-from gpu_engine.rank.store import Store, below, of_agent, tcp
+from gpu_engine.worker.rank.failures import first_line
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.interfaces import address_of, interface_to
+from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.rank.store import Store, below, of_agent, tcp
 
 
 class CannotMeet(UserError):

@@ -12,11 +12,11 @@ import torch
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import number
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.rank import current, events_file
-from gpu_engine.rank.recorder import Recorder
+from gpu_engine.worker.rank import current, events_file
+from gpu_engine.worker.rank.recorder import Recorder
 
-from .. import event_lines
-from ..conftest import wait_for
+from ... import event_lines
+from ...conftest import wait_for
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..events import schema
-from ..events.writer import encode
+from ...events import schema
+from ...events.writer import encode
 from . import values as numbers
 from .progress_line import ProgressLine
 from .record_writer import RecordWriter

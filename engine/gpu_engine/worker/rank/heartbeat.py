@@ -7,8 +7,8 @@ import contextlib
 import json
 
 from gpu_engine.common import units
-from gpu_engine.rank.recorder import Recorder
-from gpu_engine.rank.store import Store
+from gpu_engine.worker.rank.recorder import Recorder
+from gpu_engine.worker.rank.store import Store
 
 INTERVAL = 1.0
 """Seconds between two signs of life."""
