@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpu_engine.plan.preflight import free_port
+from gpu_engine.common.ports import free_port
 
 PAIRS = int(os.environ.get("BENCH_PAIRS", "7"))
 CASES = (

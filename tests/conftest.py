@@ -13,7 +13,7 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import torch_build
+from gpu_engine.launch import torch_build
 from gpu_engine.runs import folder as runs
 
 # Asserts in what tests share say what was compared, too.

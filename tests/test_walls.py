@@ -98,6 +98,45 @@ def test_a_rank_needs_torch_and_the_standard_library_only():
         assert not foreign, (name, foreign)
 
 
+def test_a_plan_is_made_without_a_look_at_the_machine():
+    """Neither files, processes, sockets nor the clock: the interpreter itself says what was asked
+    of the machine while a plan is made, and what of the rest could be is imported by no file."""
+    looking = {"socket", "subprocess", "shutil", "time", "datetime", "threading", "psutil",
+               "tempfile", "random", "glob", "io", "fcntl", "sys"}
+    for file in (ENGINE / "plan").glob("*.py"):
+        assert not {m.partition(".")[0] for m in imports(file)} & looking, file
+        words = {n.attr for n in ast.walk(ast.parse(file.read_text()))
+                 if isinstance(n, ast.Attribute)}
+        assert not words & {"stat", "exists", "is_file", "is_dir", "getcwd", "environ", "resolve",
+                            "iterdir", "read_text", "open", "home", "access"}, file
+    done = subprocess.run([sys.executable, "-c", """
+import sys
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan.build import plan
+from gpu_engine.spec.read import from_dict
+
+gpu = Device("0", "gpu", "A100", uuid="GPU-0", index=0, memory_total=1 << 36)
+slot = Device("cpu:0", "cpu", "CPU 0", cores=(0, 1))
+task, command = {"use": "gpu_engine.tasks.digits:Digits"}, {"command": ["python", "train.py"]}
+where = {"mode": "multinode", "nodes": 2, "master_addr": "node0", "master_port": 29500}
+specs = [({"task": told, "devices": {"ids": [device.id]}, "parallel": parallel},
+          Inventory((device,), source))
+         for told in (task, command) for parallel in ({"mode": "single"}, where)
+         for device, source in ((gpu, "nvml"), (slot, "cpu"))]
+for spec, inventory in specs:  # what is imported late
+    plan(from_dict(spec), inventory, python="python")
+seen = []
+sys.addaudithook(lambda event, args: seen.append((event, args)) if watching else None)
+watching = True
+for spec, inventory in specs:
+    plan(from_dict(spec), inventory, python="python")
+watching = False
+print(len(specs), [(e, a) for e, a in seen if e.split(".")[0] in
+                   ("open", "os", "socket", "subprocess", "import", "pathlib", "shutil", "glob")])
+"""], capture_output=True, text=True, timeout=150)
+    assert done.stdout == "8 []\n", done.stdout + done.stderr
+
+
 def our_modules() -> dict[str, Path]:
     """Every module of ours by its dotted name."""
     found = {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common import values
 from gpu_engine.common.values import convert, kind_of, parse, plain_default, show
-from gpu_engine.plan.preflight import probe
+from gpu_engine.launch.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.launch import torch_build
 from gpu_engine.launch.launcher import prepare
-from gpu_engine.plan import torch_build
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots
@@ -112,7 +112,7 @@ def test_of_ones_own_command_it_is_a_warning(environment, tmp_path):
 
 
 def test_this_interpreters_own_torch_is_read_and_not_imported():
-    code = ("from gpu_engine.plan import torch_build as t; import sys; "
+    code = ("from gpu_engine.launch import torch_build as t; import sys; "
             "b = t.build_of(sys.executable); print(b.version, b.cuda, 'torch' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     import torch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.common.ports import free_port
 from gpu_engine.launch.launcher import prepare
-from gpu_engine.plan.preflight import free_port
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import apply_set, from_dict
 

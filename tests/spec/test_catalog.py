@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.plan.preflight import probe
+from gpu_engine.launch.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import from_dict
 

@@ -13,11 +13,10 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import logind
-from gpu_engine.plan import torch_build
+from gpu_engine.launch import logind, torch_build
+from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
-from gpu_engine.plan.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, leftovers
 from gpu_engine.runs import disk_room as room

@@ -5,7 +5,7 @@ Pure: no I/O, no clock, no torch. `check` says what does not fit and works out t
 environment), and the lines a person would type for the same run. Both come from here and from
 nowhere else, for a rank that torchrun or srun has started as well.
 
-What only the machine can answer (is the port free, is there such a task) is in `preflight`.
+What only the machine can answer (is the port free, is there such a task) `launch.preflight` asks.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import logging
 import os
 
 from gpu_engine.common import procs
+from gpu_engine.common.ports import free_port
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan.preflight import free_port
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import children as ch

@@ -8,8 +8,8 @@ from typing import Any
 from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.launch import preflight
 from gpu_engine.launch.launcher import Prepared, prepare
-from gpu_engine.plan import preflight
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.spec.read import from_dict

@@ -1,25 +1,23 @@
 """What only this machine can answer about a spec: is there such a task, is the port free.
 
-Read-only probes; the pure half of the question is `plan.check`.
+It looks and changes nothing. What a spec's own values tell is `plan.check`, which is pure.
 """
 
 from __future__ import annotations
 
 import difflib
-import errno
 import os
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import places, ports
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.plan import torch_build
+from gpu_engine.launch import torch_build
 from gpu_engine.plan.batch import port_of
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
@@ -175,13 +173,13 @@ def _port(spec: RunSpec) -> list[Problem]:
         return []
     if 0 < port < 1024 and os.geteuid() != 0:
         return [Problem("parallel.master_port", port, "ports below 1024 need root; take 29500")]
-    why = port_taken(port)
+    why = ports.port_taken(port)
     return [Problem("parallel.master_port", port, why)] if why else []
 
 
 def _meeting(spec: RunSpec) -> list[Problem]:
     """A host name that this machine can't meet the others at."""
-    from gpu_engine.plan import addresses
+    from gpu_engine.launch import addresses
 
     key, host = "parallel.master_addr", spec.parallel.master_addr
     if not modes.get(spec.parallel.mode).several_nodes or not host \
@@ -202,7 +200,7 @@ def _meeting(spec: RunSpec) -> list[Problem]:
 
 def meeting_at(spec: RunSpec) -> str | None:
     """What the host name that machines meet at means here, in words; None where it is no name."""
-    from gpu_engine.plan import addresses
+    from gpu_engine.launch import addresses
 
     host = spec.parallel.master_addr
     if not modes.get(spec.parallel.mode).several_nodes or not addresses.is_name(host) \
@@ -213,30 +211,3 @@ def meeting_at(spec: RunSpec) -> str | None:
         return f"machines meet at {host}; what that means was not answered yet"
     at = next((a for a in found if not addresses.is_loopback(a)), found[0])
     return f"machines meet at {host}, which is {at} to this one"
-
-
-def port_taken(port: int) -> str | None:
-    """Why a rendezvous could not listen on `port` of this machine; None: it could.
-
-    The store binds all addresses, so that is what is tried, without SO_REUSEADDR's blindness to
-    a listener; connections of an earlier run in TIME_WAIT do not count as taken.
-    """
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind((address, port))
-                sock.listen(1)
-        except OSError as err:
-            if err.errno == errno.EADDRINUSE:
-                return f"the port is taken on this machine; {free_port()} is free"
-            if family == socket.AF_INET:
-                return f"can't listen on it: {err.strerror}"
-    return None
-
-
-def free_port() -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.bind(("", 0))
-        return sock.getsockname()[1]
