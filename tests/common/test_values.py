@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common import values
-from gpu_engine.common.values import convert, kind_of, parse, plain_default, show
+from gpu_engine.common.values import convert, json_value, kind_of, parse, show
 from gpu_engine.launch.preflight import probe
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import apply_sets, from_dict
@@ -81,7 +81,7 @@ def test_the_source_tells_what_the_class_tells(use):
     told = {f["name"]: f for f in params.describe(params.load(use))}
     for field in catalog.describe(use).fields:
         assert told[field.name]["default"] == field.default, field.name
-        choices = [text for text, _ in field.kind.plain.choices]
+        choices = [text for text, _ in field.kind.without_none.choices]
         assert [show(c) for c in told[field.name].get("choices", [])] == choices, field.name
 
 
@@ -102,9 +102,9 @@ BAD = [
     ("shape", "[1]", "expected a list of 2 whole numbers, not 1"),
     ("shape", "(1, x)", "expected a list of 2 whole numbers, written [1, 2]"),
     ("shape", "[1, 2.5]", "expected a whole number"),
-    ("sizes", "1, two", "expected a list of whole numbers; two is none"),
+    ("sizes", "1, two", "expected a list of whole numbers; two does not fit"),
     ("weights", "a", "expected a table of numbers, written {a = 1, b = 2}"),
-    ("weights", "{a = 'x'}", "expected a table of numbers; x is none"),
+    ("weights", "{a = 'x'}", "expected a table of numbers; x does not fit"),
     ("by_depth", "{x = 1}", "expected a whole number"), ("flag", "perhaps", "true or false")]
 
 
@@ -126,7 +126,7 @@ def test_what_is_typed_reaches_the_task_as_its_type(use, name, text, wanted):
     built = getattr(params.build(cls, stored), name)
     assert (built.name if isinstance(built, Enum) else built) == wanted
     assert type(built) is type(wanted) or isinstance(built, (Enum, Path))
-    again = parse(show(plain_default(built)), field.kind)
+    again = parse(show(json_value(built)), field.kind)
     assert getattr(params.build(cls, {name: again}), name) == built
 
 

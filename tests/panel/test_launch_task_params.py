@@ -61,12 +61,12 @@ async def test_each_type_has_its_field(use, size):
         assert "task.params.shape=[5, 6]" in plan.lines[0]
 
         await type_into(pilot, screen, box(screen, "sizes").id, "1, two")
-        assert any("sizes: expected a list of whole numbers; two is none" in p
+        assert any("sizes: expected a list of whole numbers; two does not fit" in p
                    for p in problems_below(screen))
         assert screen.review.plan is None
         box(screen, "sizes").focus()
         await pilot.pause()
-        assert "a list of whole numbers; two is none" in " ".join(
+        assert "a list of whole numbers; two does not fit" in " ".join(
             screen_text(pilot.app).replace("│", " ").split())
 
 

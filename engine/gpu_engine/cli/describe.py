@@ -45,7 +45,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
 def _plain(info: TaskInfo) -> dict[str, Any]:
     fields = [{"name": f.name, "type": f.type, "help": f.help}
               | ({} if f.required else {"default": f.default})
-              | ({"choices": [text for text, _ in f.kind.plain.choices]}
-                 if f.kind.plain.choices else {}) for f in info.fields]
+              | ({"choices": [text for text, _ in f.kind.without_none.choices]}
+                 if f.kind.without_none.choices else {}) for f in info.fields]
     return {"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
             "fields": fields}

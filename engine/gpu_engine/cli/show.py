@@ -104,7 +104,7 @@ def _processes(state: State) -> list[str]:
         out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
-        out += [f"rank {p.rank}  pid {p.pid}  {exit_status.in_words(p.exit)}"
+        out += [f"rank {p.rank}  pid {p.pid}  {exit_status.describe(p.exit)}"
                 for p in state.processes if p.exit is not None]
     return out
 

@@ -1,1 +1,1 @@
-"""What every room may lean on: files, processes, errors, text, figures. Imports no other room."""
+"""Files, processes, errors, text, figures: used by every other package, and uses none of them."""

@@ -1,4 +1,4 @@
-"""Makes text harmless before it is shown.
+"""Make text harmless before it is shown.
 
 A terminal obeys escape sequences, and Textual passes them through: a training log could set the
 window's title, write to the clipboard (OSC 52), clear the screen or reverse the text. Everything
@@ -14,10 +14,11 @@ import re
 import unicodedata
 
 LIMIT = 4096
-"""Characters of one line that are kept: more than any terminal is wide."""
+"""How many characters of a line are kept: more than any terminal is wide."""
 
-# ECMA-48. Strings (OSC, DCS, APC, PM, SOS) run to their terminator, to whatever aborts them, or
-# to the end of the line. A lone ESC goes too. 8-bit C1 introducers count like ESC + letter.
+# ECMA-48. Control strings (OSC, DCS, APC, PM, SOS) run to their terminator, to a character that
+# aborts them, or to the end of the line. A lone ESC is removed too. An 8-bit C1 introducer means
+# the same as ESC and a letter.
 _SEQUENCE = re.compile(
     r"(?:\x1b[]P_^X]|[\x9d\x90\x9f\x9e\x98])[^\x07\x18\x1a\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -26,8 +27,8 @@ _SEQUENCE = re.compile(
 _ERASES = re.compile(r"(?:\x1b\[|\x9b)[02]?K")
 _ERASES_ALL = re.compile(r"(?:\x1b\[|\x9b)2K")
 
-# Printable by category, but without width, or of a width that terminals disagree on: selectors,
-# fillers, tags.
+# Unicode calls these printable, but they have no width, or terminals disagree about it: variation
+# selectors, fillers, tags.
 _WIDTHLESS = re.compile("[\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
                         "\U000e0000-\U000e0fff]")
 _MARKS = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
@@ -40,10 +41,10 @@ _BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
 
 
 def clean(text: str, limit: int = LIMIT) -> str:
-    """One harmless line: printable characters and spaces alone, at most `limit` of them.
+    """`text` as one harmless line: only printable characters and spaces, at most `limit` of them.
 
-    Escape sequences are removed as a whole, tabs become spaces, a line break becomes a space. Of
-    a progress bar that redraws itself (carriage return, backspace) the last state is kept.
+    Whole escape sequences are removed; tabs and line breaks become spaces. Where a progress bar
+    redraws itself (carriage return, backspace), its last state is kept.
     """
     if not (text.isascii() and text.isprintable()):
         text = _show_last(text.translate(_BREAKS))
@@ -56,13 +57,13 @@ def clean_bytes(data: bytes, limit: int = LIMIT) -> str:
 
 
 def clean_lines(text: str, limit: int = LIMIT, lines: int = 2000) -> list[str]:
-    """The last `lines` lines of a text (a traceback), each of them `clean`."""
+    """The last `lines` lines of a text such as a traceback, each made harmless by `clean`."""
     return [clean(line, limit) for line in text.split("\n")[-lines:]]
 
 
 def _show_last(text: str) -> str:
-    """What stays on the line: text after a carriage return covers what was there before, and an
-    erase removes the rest."""
+    """What a terminal would show in the end: text after a carriage return overwrites what stood
+    there, and an erase sequence removes what is left of it."""
     shown = ""
     for part in reversed(text.split("\r")):
         under = _visible(part)

@@ -1,4 +1,4 @@
-"""Mistakes that a person can correct: raised with their facts, shown in one place."""
+"""Errors that a person can correct. They are raised with their facts and shown in one place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not fit: where, what was given, what would fit."""
+    """One thing that is wrong in a spec: where, what was given and what would be right."""
 
     key: str
-    """Dotted key of the spec ("batch.size"), or "" where no one key is to blame."""
+    """Dotted key of the spec ("batch.size"), or "" if no single key is to blame."""
     value: object
-    """What was given."""
+    """The value that was given."""
     message: str
-    """What is wrong and what would fit, in one sentence without a full stop."""
+    """What is wrong and what would be right, in one sentence without a full stop."""
 
     def __str__(self) -> str:
         if not self.key:
@@ -25,7 +25,7 @@ class Problem:
 
 
 class UserError(Exception):
-    """Something that the person can correct. Shown as text, without a traceback; exit code 2."""
+    """An error that the person can correct. Shown as text, without a traceback; exit code 2."""
 
     title = "That can't be done"
 
@@ -33,7 +33,7 @@ class UserError(Exception):
 class SpecError(UserError):
     """The spec is wrong. Carries every problem that was found."""
 
-    title = "The run as asked for does not fit"
+    title = "This run can't be launched"
 
     def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
         self.problems = tuple(problems)

@@ -1,18 +1,20 @@
-"""What a process's exit status says, in words. Pure."""
+"""A process's exit status in words. Pure."""
 
 from __future__ import annotations
 
 import signal
 
 
-def in_words(status: int) -> str:
-    """ "exited with 3", "killed by SIGKILL". `status`: as subprocess has it, minus the signal's
-    number where one ended the process."""
+def describe(status: int) -> str:
+    """The status in words: "exited with 3", "killed by SIGKILL".
+
+    `status` is as in `subprocess`: the negative signal number if a signal ended the process.
+    """
     return f"exited with {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 
 def signal_name(number: int) -> str:
-    """ "SIGKILL", or "signal 77" where this machine has no name for it."""
+    """The signal's name, "SIGKILL", or "signal 77" if this machine has no name for it."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,7 @@
-"""Writing files so that a reader never sees half of one. Standard library only."""
+"""Reading and writing files safely: nobody sees half a file, and nothing waits for a FIFO.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 WRITING, DELETING = ".writing-", ".deleting-"
-"""How the names of folders begin that are still being written, or already being deleted."""
+"""Prefixes of the names of folders that are still being written, or already being deleted."""
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace `path` by `text` in one step: temporary name, fsync, rename.
+    """Replace the content of `path` by `text` in one step: temporary name, fsync, rename.
 
-    A symlink is written through, so that a preset kept elsewhere stays linked. Raises OSError,
-    and then leaves what was there.
+    A symlink stays a symlink: the file that it points to is replaced. Raises OSError; the old
+    content is then still there.
     """
     target = path.resolve() if path.is_symlink() else path
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -37,14 +40,17 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """`write_atomic` of strict JSON. Raises ValueError for a value that is not finite."""
+    """Write `value` as strict JSON with `write_atomic`. Raises ValueError for a float that is not
+    finite, and OSError."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def overwrite(path: Path, text: str) -> None:
-    """Replace what is in `path` by `text` without needing more room on the disk, so that it works
-    on a full one. A reader may see half of it. Raises OSError, also where `text` is too long for
-    the blocks that the file has."""
+    """Replace the content of `path` by `text` in the disk blocks that the file already has.
+
+    This works on a full disk, but a reader may see a half-written text. Raises OSError, also if
+    `text` needs more blocks than there are.
+    """
     data = text.encode()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -73,8 +79,8 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open `path` for reading without ever waiting (opening a FIFO waits for a writer). Raises
-    OSError, also for anything that is not a regular file."""
+    """Open `path` for reading without ever waiting: a plain `open` of a FIFO waits for a writer.
+    Raises OSError, also for anything that is not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         kind = _not_a_file(os.fstat(fd).st_mode)
@@ -87,8 +93,8 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def why_not_readable(path: Path) -> str | None:
-    """Why `open_file` would fail: "it is a FIFO, not a file", "permission denied"; None where it
-    would not. Raises nothing."""
+    """Why `open_file` would fail: "it is a FIFO, not a file", "permission denied"; None if it
+    would work. Raises nothing."""
     try:
         open_file(path).close()
     except OSError as err:
@@ -97,13 +103,13 @@ def why_not_readable(path: Path) -> str | None:
 
 
 def reason(error: OSError) -> str:
-    """An error of the system in words that can end a sentence: "permission denied"."""
+    """The text of a system error, to stand at the end of a sentence: "permission denied"."""
     text = error.strerror or str(error) or type(error).__name__
     return text[0].lower() + text[1:]
 
 
 def _not_a_file(mode: int) -> str | None:
-    """What this is, unless it is a regular file."""
+    """What kind of thing this is, in words; None for a regular file."""
     if stat.S_ISREG(mode):
         return None
     return next((word for test, word in _KINDS if test(mode)), "something else")
@@ -114,7 +120,7 @@ _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK,
 
 
 def read_json(path: Path) -> Any | None:
-    """The JSON in `path`, or None where it is missing, unreadable or not JSON."""
+    """The JSON value in `path`; None if the file is missing, unreadable or not JSON."""
     try:
         with open_file(path) as file:
             return json.loads(file.read().decode("utf-8"))

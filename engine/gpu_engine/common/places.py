@@ -1,4 +1,4 @@
-"""Where gpu-panel keeps what it writes."""
+"""The folders in which gpu-panel keeps what it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """$GPU_PANEL_HOME, else the state folder."""
+    """$GPU_PANEL_HOME, or gpu-panel's folder among the user's state files if that is not set."""
     given = os.environ.get("GPU_PANEL_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -17,10 +17,10 @@ def home() -> Path:
 
 
 def runs_folder() -> Path:
-    """Where each run has a folder."""
+    """The folder that holds the run folders."""
     return home() / "runs"
 
 
 def leases_folder() -> Path:
-    """Where a lock for each device says which run holds it."""
+    """The folder of the leases: one lock file a device, which says which run holds it."""
     return home() / "leases"

@@ -1,6 +1,6 @@
-"""What Linux tells of a process in /proc, and which process is meant by a pid: a pid alone does not
-say, as pids are used again.
+"""Processes as Linux shows them in /proc, and signals that reach the right one.
 
+The kernel reuses pids, so a process is identified by its pid and its start time together.
 Standard library only.
 """
 
@@ -16,12 +16,12 @@ PROC = Path("/proc")
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat tells of a process: proc_pid_stat(5)."""
+    """The fields of /proc/PID/stat that are used here; see proc_pid_stat(5)."""
 
     name: str
-    """The program's file name, cut to 15 characters."""
+    """The name of the program's file, cut to 15 characters."""
     state: str
-    """One letter: "R" runs, "S" sleeps, "D" waits in the kernel, "T" stopped, "Z" zombie, ..."""
+    """One letter: "R" runs, "S" sleeps, "D" waits in the kernel, "T" stopped, "Z" zombie; …"""
     parent: int
     """Pid of the parent."""
     cpu_ticks: int
@@ -29,26 +29,26 @@ class Stat(NamedTuple):
     start_ticks: int
     """When it started, in clock ticks since boot."""
     resident_pages: int
-    """Memory that it holds, in pages."""
+    """Resident memory, in pages."""
 
     @property
     def ended(self) -> bool:
-        """A zombie has ended: nothing of it runs any more."""
+        """Whether the process has ended: it is a zombie, or gone but for its entry."""
         return self.state in "ZX"
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
-    """What the kernel tells of `pid` now. Raises OSError, ProcessLookupError among them, where
-    there is no such process or its file can't be opened."""
+    """Read /proc/PID/stat. Raises OSError (ProcessLookupError is one) if there is no such process
+    or the file can't be read."""
     text = (proc / str(pid) / "stat").read_text(errors="replace")
-    head, _, rest = text.rpartition(")")  # the name may hold spaces and brackets
+    head, _, rest = text.rpartition(")")  # the name may contain spaces and brackets
     fields = rest.split()
     return Stat(head.partition("(")[2], fields[0], int(fields[1]),
                 int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
 
 
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
-    """`read_stat`, or None where nothing can be read."""
+    """The same as `read_stat`, but None if it can't be read."""
     try:
         return read_stat(pid, proc)
     except OSError:
@@ -56,26 +56,26 @@ def stat(pid: int, proc: Path = PROC) -> Stat | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot; None where it is gone or a zombie."""
+    """When `pid` started, in clock ticks since boot; None if it is gone or a zombie."""
     found = stat(pid)
     return None if found is None or found.ended else found.start_ticks
 
 
 def environment(pid: int, proc: Path = PROC) -> list[bytes]:
-    """The environment that `pid` was started with, as b"NAME=value". Raises OSError where it is
-    gone or somebody else's."""
+    """The environment that `pid` was started with, as a list of b"NAME=value". Raises OSError if
+    it is gone or belongs to another user."""
     return (proc / str(pid) / "environ").read_bytes().split(b"\0")
 
 
 def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
-    """The command line of `pid`, a word each; a kernel thread and a zombie have none. Raises
-    OSError where it is gone."""
+    """The command line of `pid`, one item per argument; a kernel thread and a zombie have an empty
+    one. Raises OSError if the process is gone."""
     return (proc / str(pid) / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
 
 
 def program(pid: int) -> str:
-    """The file name of the program that a process runs, of a script its interpreter's; "" where it
-    is not known."""
+    """The file name of the program that `pid` runs (for a script, its interpreter); "" if it is
+    not known."""
     try:
         return Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
@@ -83,7 +83,8 @@ def program(pid: int) -> str:
 
 
 def boot_id() -> str | None:
-    """This boot's id: start ticks of two boots can't be compared."""
+    """The id of this boot, or None if it can't be read. Start times are ticks since boot, so they
+    are only comparable within one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -91,17 +92,17 @@ def boot_id() -> str | None:
 
 
 def alive(pid: int | None, ticks: int | None) -> bool:
-    """Whether the process known by pid and start ticks still runs."""
+    """Whether the process with this pid and this start time still runs."""
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
 
 
 def send(pid: int, ticks: int | None, number: int,
          check: Callable[[int], bool] = lambda pid: True) -> bool:
-    """Signal the process known by pid and start ticks; False where it has ended meanwhile, or
-    `check` says no.
+    """Send signal `number` to the process with this pid and this start time.
 
-    A descriptor holds the process while it is checked, so that the signal can't reach another one
-    that has got its pid. Raises PermissionError where it is somebody else's.
+    Returns False, without a signal, if the process has ended or `check(pid)` says no. The process
+    is held by a pidfd while it is checked, so that the signal can't reach another process that has
+    got the same pid since. Raises PermissionError if the process belongs to another user.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -131,6 +132,6 @@ def suspended(pid: int) -> bool:
 
 
 def cpu_ticks(pid: int) -> int | None:
-    """Processor time that all threads of `pid` have used, in clock ticks; None if it is gone."""
+    """Processor time that all threads of `pid` have used, in clock ticks; None if `pid` is gone."""
     found = stat(pid)
     return None if found is None else found.cpu_ticks

@@ -1,4 +1,4 @@
-"""A dataclass out of what JSON holds of it. Standard library only: a rank imports this."""
+"""Turn dicts, as JSON holds them, into dataclasses. Standard library only: a rank imports this."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_engine.common.values import Kind, convert, kind_of
 R = TypeVar("R")
 
 
-def from_plain(cls: type[R], data: object) -> R:
-    """The record of `cls`, a dataclass, that `data` holds: a dict, as `dataclasses.asdict` and
-    JSON give it. Fields may be records, or tuples of records, themselves.
+def read_record(cls: type[R], data: object) -> R:
+    """Make an instance of the dataclass `cls` from the dict `data`, as `dataclasses.asdict` and
+    JSON give it. Fields may themselves be dataclasses, or tuples of dataclasses.
 
-    A key that is no field is passed over. A field that is missing, or whose value is not of its
-    type, has its default. Raises ValueError where it has none, or `data` is no dict.
+    Keys that are not fields are ignored. A field that is missing or has a value of another type
+    gets its default. Raises ValueError if it has no default, or if `data` is not a dict.
     """
     if isinstance(data, cls):
         return data
@@ -51,15 +51,15 @@ def _fields(cls: Any) -> tuple[_Field, ...]:
 
 
 def _value(value: object, hint: Any, kind: Kind) -> Any:
-    """Raises ValueError where `value` is not of that type."""
+    """`value` as a field of that type. Raises ValueError if it does not fit."""
     args = get_args(hint)
     record: Any = next((h for h in (hint, *args) if dataclasses.is_dataclass(h)), None)
     if record is None:
-        if isinstance(value, str) and kind.plain.name in ("list", "tuple", "dict"):
-            raise ValueError("expected a list or table")  # `convert` would read it, as if typed
+        if isinstance(value, str) and kind.without_none.name in ("list", "tuple", "dict"):
+            raise ValueError("expected a list or table")  # `convert` would parse the text
         return convert(value, kind)
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError("expected a list")
-        return tuple(from_plain(record, v) for v in value)
-    return None if value is None and type(None) in args else from_plain(record, value)
+        return tuple(read_record(record, v) for v in value)
+    return None if value is None and type(None) in args else read_record(record, value)

@@ -1,6 +1,6 @@
-"""How figures look on the screen. Code and files keep bytes, seconds and rates a second.
+"""Figures as text for people. Code and files use bytes, seconds and rates per second.
 
-A value that is not known is shown as an en dash everywhere, never as a zero.
+A value that is not known is shown as an en dash, never as a zero.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ GIB = 1 << 30
 
 
 def _known(value: float | None) -> TypeGuard[float]:
-    """Whether this is a figure at all: neither unknown nor infinite."""
+    """Whether this is a finite number that can be shown."""
     try:
         return value is not None and math.isfinite(value)
-    except OverflowError:  # a whole number beyond what a float holds: no figure of ours
+    except OverflowError:  # a whole number larger than any float
         return False
 
 
@@ -43,15 +43,15 @@ def size(count: float | None) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """A rate a second: "12.4k/s", "980/s", "0.52/s"."""
+    """A rate per second: "12.4k/s", "980/s", "0.52/s"."""
     if not _known(per_s):
         return UNKNOWN
     return f"{_short(per_s)}/s"
 
 
 def pace(samples_per_s: float | None, steps_per_s: float | None) -> str:
-    """Examples a second, or steps a second where the batch size is not known (a person's own
-    script): "12.4k/s", "21.3 steps/s"."""
+    """Examples per second: "12.4k/s". If they are not known, as with a person's own script, steps
+    per second: "21.3 steps/s"."""
     if _known(samples_per_s) or not _known(steps_per_s):
         return rate(samples_per_s)
     return f"{_short(steps_per_s)} steps/s"
@@ -97,7 +97,7 @@ def ago(seconds: float | None) -> str:
 
 
 def share(x: float | None) -> str:
-    """A share of one: "74 %"."""
+    """A share from 0 to 1, as a percentage: "74 %"."""
     if not _known(x):
         return UNKNOWN
     return f"{x * 100:.0f} %"

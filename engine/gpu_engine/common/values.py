@@ -1,9 +1,9 @@
-"""Values and their types: what a value must be like, how it is typed and how it is shown.
+"""Types of values, and how a value is checked, parsed from text and shown as text.
 
-One reading for the form, for `--set`, for presets, for plan.json and for the rank. The type of a
-key of the spec comes from its field (`schema`), that of a task's parameter from the task's source
-(`catalog`) or, in a rank, from the class itself (`training/params.py`).
-Standard library only, and no newer than Python 3.9: a rank imports this.
+The form, `--set`, presets, plan.json and the ranks all use these functions. The type of a spec key
+comes from its field in `spec/schema.py`; that of a task's parameter comes from the task's source
+(`spec/catalog.py`) or, in a rank, from the class itself (`training/params.py`).
+Standard library and Python 3.9 syntax only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a number has to keep to. Stands in a type: `Annotated[int, Bounds(ge=1)]`. A number
-    with bounds is finite, too."""
+    """The limits of a number, used in a type: `Annotated[int, Bounds(ge=1)]`. A number with bounds
+    must also be finite."""
 
     ge: float | None = None
     """At least."""
@@ -33,62 +33,64 @@ class Bounds:
     """At most."""
 
     def hold(self, value: float) -> bool:
-        """Whether `value` keeps to them."""
+        """Whether `value` is within the bounds."""
         return math.isfinite(value) and (self.ge is None or value >= self.ge) and (
             self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
 
-    def words(self) -> str:
-        """"at least 0 and at most 65535"; "" where nothing is asked for."""
-        said = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le))
-        return " and ".join(f"{how} {limit}" for how, limit in said if limit is not None)
+    def describe(self) -> str:
+        """The bounds in words: "at least 0 and at most 65535"; "" if there are none."""
+        limits = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le))
+        return " and ".join(f"{how} {limit}" for how, limit in limits if limit is not None)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """The texts of which a value is one, where a registry has them. Stands in a type:
+    """The choices for a text that come from a registry, used in a type:
     `Annotated[str, OneOf(modes.names)]`."""
 
     texts: Callable[[], tuple[str, ...]]
+    """Called whenever the choices are needed, as a registry may grow."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of value: int, float, bool, str, path, none, choice (of Literal or Enum), list,
-    tuple, dict, union, or any: what is not known here takes anything."""
+    """A type of value."""
 
     name: str = "any"
+    """int, float, bool, str, path, none, choice (a Literal or an Enum), list, tuple, dict, union,
+    or any: a type that is not known here, which accepts every value."""
     args: tuple[Kind, ...] = ()
-    """Of list, tuple, dict and union. A dict has that of its keys and that of its values."""
+    """The types inside a list, tuple, dict or union; for a dict those of its keys and values."""
     choices: tuple[tuple[str, Any], ...] = ()
-    """Of choice: how each is written, and what it is. An Enum's member is written by its name, and
-    its value does too."""
+    """Of a choice: (how it is written, its value) each. A member of an Enum is written by its
+    name; its value is accepted too."""
     same: bool = False
-    """Of tuple: any number of values of one type (`tuple[int, ...]`)."""
+    """Whether a tuple holds any number of values of one type (`tuple[int, ...]`)."""
     bounds: Bounds = Bounds()
-    """Of int and float."""
+    """The limits of an int or a float."""
 
     def has(self, name: str) -> bool:
-        """Whether it is this, or a union with it."""
+        """Whether this is the type `name`, or a union that contains it."""
         return self.name == name or any(a.name == name for a in self.args if self.name == "union")
 
     @property
-    def plain(self) -> Kind:
-        """Without `| None`."""
+    def without_none(self) -> Kind:
+        """The same type without its `| None`."""
         rest = tuple(a for a in self.args if a.name != "none")
         return rest[0] if self.name == "union" and len(rest) == 1 else self
 
 
 ANY = Kind()
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
+_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
           "path": "a path", "list": "a list", "tuple": "a list", "dict": "a table",
           "none": "nothing", "any": "anything"}
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
 
 def convert(value: Any, kind: Kind) -> Any:
-    """`value`, as TOML, JSON or a person's typing gives it, as this kind has it.
+    """Convert `value`, from TOML, JSON or `parse`, to the type `kind`.
 
-    Raises ValueError saying what was expected.
+    Raises ValueError, which says what was expected.
     """
     if kind.name == "any":
         return value
@@ -109,43 +111,43 @@ def convert(value: Any, kind: Kind) -> Any:
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
             "str": isinstance(value, str), "none": value is None}
     if not fits.get(kind.name, False):
-        raise ValueError("expected " + words(kind))
+        raise ValueError("expected " + describe(kind))
     return value
 
 
-def words(kind: Kind) -> str:
-    """What a value of this kind is: "a whole number at least 1", "one of a, b"."""
+def describe(kind: Kind) -> str:
+    """The type in words: "a whole number at least 1", "one of a, b"."""
     if kind.name == "choice":
         return "one of " + ", ".join(text for text, _ in kind.choices)
     if kind.name == "union":
-        return " or ".join(words(a) for a in kind.args if a.name != "none")
+        return " or ".join(describe(a) for a in kind.args if a.name != "none")
     if kind.name == "tuple" and kind.args and not kind.same:
-        inner = [words(a) for a in kind.args]
+        inner = [describe(a) for a in kind.args]
         if len(set(inner)) == 1:
-            return f"a list of {len(inner)} " + _many(inner[0], len(inner))
+            return f"a list of {len(inner)} " + _plural(inner[0], len(inner))
         return "a list of " + ", ".join(inner[:-1]) + " and " + inner[-1]
     if kind.name in ("list", "tuple") and kind.args and kind.args[-1] != ANY:
-        return "a list of " + _many(words(kind.args[0]), 2)
+        return "a list of " + _plural(describe(kind.args[0]), 2)
     if kind.name == "dict" and kind.args and kind.args[-1] != ANY:
-        return "a table of " + _many(words(kind.args[1]), 2)
-    limits = kind.bounds.words()
-    return f"{_WORDS[kind.name]} {limits}" if limits else _WORDS[kind.name]
+        return "a table of " + _plural(describe(kind.args[1]), 2)
+    limits = kind.bounds.describe()
+    return f"{_NAMES[kind.name]} {limits}" if limits else _NAMES[kind.name]
 
 
 def parse(text: str, kind: Kind) -> Any:
-    """What was typed into a field or behind `--set key=`, as a preset holds it. What does not
-    parse stays the text that it is, for `convert` to say what is wrong with it.
+    """Parse the text of a form field or of `--set key=…` into a value as a preset would hold it.
 
-    Where nothing is known of the type yet, it is a TOML value or else a text: who knows the type
-    goes on from there.
+    Text that does not parse is returned unchanged, and `convert` then says what is wrong with it.
+    If the type is not known, the text is read as a TOML value if it is one, else kept as text;
+    `convert` finishes the job where the type is known.
     """
-    plain = kind.plain
+    plain = kind.without_none
     if plain.name == "any":
         return _toml_or_text(text)
     if plain.has("str") or plain.has("path"):
         return text
     if plain.name == "choice":
-        # A member of an Enum is kept by its name, a value of Literal as it is.
+        # A member of an Enum is stored by its name, a value of a Literal as it is.
         return next((value for said, value in plain.choices
                      if said == text.strip() == show(value)
                      and isinstance(value, (bool, int, str))), text.strip())
@@ -153,15 +155,15 @@ def parse(text: str, kind: Kind) -> Any:
         return []
     if plain.name in ("list", "tuple", "dict"):
         try:
-            return plain_default(_written(text.strip(), table=plain.name == "dict",
+            return json_value(_written(text.strip(), table=plain.name == "dict",
                                           texts=_of_texts(plain)))
         except ValueError:
             return text
-    return plain_default(_literal(text.strip()))
+    return json_value(_literal(text.strip()))
 
 
 def show(value: Any) -> str:
-    """A value as a field shows it and takes it: "[3, 4]", "{a = 1}", "true", "ADAM"."""
+    """A value as the text of a form field: "[3, 4]", "{a = 1}", "true", "ADAM"."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, bool):
@@ -176,24 +178,23 @@ def show(value: Any) -> str:
 
 
 def quote(text: str) -> str:
-    """A text as TOML writes it between quotes. JSON's escapes are TOML's, but for DEL."""
+    """`text` as a quoted TOML string. JSON's escapes are the same but for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def plain_default(value: Any) -> Any:
-    """A default as JSON and a form have it: a tuple as a list, a path and a member of an Enum as
-    they are written."""
+def json_value(value: Any) -> Any:
+    """`value` as JSON can hold it: a tuple as a list, a path as text, an Enum's member by name."""
     if isinstance(value, (list, tuple)):
-        return [plain_default(v) for v in value]
+        return [json_value(v) for v in value]
     if isinstance(value, dict):
-        return {str(show(k)): plain_default(v) for k, v in value.items()}
+        return {str(show(k)): json_value(v) for k, v in value.items()}
     if isinstance(value, enum.Enum):
         return value.name
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def kind_of(hint: Any) -> Kind:
-    """The kind of a type as the running class has it."""
+    """The `Kind` of a type annotation, given as a real type (not as text)."""
     simple = {int: "int", float: "float", bool: "bool", str: "str", list: "list", tuple: "tuple",
               dict: "dict", type(None): "none", None: "none"}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -203,7 +204,7 @@ def kind_of(hint: Any) -> Kind:
     try:
         if hint in simple:
             return Kind(simple[hint])
-    except TypeError:  # of Annotated, say, with something that can't be hashed
+    except TypeError:  # the hint can't be hashed, such as an Annotated with a list in it
         pass
     origin, args = get_origin(hint), get_args(hint)
     if hasattr(hint, "__metadata__"):  # Annotated
@@ -230,14 +231,14 @@ def kind_of(hint: Any) -> Kind:
 # --- values ------------------------------------------------------------------------------------
 
 def _of_union(value: Any, kind: Kind) -> Any:
-    # A text that may be a text is one: only then is it looked what else it might say.
+    # If the union takes texts, a text stays one; only then the other types are tried.
     first = ("str", "path") if isinstance(value, str) else ()
     for arg in sorted(kind.args, key=lambda a: a.name not in first):
         try:
             return convert(value, arg)
         except ValueError:
             continue
-    raise ValueError("expected " + words(kind))
+    raise ValueError("expected " + describe(kind))
 
 
 def _of_choices(value: Any, kind: Kind) -> Any:
@@ -249,20 +250,20 @@ def _of_choices(value: Any, kind: Kind) -> Any:
         inner = getattr(choice, "value", choice)
         if type(inner) is type(value) and inner == value:
             return choice
-    raise ValueError("expected " + words(kind))
+    raise ValueError("expected " + describe(kind))
 
 
 def _sequence(value: Any, kind: Kind) -> Any:
     if isinstance(value, str):
-        value = _written(value, texts=_of_texts(kind), expected=words(kind))
+        value = _written(value, texts=_of_texts(kind), expected=describe(kind))
     if not isinstance(value, (list, tuple)):
-        raise ValueError("expected " + words(kind))
+        raise ValueError("expected " + describe(kind))
     made = tuple if kind.name == "tuple" else list
     if not kind.args:
         return made(value)
     if kind.name == "tuple" and not kind.same:
         if len(kind.args) != len(value):
-            raise ValueError(f"expected {words(kind)}, not {len(value)}")
+            raise ValueError(f"expected {describe(kind)}, not {len(value)}")
         return tuple(convert(v, a) for v, a in zip(value, kind.args))  # noqa: B905 - Python 3.9
     return made(_element(v, kind.args[0], kind) for v in value)
 
@@ -275,18 +276,19 @@ def _element(value: Any, kind: Kind, whole: Kind) -> Any:
     try:
         return convert(value, kind)
     except ValueError:
-        raise ValueError(f"expected {words(whole)}; {show(value) or repr(value)} is none") from None
+        shown = show(value) or repr(value)
+        raise ValueError(f"expected {describe(whole)}; {shown} does not fit") from None
 
 
 def _table(value: Any, kind: Kind) -> Any:
     if isinstance(value, str):
-        value = _written(value, table=True, expected=words(kind))
+        value = _written(value, table=True, expected=describe(kind))
     if not isinstance(value, dict):
-        raise ValueError(f"expected {words(kind)}")
+        raise ValueError(f"expected {describe(kind)}")
     if not kind.args:
         return value
     keys, values = kind.args
-    # TOML's and JSON's keys are texts, whatever the task has for keys.
+    # In TOML and JSON all keys are texts, whatever type the task wants.
     return {convert(k if keys.has("str") or not isinstance(k, str) else _literal(k), keys):
             _element(v, values, kind) for k, v in value.items()}
 
@@ -294,8 +296,8 @@ def _table(value: Any, kind: Kind) -> Any:
 # --- text --------------------------------------------------------------------------------------
 
 def _written(text: str, *, table: bool = False, texts: bool = False, expected: str = "") -> Any:
-    """A list or table as TOML, JSON or Python write it; a list without its brackets too, whose
-    values are then texts as they stand where they are to be (`texts`)."""
+    """Parse a list or table written as TOML, JSON or Python. A list may come without brackets; its
+    items are then kept as texts if `texts`."""
     bracketed = text.lstrip()[:1] in ("[", "(", "{")
     if texts and not bracketed and text.strip():
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -311,7 +313,7 @@ def _written(text: str, *, table: bool = False, texts: bool = False, expected: s
 
 
 def _literal(text: str) -> Any:
-    """`text` as the value that it writes, or as itself."""
+    """The value that `text` is a literal of; `text` itself if it is none."""
     for read in (_toml, json.loads, ast.literal_eval):
         try:
             value = read(text)
@@ -327,14 +329,14 @@ def _toml_or_text(text: str) -> Any:
         value = _toml(text)
     except (ValueError, RecursionError):
         return text
-    # A date is a text to everything that reads presets.
+    # A date stays text: nothing that reads presets has a type for it.
     return value if isinstance(value, (bool, int, float, str, list, dict)) else text
 
 
 def _toml(text: str) -> Any:
     try:
         import tomllib
-    except ImportError:  # Python 3.10 and older, where a rank may run: JSON and Python do
+    except ImportError:  # a rank may run on Python 3.10 or older: JSON and Python literals will do
         raise ValueError from None
     parsed = tomllib.loads(f"v = {text}")
     if set(parsed) != {"v"}:
@@ -343,7 +345,7 @@ def _toml(text: str) -> Any:
 
 
 def _inside(value: Any) -> str:
-    """A value within a list or table, as TOML writes it."""
+    """A value inside a list or table, as TOML writes it."""
     if isinstance(value, enum.Enum):
         value = value.name
     if isinstance(value, Path):
@@ -359,7 +361,7 @@ def _key(value: Any) -> str:
     return text if bare else quote(text)
 
 
-def _many(word: str, count: int) -> str:
+def _plural(word: str, count: int) -> str:
     """"a whole number" → "whole numbers"."""
     return word if count == 1 or not word.startswith(("a ", "an ")) \
         else word.partition(" ")[2] + "s"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_engine.common.records import from_plain
+from gpu_engine.common.records import read_record
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.spec.read import recorded
@@ -174,6 +174,6 @@ class LaunchPlan:
         if not isinstance(data, dict):
             return None
         try:
-            return from_plain(cls, data | {"spec": recorded(data.get("spec"))})
+            return read_record(cls, data | {"spec": recorded(data.get("spec"))})
         except ValueError:
             return None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.values import ANY, Kind, plain_default
+from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -220,7 +220,7 @@ def _default(value: ast.expr | None) -> tuple[Any, bool]:
             and value.value.id[:1].isupper():
         return value.attr, False  # a member of an Enum, most likely
     try:
-        return plain_default(ast.literal_eval(value)), False
+        return json_value(ast.literal_eval(value)), False
     except (ValueError, TypeError, SyntaxError):
         return None, False
 

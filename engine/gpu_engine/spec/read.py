@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.values import ANY, convert, parse, words
+from gpu_engine.common.values import ANY, convert, describe, parse
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 
 
@@ -139,7 +139,7 @@ def _section(section: str, given: Mapping[str, Any], problems: list[Problem]) ->
 
 def _value(key: Key, value: Any) -> Any:
     """Raises ValueError where it does not fit."""
-    if isinstance(value, str) and key.kind.plain.name in ("list", "dict"):
+    if isinstance(value, str) and key.kind.without_none.name in ("list", "dict"):
         raise ValueError  # in a file a list is written as one; what is typed was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
@@ -171,9 +171,9 @@ def _would_do(key: Key, value: Any) -> str:
     """What would do for a key, in words."""
     if key.dotted == "task.command" and isinstance(value, str):
         return _of_command(value)
-    choices = [text for text, _ in key.kind.plain.choices]
+    choices = [text for text, _ in key.kind.without_none.choices]
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-    return f"expected {words(key.kind)}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"expected {describe(key.kind)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _of_command(text: str) -> str:

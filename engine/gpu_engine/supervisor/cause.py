@@ -108,12 +108,12 @@ def in_words(status: int, oom_kills: int | None = None) -> str:
     if status == 0:
         return "exited with 0 before training ended"
     if status > 0:
-        return exit_status.in_words(status)
+        return exit_status.describe(status)
     name = exit_status.signal_name(-status)
     if name != "SIGKILL":
         more = {"SIGSEGV": ": a crash in native code", "SIGBUS": ": often a full /dev/shm",
                 "SIGABRT": ": native code gave up"}.get(name, "")
-        return exit_status.in_words(status) + more
+        return exit_status.describe(status) + more
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:

@@ -86,12 +86,12 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
         hint = hints.get(field.name, Any)
         entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
         if field.default is not dataclasses.MISSING:
-            entry["default"] = value_types.plain_default(field.default)
+            entry["default"] = value_types.json_value(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            entry["default"] = value_types.plain_default(field.default_factory())
-        kind = value_types.kind_of(hint).plain
+            entry["default"] = value_types.json_value(field.default_factory())
+        kind = value_types.kind_of(hint).without_none
         if kind.name == "choice":
-            entry["choices"] = [value_types.plain_default(value) for _, value in kind.choices]
+            entry["choices"] = [value_types.json_value(value) for _, value in kind.choices]
         entry["help"] = help_texts.get(field.name, "")
         out.append(entry)
     return out

@@ -29,7 +29,7 @@ import torch
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.common.records import from_plain
+from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import build
 from gpu_engine.plan.batch import Layout
@@ -124,7 +124,7 @@ class Plain:
                 "--folder")
         if path is not None and self._launcher.made(path) and _was_stopped(runs.Run(path)):
             return {"stopped": True}  # torchrun takes 75 for a failure, and starts us again
-        ranks = [from_plain(RankPlan, f["rank"]) for f in found]
+        ranks = [read_record(RankPlan, f["rank"]) for f in found]
         plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
         spec = self._spec
         if path is None and self._launcher.requeued and not self._named:

@@ -159,7 +159,7 @@ def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
     from gpu_engine.spec.key_docs import docs
 
     return tuple(FormRow("", (Field(key.dotted, key.name.replace("_", " "), docs()[key.dotted],
-                                    options=_options(key.kind.plain),
+                                    options=_options(key.kind.without_none),
                                     width=0 if key.kind.has("str") else 9),)) for key in keys)
 
 

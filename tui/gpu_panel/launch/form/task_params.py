@@ -97,7 +97,7 @@ class TaskParams(Vertical):
         if number >= len(self._fields):
             return ""
         field = self._fields[number]
-        kind = clean(values.words(field.kind) if field.kind.plain.name == "choice"
+        kind = clean(values.describe(field.kind) if field.kind.without_none.name == "choice"
                      else field.type)
         default = "" if field.required else f", default {_default(field) or '…'}"
         return f"{clean(field.name)} ({kind}{default})" + (f": {clean(field.help)}"
@@ -180,7 +180,7 @@ def _width(field: TaskField) -> int:
 
 def _options(field: TaskField) -> tuple[tuple[str, str], ...]:
     """What there is to choose from: (as it is typed, as people see it); empty: it is typed."""
-    kind = field.kind.plain
+    kind = field.kind.without_none
     if kind.name == "bool":
         found = (("false", "no"), ("true", "yes"))
     elif kind.name == "choice":
@@ -202,7 +202,7 @@ def _chosen(field: TaskField, value: object) -> str:
         value = values.convert(value, field.kind)
     except ValueError:
         return ""
-    texts = [text for text, choice in field.kind.plain.choices if choice is value]
+    texts = [text for text, choice in field.kind.without_none.choices if choice is value]
     return texts[0] if texts else values.show(value)
 
 

@@ -69,7 +69,7 @@ def processes(state: State) -> list[str]:
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "
-            f"{'not seen to end' if p.exit is None else exit_status.in_words(p.exit)}"
+            f"{'not seen to end' if p.exit is None else exit_status.describe(p.exit)}"
             for p in state.processes]
 
 
