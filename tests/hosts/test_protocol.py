@@ -1,0 +1,162 @@
+"""Lines between machines: what is sent is what is read, and what is odd spoils nothing."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import zlib
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
+from gpu_engine.hosts import protocol
+from gpu_engine.hosts.protocol import BadMessage, Piece
+from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
+from tests.conftest import gpus
+
+STATE = State("failed", "ab12", "mnist", 1.5, started=2.5, ended=3.5, attempt=2, pid=7, ticks=8,
+              boot="b", processes=(RankProcess(0, 7, 8, -9), RankProcess(1, 9, None)), exit_code=1,
+              reason="rank 0: killed", cause=Cause("killed", 0, "Killed", "Traceback\n  line"),
+              attempts=(AttemptRecord(1, 1.0, 2.0, "failed", "r", ("a=1",)),))
+DEVICE = gpus(1).devices[0]
+SAMPLE = Sample(DEVICE, 0.5, 1, 2, throttle=("too hot (hardware)",),
+                processes=(DeviceProcess(9, 4, user="alice", command="python train.py"),))
+MESSAGES = [
+    protocol.Hello(), protocol.Watch(0.5, True),
+    protocol.Check({"name": "x", "batch": {"size": 4}, "task": {"params": {"a": [1, 2.5]}}}, "/d",
+                   (protocol.Digest("train.py", "0" * 64),)),
+    protocol.Listen(29500), protocol.Reach(("10.0.0.1",), 29500),
+    protocol.Start({"name": "x"}, "key"), protocol.Resume("ab12", {}, 2, "step-00000100"),
+    protocol.Follow("ab12", (protocol.At("ranks/00000.jsonl", 5, 3, 99),)),
+    protocol.Stop("ab12", True), protocol.Stacks("ab12", (0, 1)),
+    protocol.ListCheckpoints("ab12"), protocol.Read("ab12", "step-00000001/state.pt", 4),
+    protocol.Cancel(3),
+    protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
+                     None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0")),
+    protocol.Devices(gpus(8)),
+    protocol.Looked(Snapshot(1.0, (SAMPLE,), HostSample(0.5)),
+                    (protocol.FreedomOf("0", "busy", "in use"),)),
+    protocol.Checked((protocol.Wrong("run.python", "/x", "no such"),), ("w",), "/d"),
+    protocol.Listening(1), protocol.Reached((protocol.Attempted("10.0.0.1", "refused"),)),
+    protocol.Started("ab12", "/h/runs/ab12", 2), Piece.of("ranks/00000.log", 4, b"\0\xffx"),
+    protocol.Told(STATE), protocol.Checkpoints((protocol.CheckpointFile("a", 1),)),
+    protocol.Done(), protocol.Failed("why")]
+
+
+def _read(line: bytes, message):
+    reads = protocol.request if isinstance(message, get_args(protocol.Request)) \
+        else protocol.answer
+    return reads(line)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_a_message_is_read_as_it_was_sent(message):
+    line = protocol.pack(7, message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert _read(line, message) == (7, message)
+
+
+def test_every_kind_is_among_the_messages():
+    assert {type(m) for m in MESSAGES} == {*get_args(protocol.Request),
+                                           *get_args(protocol.Answer)}
+
+
+@given(st.binary(max_size=300) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20).map(lambda value: json.dumps(value).encode()))
+def test_whatever_comes_is_a_message_or_refused(line):
+    for read in (protocol.request, protocol.answer):
+        try:
+            read(line)
+        except BadMessage:
+            continue
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+def test_a_message_with_one_odd_value_is_read_or_refused(message, data):
+    """Refused, or a record whose every value is of its type: nothing odd gets in."""
+    whole = json.loads(protocol.pack(1, message))
+    name = data.draw(st.sampled_from(sorted(whole)))
+    whole[name] = data.draw(st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+                            | st.lists(st.integers(), max_size=3) | st.just({}) | st.just(1e400)
+                            | st.just(10 ** 30))
+    try:
+        _, again = _read(json.dumps(whole).encode(), message)
+    except BadMessage:
+        return
+    assert _read(protocol.pack(1, again), again) == (1, again)
+
+
+@given(st.binary(max_size=4000), st.integers(0, 1 << 40))
+def test_a_piece_of_a_file_keeps_its_bytes(data, offset):
+    _, piece = protocol.answer(protocol.pack(1, Piece.of("a", offset, data)))
+    assert isinstance(piece, Piece)
+    assert (piece.offset, piece.content()) == (offset, data)
+
+
+@given(st.sampled_from([b"", b"x" * 5000]), st.integers(1, 20))
+def test_a_piece_that_was_cut_is_refused(data, cut):
+    piece = Piece("a", 0, zlib.compress(data)[:-cut], packed=True)
+    with pytest.raises(BadMessage):
+        piece.content()
+
+
+def test_a_piece_does_not_unpack_to_more_than_it_may():
+    bomb = Piece("a", 0, zlib.compress(b"\0" * (1 << 28)), packed=True)
+    assert len(bomb.data) < 1 << 19
+    with pytest.raises(BadMessage):
+        bomb.content()
+
+
+@pytest.mark.parametrize("line", [
+    b'{"id":1,"kind":"told","state":{"state":"running","id":"a","name":"b"}}',
+    b'{"id":1,"kind":"told","state":{"state":"gone","id":"a","name":"b","created":1}}',
+    b'{"id":true,"kind":"done"}', b'{"id":-1,"kind":"done"}', b'{"kind":"done"}',
+    b'{"id":1,"kind":"hello"}', b'{"id":1}', b'[]', b'', b'null',
+    b'{"id":1,"kind":"listening","port":NaN}', b'{"id":1,"kind":"listening","port":1.5}',
+    b'{"id":1,"kind":"listening","port":1e999}', b'{"id":1,"kind":"listening","port":true}',
+    b'{"id":1,"kind":"piece","name":"a","offset":0,"data":"@@"}',
+    b"[" * 100000, b'{"id":1,"kind":"done"}' + b" " * protocol.LONGEST,
+    b'{"id":1,"kind":"failed","message":"' + b"x" * (1 << 17) + b'"}'])
+def test_odd_answers_are_refused(line):
+    with pytest.raises(BadMessage):
+        protocol.answer(line)
+
+
+def test_texts_that_come_from_a_host_are_harmless():
+    odd = "a\x1b]52;c;ZWNobw==\x07b\x1b[2J\u202ec\nsecond\x9b31m line"
+    _, read = protocol.answer(protocol.pack(1, protocol.Told(dataclasses.replace(
+        STATE, reason=odd, cause=Cause(odd)))))
+    assert isinstance(read, protocol.Told)
+    assert read.state.cause is not None
+    for text in (read.state.reason, read.state.cause.message):
+        assert text == "abc\nsecond line"
+
+
+def test_what_is_sent_there_stays_as_it_is():
+    """A spec's text is the person's own, and reaches the other side to the letter."""
+    spec = {"task": {"command": ["python", "a\tb.py", "\x1b", "\u202e"]}}
+    assert protocol.request(protocol.pack(1, protocol.Start(spec, "k")))[1] \
+        == protocol.Start(spec, "k")
+
+
+def test_figures_that_are_not_numbers_are_unknown():
+    _, read = protocol.answer(protocol.pack(1, protocol.Looked(Snapshot(
+        1.0, (dataclasses.replace(SAMPLE, utilization=float("nan")),)))))
+    assert isinstance(read, protocol.Looked)
+    assert read.snapshot.samples[0].utilization is None
+
+
+def test_the_largest_piece_fits_into_a_line():
+    import os
+
+    data = os.urandom(protocol.PIECE)
+    line = protocol.pack(1 << 50, Piece.of("x" * 4096, 1 << 60, data, size=1 << 60))
+    assert len(line) < protocol.LONGEST
+    assert base64.b64encode(data) in line
