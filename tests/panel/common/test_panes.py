@@ -1,0 +1,133 @@
+"""A screen made of panes: tabs, number keys, help, palette and style follow from its list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.widgets import Static
+
+from gpu_panel import keys
+from gpu_panel.app import PanelApp
+from gpu_panel.common.help import HelpScreen
+from gpu_panel.common.pane_bar import PaneBar
+from gpu_panel.common.panes import Pane
+from gpu_panel.keys import Key
+from gpu_panel.run.pane import Moment, RunPane
+from gpu_panel.run.screen import RunScreen
+from gpu_panel.run.store import RunStore
+
+from ...conftest import slots
+from ..run_kit import SMALL, T0, WIDE, Mini, reached, settled, shown, terminal, trained
+
+
+class SkippedPane(Static, RunPane):
+    """What somebody adds: how many steps each rank has skipped."""
+
+    NAME = TITLE = "skipped"
+    KEYS = (Key("skipped.twice", "skipped", "t", "twice", "twice", "Count every step twice",
+                everywhere=True),
+            Key("skipped.once", "skipped", "c", "once", "once", "Count every step once"))
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = "Steps that were skipped."
+    DEFAULT_CSS = "SkippedPane { height: 5; }"
+    can_focus = True
+    factor = 1
+
+    def paint(self, store: RunStore, moment: Moment) -> None:
+        counted = {rank: self.factor * (view.skipped or 0) for rank, view in store.ranks.items()}
+        self.update(f"skipped {counted}, rank {moment.rank} is chosen")
+
+    def action_twice(self) -> None:
+        self.factor = 2
+
+    def action_once(self) -> None:
+        self.factor = 1
+
+
+class WithSkipped(RunScreen):
+    """The run screen with one more pane in its list."""
+
+    PANES: ClassVar[tuple[type[Pane], ...]] = (*RunScreen.PANES, SkippedPane)
+
+
+async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run, screen=WithSkipped)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(1, 99))
+        assert "skipped {0: 0, 1: 0}, rank 0 is chosen" in terminal(app)
+        run.write(1, ("step", 60, {"step": 104, "n": 5, "losses": [1.0] * 5, "loss": 1.0,
+                                   "skipped": 3}))
+        await settled(pilot, lambda store: store.ranks[1].skipped == 3)
+        assert "skipped {0: 0, 1: 3}" in terminal(app)
+        await pilot.press("r")  # a rank that is chosen elsewhere
+        await shown(pilot)
+        assert "rank 1 is chosen" in terminal(app)
+        pane = app.run_screen.pane("skipped")
+        assert pane.size.height == 3  # five lines, two of them the frame
+        assert pane.styles.border_top[0] == "round"
+
+
+async def test_it_has_a_tab_and_a_number_key(tmp_path: Path) -> None:
+    app = Mini(trained(tmp_path).run, screen=WithSkipped)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, reached(1, 99))
+        assert "5 skipped" in terminal(app)
+        assert "is chosen" not in terminal(app)
+        await pilot.press("5")
+        await shown(pilot)
+        assert "rank 0 is chosen" in terminal(app)
+        assert app.run_screen.query_one(PaneBar).active == "skipped"
+        assert app.focused is app.run_screen.pane("skipped")
+        await pilot.press("1")
+        await shown(pilot)
+        assert "is chosen" not in terminal(app)
+
+
+async def test_its_keys_hold_where_they_say(tmp_path: Path) -> None:
+    app = Mini(trained(tmp_path).run, screen=WithSkipped)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        pane = app.run_screen.query_one(SkippedPane)
+        await pilot.press("1", "t")
+        assert pane.factor == 2  # everywhere
+        await pilot.press("c")
+        assert pane.factor == 2  # in the pane alone
+        await pilot.press("5", "c")
+        assert pane.factor == 1
+
+
+async def test_the_help_has_it(tmp_path: Path) -> None:
+    app = Mini(trained(tmp_path).run, screen=WithSkipped)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await pilot.press("5")
+        app.push_screen(HelpScreen(app.run_screen, app.focused))
+        await pilot.pause()
+        await pilot.pause()
+        told = str(app.screen.query_one(".sheet Static", Static).content).split("\n")
+        assert told[0] == "Steps that were skipped."
+        at = told.index("Skipped")
+        assert told[at + 1].split(maxsplit=1) == ["c", "Count every step once"]
+        everywhere = told[told.index("Everywhere on this screen"):]
+        assert any("Count every step twice" in line for line in everywhere)
+        assert any("Go to skipped" in line for line in everywhere)
+
+
+async def test_the_palette_has_it(tmp_path: Path) -> None:
+    app = PanelApp(inventory=slots(1))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = WithSkipped(trained(tmp_path).run, clock=lambda: T0 + 200)
+        await app.push_screen(screen)
+        await screen.store.wait_for(reached(1, 99))
+        await pilot.pause()
+        offered = {c.title: c for c in app.get_system_commands(screen)}
+        pane = screen.query_one(SkippedPane)
+        await offered["twice (t)"].callback()
+        assert pane.factor == 2
+        goes = next(c for c in offered.values() if c.help == "Go to skipped")
+        await goes.callback()
+        await pilot.pause()
+        assert app.focused is pane

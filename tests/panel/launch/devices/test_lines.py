@@ -1,0 +1,143 @@
+"""Devices as lines of text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_engine.devices.availability import judge_all
+from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_panel.launch.devices.history import History
+from gpu_panel.launch.devices.lines import Look, bar, build
+
+from ....conftest import gpus, slots
+
+
+def text(look: Look, width: int = 80) -> str:
+    header, rows = build(look, width)
+    lines = ([header] if header else []) + [line for row in rows for line in row.lines]
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+
+
+def look(inventory, *samples, **more) -> Look:
+    shot = Snapshot(time.time(), samples)
+    return Look(inventory, shot, freedom=judge_all((shot,) * 3, {}), **more)
+
+
+def test_a_gpu_with_everything_known():
+    machine = gpus(2)
+    busy = Sample(machine.devices[0], 0.74, 34 << 30, 80 << 30, 61.0, 301.0, 400.0, processes=(
+        DeviceProcess(7, 34 << 30, user="alice", command="python train.py",
+                      started=time.time() - 3 * 86400 - 60),))
+    free = Sample(machine.devices[1], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=())
+    said = text(look(machine, busy, free, ticked=("1",)), 90)
+    assert "☐ 0" in said
+    assert "▣ 1" in said
+    assert "74%" in said
+    assert "34/80G" in said
+    assert "61°C" in said
+    assert "301/400W" in said
+    assert "└ alice · python train.py · 34.0 GiB · 3 days" in said
+    assert said.splitlines()[-1] == "  └ free"
+
+
+def test_what_is_not_known_is_never_a_zero():
+    machine = gpus(1)
+    said = text(look(machine, Sample(machine.devices[0])))
+    assert " –" in said
+    assert "0%" not in said
+    assert "°C" not in said
+
+
+def test_our_run_is_named_with_its_rank():
+    machine = slots(1)
+    said = text(look(machine, Sample(machine.devices[0], 0.9), ours={"cpu:0": "run 3f2a rank 0"}))
+    assert "● run 3f2a rank 0" in said
+
+
+def test_a_problem_stands_with_its_device():
+    machine = gpus(1)
+    said = text(look(machine, Sample(machine.devices[0], problem="GPU is lost")))
+    assert "! GPU is lost" in said
+
+
+@pytest.mark.parametrize("inventory", [Inventory((), "nvml"),
+                                       Inventory((), "cpu", problem="no driver is loaded")])
+def test_no_devices_say_what_to_do(inventory):
+    assert "driver" in text(Look(inventory))
+
+
+def test_looking_is_said():
+    assert "Looking for devices" in text(Look())
+
+
+@pytest.mark.parametrize("width", range(24, 140, 3))
+def test_no_line_is_wider_than_the_table(width):
+    machine = gpus(9)
+    samples = [Sample(d, 1.0, 80 << 30, 80 << 30, 90.0, 400.0, 400.0, processes=())
+               for d in machine.devices]
+    for line in text(look(machine, *samples), width).splitlines():
+        if width >= 44:
+            assert len(line) <= width
+
+
+def test_a_bar_is_as_wide_as_told():
+    for share in (None, -1.0, 0.0, 0.01, 0.5, 0.999, 1.0, 7.0):
+        assert sum(len(part) for part, _ in bar(share, 10)) == 10
+
+
+def test_what_others_call_their_processes_is_harmless():
+    machine = gpus(1)
+    evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt"
+    said = text(look(machine, Sample(machine.devices[0], 0.5, 1 << 30, 80 << 30, processes=(
+        DeviceProcess(7, 1 << 30, user=evil, command=evil, started=time.time()),))))
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert "[bold]x" in said
+    assert "52;c" not in said
+
+
+@pytest.mark.parametrize(("width", "there"), [(60, False), (76, False), (83, True), (150, True)])
+def test_the_small_curve_comes_where_there_is_room(width, there):
+    machine = gpus(2)
+    samples = [Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
+               for d in machine.devices]
+    history = History()
+    history.learn([Snapshot(float(i), tuple(samples)) for i in range(120)])
+    said = text(look(machine, *samples, history=history), width)
+    assert ("2 min" in said) is there
+    assert ("▅▅▅▅▅▅▅▅" in said) is there
+    assert max(map(len, said.splitlines())) <= width
+
+
+def test_a_driver_that_fails_takes_no_column_away():
+    device = gpus(1).devices[0]
+    fine = Sample(device, 0.5, 1 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
+    heads = [text(look(gpus(1), s), 90).splitlines()[0]
+             for s in (fine, Sample(device, problem="the driver is not loaded"))]
+    assert heads[0] == heads[1]
+    assert "temp" in heads[0]
+
+
+def test_of_a_slice_its_size_is_read_first():
+    card = gpus(1).devices[0]
+    part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)
+    machine = Inventory((card, part), "nvml")
+    said = text(Look(machine, Snapshot(1.0, (Sample(card), Sample(part)))), 60)
+    assert "1:2  1g.10gb of" in said
+
+
+def test_the_table_sorts_free_ones_first_and_the_unknown_last():
+    machine = gpus(3)
+    d = machine.devices
+    samples = (Sample(d[0], 0.9, 70 << 30, 80 << 30, processes=()), Sample(d[1]),
+               Sample(d[2], 0.0, 0, 80 << 30, processes=()))
+
+    def order(name):
+        _, rows = build(look(machine, *samples, order=name), 80)
+        return [row.key for row in rows if row.key]
+
+    assert order("index") == ["0", "1", "2"]
+    assert order("utilization") == ["0", "2", "1"]
+    assert order("memory") == ["0", "2", "1"]
+    assert order("free") == ["2", "1", "0"]

@@ -1,0 +1,81 @@
+"""The order of the ticks is the order of the ranks: it is shown, kept, and can be chosen."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpu_panel.launch.devices.pane import DevicesPane
+
+from ....conftest import gpus
+from ...panel_kit import panel, screen_text, settled, shown
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def roles(table: DevicesPane) -> dict[str, str]:
+    """What each device's second line begins with, by its id."""
+    lines = [line.strip("│ ") for line in shown(table).splitlines()]
+    found = {}
+    for above, below in itertools.pairwise(lines):
+        if below.startswith("└ "):
+            found[above.split()[1]] = below[2:].partition(" · ")[0]
+    return found
+
+
+@pytest.mark.parametrize("size", [(160, 60), (80, 24)])
+async def test_a_presets_order_is_kept_and_shown(size):
+    async with panel(gpus(8), "ddp", sets=("devices.ids=7,2,5",), size=size) as (pilot, screen):
+        table = screen.query_one(DevicesPane)
+        assert screen.draft.ids == ["7", "2", "5"]
+        assert "ranks in your order (r)" in screen_text(pilot.app)
+        told = roles(table)
+        assert (told["2"], told["5"], told["0"]) == ("rank 1", "rank 2", "free")
+        await pilot.press("space")  # GPU 0
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["7", "2", "5", "0"]
+        assert roles(table)["0"] == "rank 3"
+        assert "GPU 7 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1   GPU 5 → cuda:2 rank 2   " \
+            "GPU 0 → cuda:3 rank 3" in "   ".join(r.sentence() for r in screen.review.plan.ranks)
+        assert screen.review.plan.processes[0].env["CUDA_VISIBLE_DEVICES"] == "7,2,5,0"
+        await pilot.press("space")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["7", "2", "5"]
+
+
+async def test_it_can_be_chosen():
+    async with panel(gpus(4), "ddp", sets=("devices.ids=3,1",)) as (pilot, screen):
+        table = screen.query_one(DevicesPane)
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["3", "1", "0", "2"]
+        await pilot.press("less_than_sign")  # GPU 0, under the cursor
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["3", "0", "1", "2"]
+        await pilot.press("less_than_sign", "less_than_sign", "greater_than_sign")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["3", "0", "1", "2"]
+        assert roles(table) == {"0": "rank 1", "1": "rank 2", "2": "rank 3", "3": "rank 0"}
+        await pilot.press("r")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "1", "2", "3"]
+        assert "in your order" not in screen_text(pilot.app)
+        await pilot.press("a", "greater_than_sign", "r")
+        await settled(pilot, screen)
+        assert screen.draft.ids == []
+
+
+async def test_what_the_order_means_is_the_modes():
+    sets = ("devices.ids=2,0", "parallel.mode=dp")
+    async with panel(gpus(3), "ddp", sets=sets) as (pilot, screen):
+        table = screen.query_one(DevicesPane)
+        assert (roles(table)["2"], roles(table)["0"]) == ("cuda:0", "cuda:1")
+        screen.draft.put("parallel.mode", "multinode")
+        screen.draft.put("parallel.node_rank", "3")
+        screen.edited()
+        await settled(pilot, screen)
+        assert (roles(table)["2"], roles(table)["0"]) == ("rank 6", "rank 7")
+        screen.devices.tick(["1"])
+        await settled(pilot, screen)
+        assert roles(table)["1"] == "free"

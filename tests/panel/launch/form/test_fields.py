@@ -1,0 +1,71 @@
+"""What the form has below "more", and the warnings beside the plan."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Collapsible
+
+from gpu_engine.launch import logind
+from gpu_engine.launch.logind import Decision
+from gpu_engine.spec.key_docs import docs
+from gpu_engine.spec.schema import keys
+from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
+from gpu_panel.launch.plan.pane import PlanPane
+
+from ....conftest import gpus
+from ...panel_kit import panel, settled, shown, type_into
+
+pytestmark = pytest.mark.usefixtures("home")
+
+def test_every_key_has_a_field_or_is_known_to_have_none():
+    assert set(keys()) - set(FIELDS) == NO_FIELD
+
+
+def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
+    """Drawn as if the table did not name it."""
+    (steps,), (mode,), (tf32,), (best,) = (
+        row.fields for row in rows_of([keys()[k] for k in (
+            "train.checkpoint_every", "batch.meaning", "amp.tf32", "train.best")]))
+    assert (steps.label, steps.options) == ("checkpoint every", ())
+    assert steps.help == "Steps between checkpoints; 0 saves at the end alone."
+    assert mode.options == (("global", "global"), ("per_gpu", "per_gpu"))
+    assert tf32.options == (("false", "no"), ("true", "yes"))
+    assert (best.width, steps.width) == (0, 9)
+
+
+def test_the_schema_tells_what_every_key_means():
+    assert {k for k, told in docs().items() if told} == set(keys())
+
+
+async def test_what_is_typed_there_is_planned():
+    async with panel(gpus(2)) as (pilot, screen):
+        screen.query_one("#more", Collapsible).collapsed = False
+        await type_into(pilot, screen, "f-train-hang_timeout", "900")
+        await type_into(pilot, screen, "f-run-log_mb", "8")
+        await type_into(pilot, screen, "f-train-weight_decay", "0.1")
+        choice = screen.query_one("#f-parallel-find_unused")
+        assert choice.display
+        choice.choose("true")
+        await settled(pilot, screen)
+        spec = screen.review.prepared.spec
+        assert (spec.train.hang_timeout, spec.run.log_mb, spec.parallel.find_unused,
+                spec.train.weight_decay) == (900.0, 8, True, 0.1)
+        for said in ("train.hang_timeout=900", "run.log_mb=8", "parallel.find_unused=true"):
+            assert said in screen.review.plan.lines[0]
+        await type_into(pilot, screen, "f-train-hang_timeout", "-1")
+        assert [p.key for p in screen.review.problems] == ["train.hang_timeout"]
+        screen.form.query_one("#f-parallel-mode").choose("single")
+        await settled(pilot, screen)
+        assert not choice.display  # one rank has nobody to wait for
+
+
+async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
+    told = Decision(warning="the run ends then too: loginctl enable-linger")
+    monkeypatch.setattr(logind, "here", lambda: told)
+    async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
+        await pilot.press("3")
+        await settled(pilot, screen)
+        preview = screen.query_one(PlanPane)
+        assert preview.border_title == "What will run ─ ! 1 warning"
+        said = " ".join(shown(screen.query_one("#plan-text")).split())
+        assert said.index("loginctl enable-linger") < said.index("rank 0")

@@ -1,0 +1,128 @@
+"""Presets through the screen: loaded, changed, saved, and never lost without asking."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from gpu_engine.spec import presets
+from gpu_panel.common.dialogs import AskName, Confirm, Message
+from gpu_panel.launch.presets.dialog import PresetsScreen
+
+from ....conftest import gpus, slots
+from ...panel_kit import panel, settled, type_into, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+async def on(pilot, kind):
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
+    await pilot.pause()
+    return pilot.app.screen
+
+
+async def pick(pilot, name):
+    await pilot.press("ctrl+o")
+    listed = await on(pilot, PresetsScreen)
+    box = listed.query_one(OptionList)
+    await until(pilot, lambda: box.option_count)
+    box.highlighted = box.get_option_index(name)
+    await pilot.press("enter")
+
+
+async def test_the_shipped_ones_are_listed_with_what_they_say():
+    async with panel(slots(2)) as (pilot, _):
+        await pilot.press("ctrl+o")
+        listed = await on(pilot, PresetsScreen)
+        box = listed.query_one(OptionList)
+        await until(pilot, lambda: box.option_count)
+        said = "\n".join(str(o.prompt) for o in box.options)
+        assert {"default", "single", "ddp", "dp", "multinode"} <= {o.id for o in box.options}
+        assert "DistributedDataParallel on one machine" in said
+        assert "shipped" in said
+
+
+async def test_one_that_can_not_be_read_is_listed_with_the_reason():
+    presets.own_folder().mkdir(parents=True)
+    (presets.own_folder() / "bad.toml").write_text("[bold]\nx = 1\n")
+    async with panel(slots(2)) as (pilot, _):
+        await pilot.press("ctrl+o")
+        listed = await on(pilot, PresetsScreen)
+        box = listed.query_one(OptionList)
+        await until(pilot, lambda: box.option_count)
+        (broken,) = [o for o in box.options if o.disabled]
+        assert "there is no such key" in str(broken.prompt)
+
+
+async def test_loading_another():
+    async with panel(gpus(2)) as (pilot, screen):
+        await pick(pilot, "dp")
+        await until(pilot, lambda: screen.draft.preset.name == "dp")
+        await settled(pilot, screen)
+        assert screen.query_one("#f-parallel-mode").value == "dp"
+        assert screen.form.border_title == "Launch ─ preset dp"
+
+
+async def test_changes_are_not_dropped_without_asking():
+    async with panel(gpus(2)) as (pilot, screen):
+        await type_into(pilot, screen, "f-train-lr", "5e-3")
+        assert screen.form.border_title.endswith("(changed)")
+        await pick(pilot, "dp")
+        await on(pilot, Confirm)
+        await pilot.press("escape")
+        await settled(pilot, screen)
+        assert screen.draft.preset.name == "default"
+        assert screen.query_one("#f-train-lr", Input).value == "5e-3"
+        await pick(pilot, "dp")
+        await on(pilot, Confirm)
+        await pilot.press("y")
+        await until(pilot, lambda: screen.draft.preset.name == "dp")
+
+
+async def test_saving_keeps_comments_and_names_cards_by_uuid():
+    machine = gpus(3)
+    async with panel(machine) as (pilot, screen):
+        await pilot.press("space")
+        await type_into(pilot, screen, "f-train-lr", "5e-3")
+        await pilot.press("ctrl+s")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.draft.preset.name == "mine")
+        await settled(pilot, screen)
+        saved = presets.load("mine")
+        assert saved.spec.devices.ids == [machine.devices[1].uuid]
+        assert saved.spec.train.lr == 5e-3
+        assert screen.form.border_title == "Launch ─ preset mine"
+        saved.path.write_text("# why this one\n" + saved.path.read_text())
+        await type_into(pilot, screen, "f-train-lr", "6e-3")
+        await pilot.press("ctrl+s")
+        await on(pilot, AskName)
+        await pilot.press("enter")
+        await on(pilot, Confirm)
+        await pilot.press("y")
+        await until(pilot, lambda: presets.load("mine").spec.train.lr == 6e-3)
+        assert saved.path.read_text().startswith("# why this one")
+    async with panel(machine, "mine") as (_, screen):
+        assert screen.draft.ids == ["1"]
+        assert not screen.draft.changed
+
+
+async def test_a_name_that_can_be_none_is_refused():
+    async with panel(gpus(1)) as (pilot, screen):
+        await pilot.press("ctrl+s")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "../evil"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert pilot.app.screen is asking
+        assert "can't be a preset's name" in str(asking.query_one("#name-said").content)
+        assert screen.draft.preset.name == "default"
+
+
+async def test_a_form_that_does_not_parse_is_not_saved():
+    async with panel(gpus(1)) as (pilot, screen):
+        await type_into(pilot, screen, "f-batch-size", "many")
+        await pilot.press("ctrl+s")
+        told = await on(pilot, Message)
+        assert "batch.size" in str(told.query_one(".dialog-text > Static").content)

@@ -1,0 +1,221 @@
+"""The runs as the pane shows them, from folders made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpu_engine.events import reader
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
+from gpu_panel.launch.runs import feed as runs_feed
+from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
+from gpu_panel.launch.runs.lines import columns, run_line
+
+from .... import event_lines
+from ....plans import plan
+
+PLAN = plan()
+
+
+def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, created=None):
+    """A run folder, its lock let go."""
+    run, lock = create_run(name, "", PLAN)
+    os.close(lock)
+    for rank in range(2):
+        told = []
+        told.append(event_lines.line("schedule", {"total_steps": total or len(losses)}))
+        for step, loss in enumerate(losses, 1):
+            told.append(event_lines.line("step", {"step": step, "n": 1, "loss": loss + rank,
+                                                "samples_per_s": 10.0}))
+        event_lines.append(run.events(rank), *told)
+    run.write_state(runs.State(state, run.id, name, created or time.time(), ended=time.time()))
+    return run
+
+
+def text(line, width=120):
+    return "".join(part for part, _ in run_line(line, columns([line], width)))
+
+
+def test_a_finished_run_has_its_last_figures(home):
+    make()
+    (line,), older = RunsFeed().refresh()
+    assert (line.state, line.step, line.total, line.loss, older) == ("completed", 3, 3, 1.5, 0)
+    said = text(line)
+    assert "✓ completed" in said
+    assert "DDP×2" in said
+    assert "step 3 of 3" in said
+    assert "just now" in said
+
+
+def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    run, lock = create_run("old", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "old", 1.0))
+        for _ in range(4):
+            make()
+        feed = RunsFeed()
+        with monkeypatch.context() as patch:
+            patch.setattr(runs_feed, "SPELL", -1.0)
+            lines, unread = feed.refresh()
+        assert [line.state for line in lines] == ["running", "completed", "completed"]
+        assert unread == 2
+        lines, unread = feed.refresh()
+        assert [line.state for line in lines] == ["running"] + ["completed"] * 4
+        assert unread == 0
+    finally:
+        os.close(lock)
+
+
+def test_a_run_that_waits_for_its_next_attempt_says_so(home):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("starting", run.id, "toy", 1.0, started=2.0,
+                                   reason="attempt 1 failed: rank 1: boom; again in 4 s"))
+        (line,), _ = RunsFeed().refresh()
+        assert "◔ starting" in text(line)
+        assert "attempt 1 failed: rank 1: boom; again in 4 s" in text(line)
+    finally:
+        os.close(lock)
+
+
+def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
+        now = time.time()
+        for rank in range(2):
+            told = []
+            told.append(event_lines.line("schedule", {"total_steps": 900}, t=now - 99))
+            for step in range(1, 5):
+                told.append(event_lines.line("step", {"step": step, "n": 1, "loss": 1.0,
+                                                    "samples_per_s": 10.0}, t=now - 80 + step))
+            phase = "data" if rank else "backward"
+            told.append(event_lines.line("phase", {"phase": phase, "since": now - 70, "step": 4},
+                                       t=now))
+            event_lines.append(run.events(rank), *told)
+        (line,), _ = RunsFeed().refresh()
+        said = text(line, 160)
+        assert "! rank 1 has stood in data for 01:1" in said
+        assert "left" not in said
+        assert "/s" not in said
+        assert (line.samples_per_s, line.steps_per_s, line.seconds_left) == (None, None, None)
+    finally:
+        os.close(lock)
+
+
+def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
+    run = make(losses=[5.0] * 4000 + [0.25], total=4001)
+    assert run.events(0).stat().st_size > 3 * reader.END
+    read = list(reader.both_ends(run.events(0)))
+    assert len(read) < 3000
+    (line,), _ = RunsFeed().refresh()
+    assert (line.step, line.total) == (4001, 4001)
+
+
+def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
+    run = make(losses=[5.0] * 4000, total=2000)  # what the first attempt said
+    told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})
+    (run.path / "plan.json").write_text(json.dumps(told.to_dict()))
+    (line,), _ = RunsFeed().refresh()
+    assert (line.step, line.total) == (4000, 5000)
+
+
+def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
+    run = make()
+    feed = RunsFeed()
+    feed.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed, "_with_tail", lambda line: pytest.fail("read again"))
+        feed.refresh()
+    run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
+    (line,), _ = feed.refresh()
+    assert (line.state, line.reason) == ("failed", "out of memory")
+
+
+def test_a_live_run_says_which_devices_it_is_on(home):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        (line,), _ = RunsFeed().refresh()
+        assert line.live
+        assert line.devices == (("cpu:0", 0), ("cpu:1", 1))
+    finally:
+        os.close(lock)
+    assert run.state().state == "lost"
+
+
+def test_a_folder_full_of_runs_is_read_newest_first(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    monkeypatch.setattr(runs_feed, "SPELL", -1.0)
+    for i in range(4):
+        make(name=f"toy{i}", created=1000.0 + i)
+    feed = RunsFeed()
+    lines, unread = feed.refresh()
+    assert [line.name for line in lines] == ["toy3", "toy2"]
+    assert unread == 2
+    monkeypatch.setattr(runs_feed, "SPELL", 9.0)
+    lines, unread = feed.refresh()
+    assert [line.name for line in lines] == ["toy3", "toy2", "toy1", "toy0"]
+    assert unread == 0
+
+
+def test_an_older_run_is_looked_at_again_in_its_turn(home, monkeypatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 1)
+    monkeypatch.setattr(runs_feed, "_AGAIN", 2)
+    made = [make(name=f"toy{i}", created=1000.0 - i) for i in range(6)]
+    feed = RunsFeed()
+    feed.refresh()
+    for run in made:
+        run.write_state(replace(run.state(), reason="another end"))
+    found = [sum(line.reason == "another end" for line in feed.refresh()[0]) for _ in range(3)]
+    assert (found[0], found[-1]) == (3, 6)
+
+
+def test_damage_is_not_raised(home):
+    run = make()
+    run.events(0).write_bytes(b'{"t": 1, "kind": "step", "step": "x", "loss": []}\n\xff\xfe{{{\n')
+    (run.path / "plan.json").write_text(json.dumps({"ranks": [7, {"rank": "a"}], "mode": []}))
+    (line,), _ = RunsFeed().refresh()
+    assert "completed" in text(line)
+
+
+def test_a_long_history_gets_coarser():
+    history = LossHistory()
+    for i in range(10_000):
+        history.add(float(i))
+    assert len(history.points) <= 257
+    assert history.points == sorted(history.points)
+
+
+@pytest.mark.parametrize("width", [72, 76, 90, 100, 116, 156])
+def test_a_live_line_fits(home, width):
+    _, lock = create_run("a-run-with-quite-a-long-name", "", PLAN)
+    try:
+        (line,), _ = RunsFeed().refresh()
+        full = replace(line, state="running", step=123456, total=1234567, loss=1.2345,
+                       history=(1.0, 2.0), samples_per_s=12345.6, seconds_left=3600 * 5.0)
+        assert len(text(full, width)) <= width
+    finally:
+        os.close(lock)
+
+
+def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
+    run, lock = create_run("toy", "", replace(PLAN, node_rank=1))
+    try:
+        for rank, node in ((0, 0), (1, 1)):
+            told = []
+            told.append(event_lines.line("start", {"rank": rank, "local_rank": 0, "node": node,
+                                                 "pid": 4000 + rank, "device": ["cpu"],
+                                                 "world_size": 2, "attempt": 1}))
+            event_lines.append(run.events(rank), *told)
+        run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
+        (line,), _ = RunsFeed().refresh()
+        assert line.live
+        assert line.pids == ((4001, 1),)  # a pid of another machine means nothing here
+    finally:
+        os.close(lock)

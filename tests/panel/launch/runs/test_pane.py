@@ -1,0 +1,137 @@
+"""What can be done with the runs in the list: resume one, delete one, delete all but the newest."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from textual.widgets import Footer, Input
+
+from gpu_engine.launch import launcher as launch
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run, reopen_run
+from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.launch.runs import feed as runs_feed
+from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.run.resume_dialog import ResumeDialog
+from gpu_panel.run.screen import RunScreen
+
+from ....conftest import slots
+from ....plans import plan
+from ...panel_kit import panel, screen_text, shown, until
+
+pytestmark = pytest.mark.usefixtures("home")
+PLAN = plan()
+
+
+def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:
+    run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
+    os.close(lock)
+    run.write_state(runs.State(state, run.id, "toy", time.time() - age, ended=time.time()))
+    return run
+
+
+async def at_the_runs(pilot, screen, count: int) -> RunsPane:
+    table = screen.query_one(RunsPane)
+    await until(pilot, lambda: table.lines is not None and len(table.lines) == count)
+    await pilot.press("escape", "4")
+    await until(pilot, lambda: table.has_focus)
+    return table
+
+
+async def test_only_what_can_be_done_is_offered():
+    stopped, (live, lock) = ended(age=5), create_run("long", "", PLAN)
+    try:
+        async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 2)
+            assert table.line_at_cursor.id == live.id
+            await until(pilot, lambda: "s stop" in screen_text(pilot.app))
+            said = screen_text(pilot.app)
+            assert "u resume" not in said
+            assert len(screen.query_one(Footer).children) <= 9  # eight, and the palette's place
+            await pilot.press("down")
+            await until(pilot, lambda: "u resume" in screen_text(pilot.app))
+            assert "s stop" not in screen_text(pilot.app)
+            assert table.line_at_cursor.id == stopped.id
+    finally:
+        os.close(lock)
+
+
+async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
+    run = ended()
+    asked: list[object] = []
+    monkeypatch.setattr(launch, "resume",
+                        lambda run, sets=(), **more: asked.append((run.id, sets)))
+    async with panel(slots(1)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ResumeDialog))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert asked == [(run.id, [])]
+        assert pilot.app.screen.run_folder.id == run.id
+
+
+async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 5)
+    monkeypatch.setattr(runs_feed, "SPELL", -1.0)
+    made = [ended(age=n) for n in range(60)]
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 5)
+        assert "60 earlier" in str(table.border_title)
+        await pilot.press("end")
+        assert "reading 55 older ones" in shown(table)
+        monkeypatch.setattr(runs_feed, "SPELL", 9.0)
+        await until(pilot, lambda: len(table.lines) == 60)
+        assert "reading" not in shown(table)
+        await pilot.press("home", "pagedown")
+        seen = table.key_at_cursor
+        await until(pilot, lambda: seen in screen_text(pilot.app))
+        assert 10 < [r.id for r in made].index(seen) < 24  # a screenful on
+        await pilot.press("pageup")
+        assert table.key_at_cursor == made[0].id
+        await pilot.press("end")
+        assert table.key_at_cursor == made[-1].id
+        await until(pilot, lambda: made[-1].id in screen_text(pilot.app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert pilot.app.screen.run_folder.id == made[-1].id
+
+
+def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs_feed, "NEWEST", 2)
+    old = [ended(age=n) for n in range(4)][-1]
+    feed = runs_feed.RunsFeed()
+    assert [line.live for line in feed.refresh()[0]] == [False] * 4
+    lock = reopen_run(old, "", PLAN)
+    try:
+        feed.look_anew()
+        lines, _ = feed.refresh()
+        assert [line.live for line in lines] == [True, False, False, False]
+        assert lines[0].id == old.id
+    finally:
+        os.close(lock)
+
+
+async def test_delete_all_but_the_newest():
+    made = [ended(age=n) for n in range(4)]
+    live, lock = create_run("long", "", PLAN)
+    try:
+        async with panel(slots(1)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 5)
+            await pilot.press("X")
+            await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
+            assert "KiB in all" in screen_text(pilot.app)
+            pilot.app.screen.query_one(Input).value = "1"
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            assert "Remove 3 runs" in screen_text(pilot.app)
+            assert "Deletes" in screen_text(pilot.app)
+            await pilot.press("y")
+            await until(pilot, lambda: len(runs.all_runs()) == 2)
+            assert {r.id for r in runs.all_runs()} == {made[0].id, live.id}
+            await until(pilot, lambda: len(table.lines) == 2)
+            assert made[3].id not in shown(table)
+    finally:
+        os.close(lock)

@@ -1,0 +1,145 @@
+"""The draft behind the form: a preset's dict, typed into."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.common.values import Kind
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.spec import presets
+from gpu_engine.spec.catalog import TaskField
+from gpu_panel.launch.draft import Draft, freest
+
+from ...conftest import gpus, slots
+
+
+@pytest.fixture
+def draft(home):
+    return Draft(presets.load("default"))
+
+
+def looks(inventory, busy=()):
+    samples = tuple(Sample(d, utilization=0.9 if d.id in busy else 0.0, memory_used=0,
+                           memory_total=d.memory_total, processes=())
+                    for d in inventory.devices)
+    return (Snapshot(1.0, samples),) * 3
+
+
+def test_typed_text_is_read_as_the_command_line_reads_it(draft):
+    draft.put("batch.size", "512")
+    draft.put("train.lr", "3e-4")
+    draft.put("name", "12")
+    spec = draft.spec()
+    assert (spec.batch.size, spec.train.lr, spec.name) == (512, 3e-4, "12")
+
+
+def test_what_does_not_parse_is_kept_and_named(draft):
+    draft.put("batch.size", "many")
+    assert draft.text("batch.size") == "many"
+    with pytest.raises(SpecError) as told:
+        draft.spec()
+    assert [p.key for p in told.value.problems] == ["batch.size"]
+
+
+def test_an_empty_field_takes_the_default(draft):
+    draft.put("batch.size", "")
+    assert not draft.says("batch.size")
+    assert draft.spec().batch.size == 64
+
+
+def test_retyping_the_same_value_is_no_change(draft):
+    assert not draft.changed
+    draft.put("train.lr", "0.0020")
+    draft.put("train.seed", "0")
+    assert not draft.changed
+    draft.put("train.seed", "1")
+    assert draft.changed
+    assert draft.title.endswith("(changed)")
+
+
+def test_steps_take_the_place_of_epochs(draft):
+    draft.put("train.epochs", "2")
+    assert draft.spec().train.steps is None
+    draft.put("train.steps", "7")
+    assert draft.spec().train.epochs is None
+
+
+def test_what_a_mode_has_no_field_for_is_kept_aside(draft):
+    draft.put("parallel.mode", "multinode")
+    draft.put("parallel.node_rank", "1")
+    draft.put("parallel.master_port", "29511")
+    draft.put("parallel.mode", "single")
+    assert draft.spec().parallel.nodes == 1
+    draft.put("parallel.mode", "multinode")
+    parallel = draft.spec().parallel
+    assert (parallel.nodes, parallel.node_rank, parallel.master_port) == (2, 1, 29511)
+
+
+def test_own_command_is_split_as_a_shell_would(draft):
+    draft.put("task.command", "python train.py --name 'two words'")
+    assert draft.spec().task.command == ["python", "train.py", "--name", "two words"]
+    assert draft.text("task.command") == "python train.py --name 'two words'"
+    draft.put("task.command", "python 'open")
+    with pytest.raises(SpecError):
+        draft.spec()
+
+
+def test_a_text_parameter_stays_a_text(draft):
+    draft.put_param(TaskField("text", "str", "", False, "", Kind("str")), "123")
+    draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
+    assert draft.value("task.params.text") == "123"
+    assert draft.value("task.params.width") == 64
+
+
+def test_the_freest_are_ticked_where_a_preset_asks_for_a_number(draft):
+    machine = gpus(4)
+    draft.resolve(machine, looks(machine, busy=("0",)), {})
+    assert draft.ids == ["1", "2"]
+    assert not draft.changed
+
+
+def test_fewer_devices_than_asked_for_are_ticked_too(draft):
+    machine = slots(1)
+    draft.resolve(machine, (), {})
+    assert draft.ids == ["cpu:0"]
+
+
+def test_leased_cards_are_not_the_freest():
+    machine = gpus(2)
+    uuid = machine.devices[0].uuid
+    assert [d.id for d in freest(2, machine, looks(machine), {uuid: Holder(uuid, run="ab12")})] \
+        == ["1"]
+
+
+def test_cards_are_found_by_uuid_and_absent_ones_named(home):
+    machine = gpus(2)
+    draft = Draft(presets.load("default"))
+    draft.assign(f"devices.ids={machine.devices[1].uuid},GPU-gone")
+    draft.resolve(machine, (), {})
+    assert draft.ids == ["1"]
+    assert draft.absent == ("GPU-gone",)
+
+
+def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):
+    machine = gpus(3)
+    draft.resolve(machine, looks(machine), {})
+    assert draft.to_save(machine).devices.pick == 2
+    draft.tick(["2", "0"])
+    assert draft.to_save(machine).devices.ids == [machine.devices[2].uuid, machine.devices[0].uuid]
+
+
+def test_comments_survive_a_round_trip(draft):
+    machine = gpus(2)
+    draft.resolve(machine, looks(machine), {})
+    draft.put("train.lr", "1e-3")
+    path = presets.save("mine", draft.to_save(machine))
+    text = path.read_text().replace("lr = 0.001", "lr = 0.001  # chosen by hand")
+    path.write_text("# my words\n" + text)
+    again = Draft(presets.load("mine"))
+    again.put("train.steps", "11")
+    presets.save("mine", again.to_save(machine))
+    assert "# my words" in path.read_text()
+    assert "# chosen by hand" in path.read_text()
+    assert presets.load("mine").spec.train.steps == 11

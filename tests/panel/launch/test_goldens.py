@@ -1,0 +1,113 @@
+"""The main screen as text, at both sizes. GOLDENS=write writes them anew."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_engine.devices.records import DeviceProcess, Sample
+from gpu_engine.runs.folder import Run
+from gpu_panel.launch.host_bar import HostBar
+from gpu_panel.launch.runs.feed import RunLine, RunsFeed
+
+from ...conftest import gpus, slots
+from ..colours import as_painted
+from ..panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, type_into, until
+
+pytestmark = pytest.mark.usefixtures("home")
+SIZES = [(80, 24), (160, 48)]
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch):
+    """No figure that moves: host name, clock, what ours is on disk."""
+    monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
+    monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((), 0))
+
+
+def shared_machine():
+    """Four cards: two free, one of another person's, one lost."""
+    machine = gpus(4)
+    alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
+                          started=NOW - 3 * 86400 - 60)
+    d = machine.devices
+    samples = (
+        Sample(d[0], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=()),
+        Sample(d[1], 0.02, 0, 80 << 30, 34.0, 55.0, 400.0, processes=()),
+        Sample(d[2], 0.99, 71 << 30, 80 << 30, 88.0, 398.0, 400.0, processes=(alice,)),
+        Sample(d[3], problem="GPU is lost"),
+    )
+    return machine, StillSampler(machine, samples)
+
+
+async def golden(name, pilot, screen):
+    screen.query_one(HostBar).refresh()
+    await pilot.pause()
+    compare(name, screen_text(pilot.app))
+
+
+async def looked(pilot, screen):
+    """Until the devices are judged and the runs are read."""
+    await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
+    await settled(pilot, screen)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_first_light_on_a_laptop(size):
+    async with panel(slots(2), size=size) as (pilot, screen):
+        await looked(pilot, screen)
+        await golden(f"laptop-{size[0]}", pilot, screen)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_a_shared_machine(size):
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler, size=size) as (pilot, screen):
+        await looked(pilot, screen)
+        await golden(f"shared-{size[0]}", pilot, screen)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_form_with_problems(size):
+    async with panel(slots(2), size=size) as (pilot, screen):
+        await looked(pilot, screen)
+        await pilot.press("2")
+        await type_into(pilot, screen, "f-batch-size", "33")
+        screen.query_one("#f-amp-dtype").choose("fp16")
+        screen.query_one("#f-amp-dtype").focus()
+        await settled(pilot, screen)
+        await golden(f"problems-{size[0]}", pilot, screen)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
+    now = time.time()
+    curve = tuple(5.5 / (1 + i / 10) for i in range(100))
+    lines = (
+        RunLine(Run(tmp_path / "3f2a"), "bytes-gpt", "ddp", 2, "running", True, now, step=1240,
+                total=5862, loss=1.832, history=curve, samples_per_s=12400.0, seconds_left=252.0),
+        RunLine(Run(tmp_path / "2c11"), "digits", "single", 1, "completed", False, now - 4e3,
+                now - 3 * 3600, step=300, total=300, loss=0.061, history=curve),
+        RunLine(Run(tmp_path / "90aa"), "vgg", "dp", 4, "failed", False, now - 4e3, now - 86400.0,
+                reason="rank 2: CUDA out of memory", step=12, total=300, loss=float("nan"),
+                history=(1.0, float("nan"))),
+    )
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: (lines, 11))
+    async with panel(slots(2), size=size) as (pilot, screen):
+        await looked(pilot, screen)
+        await pilot.press("4")
+        await settled(pilot, screen)
+        await until(pilot, lambda: "s stop" in screen_text(pilot.app))  # the footer comes later
+        await golden(f"runs-{size[0]}", pilot, screen)
+
+
+async def test_a_shared_machine_in_a_light_theme():
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, screen):
+        pilot.app.theme = "textual-light"
+        await looked(pilot, screen)
+        screen.query_one(HostBar).refresh()
+        await pilot.pause()
+        compare("shared-light-80", as_painted(pilot.app))

@@ -1,0 +1,83 @@
+"""Nothing that takes keys is off the screen, at any size that terminals come in."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widget import Widget
+from textual.widgets import Collapsible, Input, Select
+
+from gpu_panel.common.choice import Choice
+
+from ..panel_kit import panel, screen_text, settled, until
+from .test_goldens import looked, shared_machine
+
+pytestmark = pytest.mark.usefixtures("home")
+SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
+         (160, 48), (230, 60)]
+
+
+async def test_every_field_is_within_the_form():
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler) as (pilot, screen):
+        await looked(pilot, screen)
+        await pilot.press("2")
+        screen.query_one("#f-parallel-mode", Choice).choose("multinode")
+        screen.query_one("#f-train-lr_scale", Choice).choose("linear")
+        screen.query_one("#more", Collapsible).collapsed = False
+        await settled(pilot, screen)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: tuple(screen.size) == size)
+            await pilot.pause()
+            room = screen.query_one("#fields").scrollable_content_region
+            fields = [w for w in screen.query("#fields *") if w.focusable
+                      and isinstance(w, Input | Choice | Select)
+                      and all(n.display for n in w.ancestors_with_self if isinstance(n, Widget))]
+            assert len(fields) > 30
+            taken: set[tuple[int, int]] = set()
+            for field in fields:
+                at = field.region
+                where = f"{field.id} at {size}: {at} in {room}"
+                assert room.x <= at.x, where
+                assert at.right <= room.right, where
+                assert at.width >= 5, where
+                if isinstance(field, Choice):
+                    said = "".join(s.text for s in field.render_lines(field.size.region))
+                    assert all(label in said for _, label in field.options), where
+                cells = {(x, y) for x in range(at.x, at.right) for y in range(at.y, at.bottom)}
+                assert not cells & taken, where
+                taken |= cells
+
+
+async def test_the_details_are_on_the_screen():
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler) as (pilot, screen):
+        await looked(pilot, screen)
+        await pilot.press("i")
+        for width, height in SIZES:
+            await pilot.resize_terminal(width, height)
+            await until(pilot, lambda w=width: screen.size.width == w)
+            await pilot.pause()
+            detail = screen.query_one("#detail")
+            assert detail.region in screen.region, (width, height)
+            assert detail.region.height >= 9, (width, height)
+            said = screen_text(pilot.app).splitlines()
+            assert any("GPU 0 ─" in line for line in said), (width, height)
+            assert any("i close" in line for line in said), (width, height)
+            if width >= 110:  # what stands beside it keeps room for its own
+                assert screen.query_one("#devices").region.height >= 9, (width, height)
+                assert screen.query_one("#launch").region in screen.region, (width, height)
+
+
+async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler, size=(160, 48)) as (pilot, screen):
+        mode = screen.query_one("#f-parallel-mode", Choice)
+        mode.styles.width = 24
+        await pilot.pause()
+        assert mode.size.height == 2
+        await pilot.click(mode, offset=(3, 1))
+        await settled(pilot, screen)
+        assert mode.value == "multinode" or screen.draft.value("parallel.mode") == mode.value
+        lines = [strip.text.rstrip() for strip in mode.render_lines(mode.size.region)]
+        assert lines[1].lstrip()[:1] == "●"

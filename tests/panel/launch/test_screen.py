@@ -1,0 +1,339 @@
+"""The main screen, driven by keys: ticks, typing, and what is said to them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from textual.widgets import Button, Input, Select, Static
+
+from gpu_engine.devices.records import Sample
+from gpu_engine.spec import presets
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.dialogs import Message
+from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.fields import FIELDS, OWN_CLASS, OWN_COMMAND
+from gpu_panel.launch.form.pane import FormPane
+from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.review import review
+
+from ...conftest import gpus, slots
+from ..panel_kit import (
+    StillSampler,
+    panel,
+    problems_below,
+    screen_text,
+    settled,
+    shown,
+    type_into,
+    until,
+)
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def plan_text(screen) -> str:
+    return str(screen.query_one("#plan-text").content)
+
+
+async def choose(pilot, screen, field, value):
+    screen.query_one("#" + field, Choice).choose(value)
+    await settled(pilot, screen)
+
+
+async def test_opens_with_the_default_ready_to_launch():
+    async with panel(slots(2)) as (_, screen):
+        assert screen.draft.ids == ["cpu:0", "cpu:1"]
+        assert problems_below(screen) == []
+        assert not screen.query_one("#launch", Button).disabled
+        assert "32 global = 16 per slot × 2 slots × 1" in plan_text(screen)
+        assert "$ gpu-engine run default --set devices.ids=cpu:0,cpu:1" in plan_text(screen)
+        assert "CPU 0 → cpu rank 0" in plan_text(screen)
+        assert screen.query_one(FormPane).border_title == "Launch ─ preset default"
+
+
+async def test_the_default_takes_the_one_device_there_is():
+    async with panel(slots(1)) as (_, screen):
+        assert screen.draft.ids == ["cpu:0"]
+        assert screen.review.problems == ()
+
+
+async def test_space_ticks_and_the_plan_follows():
+    async with panel(gpus(4)) as (pilot, screen):
+        assert screen.draft.ids == ["0", "1"]
+        await pilot.press("space", "down", "down", "space")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["1", "2"]
+        assert "GPU 1 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1" in plan_text(screen)
+        assert "devices.ids=1,2" in plan_text(screen)
+        assert screen.query_one(DevicesPane).border_title.startswith("Devices ─ 2 ticked")
+
+
+async def test_all_none_and_freest():
+    async with panel(gpus(4)) as (pilot, screen):
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "1", "2", "3"]
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == []
+        assert "choose at least one device" in shown(screen.query_one(DevicesPane))
+        await pilot.press("f")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0"]
+
+
+async def test_what_is_not_free_is_left_to_the_person():
+    machine = gpus(2)
+    busy = tuple(Sample(d, 0.9, 70 << 30, 80 << 30, processes=()) for d in machine.devices)
+    async with panel(machine, sampler=StillSampler(machine, busy)) as (pilot, screen):
+        assert screen.draft.ids == []
+        assert "asks for the 2 freest" in shown(screen.query_one(DevicesPane))
+        await pilot.press("space")
+        await settled(pilot, screen)
+        assert screen.review.problems == ()
+
+
+async def test_a_click_ticks():
+    async with panel(gpus(3)) as (pilot, screen):
+        await pilot.click("#devices", offset=(4, 6))
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "1", "2"]
+
+
+# --- each refusal, beside its field ------------------------------------------------------------
+
+async def test_a_global_size_that_does_not_divide():
+    async with panel(slots(2)) as (pilot, screen):
+        await type_into(pilot, screen, "f-batch-size", "33")
+        assert problems_below(screen) == \
+            ["✗ a global batch must divide by 2 replicas; 32 or 34 would"]
+        assert screen.query_one("#f-batch-size").has_class("-invalid")
+        button = screen.query_one("#launch", Button)
+        assert button.disabled
+        why = "Batch: a global batch must divide by 2 replicas; 32 or 34 would"
+        assert str(screen.query_one("#verdict", Static).content) == why
+        assert "✗ batch.size = 33" in plan_text(screen)
+        assert "gpu-engine run" not in plan_text(screen)
+        await type_into(pilot, screen, "f-batch-size", "34")
+        assert problems_below(screen) == []
+        assert not screen.query_one("#verdict").display
+        assert "34 global = 17 per slot" in plan_text(screen)
+
+
+async def test_single_with_two_ticked():
+    async with panel(slots(2)) as (pilot, screen):
+        await choose(pilot, screen, "f-parallel-mode", "single")
+        assert "single trains on one device and 2 are chosen" in problems_below(screen)[0]
+
+
+async def test_dataparallel_without_a_gpu():
+    async with panel(slots(2)) as (pilot, screen):
+        await choose(pilot, screen, "f-parallel-mode", "dp")
+        assert "DataParallel needs GPUs" in problems_below(screen)[0]
+
+
+async def test_fp16_on_cpu():
+    async with panel(slots(2)) as (pilot, screen):
+        await choose(pilot, screen, "f-amp-dtype", "fp16")
+        assert problems_below(screen) == ["✗ fp16 needs a GPU; on CPU take bf16 or off"]
+
+
+async def test_a_port_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with panel(slots(2)) as (pilot, screen):
+            await type_into(pilot, screen, "f-parallel-master_port", str(port))
+            assert "the port is taken on this machine" in problems_below(screen)[0]
+            assert screen.query_one("#f-parallel-master_port").has_class("-invalid")
+
+
+async def test_a_task_that_is_not_there():
+    async with panel(slots(2)) as (pilot, screen):
+        screen.query_one("#task-choice", Select).value = OWN_CLASS
+        await settled(pilot, screen)
+        assert "name a task" in problems_below(screen)[0]
+        await type_into(pilot, screen, "f-task-use", "no_such_module:Net")
+        assert problems_below(screen) == ["✗ there is no module no_such_module"]
+
+
+async def test_a_value_that_does_not_parse():
+    async with panel(slots(2)) as (pilot, screen):
+        await type_into(pilot, screen, "f-batch-size", "many")
+        await type_into(pilot, screen, "f-train-lr", "-1")
+        assert problems_below(screen) == ["✗ expected a whole number at least 1",
+                                          "✗ lr: expected a number greater than 0"]
+        assert "✗ batch.size = \"many\"" in plan_text(screen)
+
+
+async def test_a_problem_under_more_opens_it():
+    async with panel(slots(2), sets=("train.keep=5",)) as (pilot, screen):
+        await type_into(pilot, screen, "f-train-keep", "1")
+        assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
+        assert not screen.query_one("#more").collapsed
+
+
+async def test_a_parameter_of_the_task():
+    async with panel(slots(2)) as (pilot, screen):
+        box = next(b for b in screen.query("#params Input").results(Input)
+                   if b.placeholder == "128")
+        await type_into(pilot, screen, box.id, "64")
+        assert "--set task.params.width=64" in plan_text(screen)
+
+
+async def test_multinode_asks_for_what_it_needs():
+    async with panel(slots(2)) as (pilot, screen):
+        assert not screen.query_one("#f-parallel-nodes").display
+        await choose(pilot, screen, "f-parallel-mode", "multinode")
+        assert screen.query_one("#f-parallel-nodes").display
+        await type_into(pilot, screen, "f-parallel-node_rank", "5")
+        assert "with 2 nodes the ranks are 0 to 1" in problems_below(screen)[0]
+        await type_into(pilot, screen, "f-parallel-node_rank", "1")
+        await type_into(pilot, screen, "f-parallel-master_addr", "10.0.0.1")
+        assert problems_below(screen) == []
+        assert plan_text(screen).count("torch.distributed.run") == 2
+
+
+async def test_an_own_command():
+    async with panel(slots(1)) as (pilot, screen):
+        screen.query_one("#task-choice", Select).value = OWN_COMMAND
+        await settled(pilot, screen)
+        assert problems_below(screen) == ["✗ the command is empty"]
+        await type_into(pilot, screen, "f-task-command", "python x.py --bs {batch.per_gpu}")
+        assert problems_below(screen) == []
+        assert "x.py --bs 32" in plan_text(screen)
+        await type_into(pilot, screen, "f-task-command", "python {oops}")
+        assert "there is no such placeholder" in problems_below(screen)[0]
+
+
+async def test_lr_scaling_asks_for_its_reference():
+    async with panel(slots(2)) as (pilot, screen):
+        assert not screen.query_one("#f-train-lr_reference_batch").display
+        await choose(pilot, screen, "f-train-lr_scale", "linear")
+        assert "needs the global batch" in problems_below(screen)[0]
+        await type_into(pilot, screen, "f-train-lr_reference_batch", "16")
+        assert "lr 0.004 = 0.002 × 2 (linear, reference batch 16)" in plan_text(screen)
+
+
+async def test_launch_with_a_problem_goes_to_its_field():
+    async with panel(slots(2)) as (pilot, screen):
+        await type_into(pilot, screen, "f-batch-size", "33")
+        screen.query_one("#devices").focus()
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: screen.focused is not None
+                    and screen.focused.id == "f-batch-size")
+
+
+async def test_a_preset_with_markup_in_its_words(home):
+    presets.own_folder().mkdir(parents=True)
+    (presets.own_folder() / "odd.toml").write_text(
+        'name = "[bold]x[/nope]"\n[task]\nuse = "[red]a:B"\n'
+        '[devices]\nids = ["cpu:0", "[blink]"]\n')
+    async with panel(slots(1), "odd") as (_, screen):
+        assert "[blink]" in shown(screen.query_one(DevicesPane))
+        assert "[red]a" in plan_text(screen)
+
+
+# --- presets that can't be had -----------------------------------------------------------------
+
+@pytest.mark.parametrize(("preset", "sets", "said"), [
+    ("nope", (), "there is no preset 'nope'"),
+    ("broken", (), "expected a whole number"),
+    (None, ("batch.sise=3",), "did you mean batch.size?"),
+])
+async def test_what_can_not_be_read_is_said_and_the_panel_opens(preset, sets, said):
+    presets.own_folder().mkdir(parents=True)
+    (presets.own_folder() / "broken.toml").write_text("[batch]\nsize = \"x\"\n")
+    async with panel(slots(1), preset, sets=sets, ready=False) as (pilot, screen):
+        await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+        assert said in str(pilot.app.screen.query_one(".dialog-text > Static").content)
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.review is not None)
+
+
+# --- other panes -------------------------------------------------------------------------------
+
+async def test_copying_keeps_the_line_in_a_file(home):
+    async with panel(slots(2)) as (pilot, screen):
+        await pilot.press("y")
+        await until(pilot, lambda: (home / "copied.txt").exists())
+        assert (home / "copied.txt").read_text() == "\n".join(screen.review.plan.lines) + "\n"
+        assert pilot.app.clipboard == "\n".join(screen.review.plan.lines)
+
+
+async def test_processes_are_shown_whole():
+    async with panel(slots(2)) as (pilot, _):
+        await pilot.press("v")
+        await pilot.pause()
+        said = str(pilot.app.screen.query_one(".sheet > Static").content)
+        assert "Process 2 of 2: rank, rank 1" in said
+        assert "LOCAL_RANK=1" in said
+        assert "CUDA_VISIBLE_DEVICES=" in said
+
+
+async def test_help_has_every_key():
+    async with panel(slots(2)) as (pilot, screen):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        said = str(pilot.app.screen.query_one(".sheet > Static").content)
+        assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
+        assert "Tick what the run may use" in said
+
+
+async def test_the_footer_has_at_most_eight_keys():
+    from textual.widgets._footer import FooterKey
+
+    async with panel(slots(2)) as (pilot, screen):
+        for pane in ("1", "2", "3", "4"):
+            await pilot.press("escape", pane)
+            await pilot.pause()
+            await pilot.pause()
+            assert 3 <= len(screen.query(FooterKey)) <= 8
+
+
+async def test_figures_that_are_old_say_so():
+    machine = gpus(1)
+    async with panel(machine, sampler=StillSampler(machine, age=12.0)) as (_, screen):
+        assert screen.query_one(DevicesPane).border_subtitle == "seen 12 s ago"
+
+
+async def test_narrow_shows_one_pane_at_a_time():
+    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
+        assert screen.query_one("#devices").display
+        assert not screen.query_one("#runs").display
+        assert screen.query_one(PlanPane).display
+        await pilot.press("2")
+        await pilot.pause()
+        assert not screen.query_one("#devices").display
+        assert screen.query_one("#form").display
+        await pilot.press("4")
+        await pilot.pause()
+        assert screen.query_one("#runs").display
+
+
+ODD = ["", "0", "-1", "1e400", "nan", "99999999999999999999", "[1,2]", "{a=1}", "'x", "\\",
+       "a\x00b:C", "x\ny", "[bold]", "é", "1_000", "2026-01-01", "./x.py:Foo", ":X", "..:X",
+       "/dev/null:X", "{batch.nope}", "python '", "a" * 3000, "[[", "sys:X", "١٢"]
+
+
+@pytest.mark.parametrize("key", [k for k in FIELDS if k not in ("train.length", "train.unit")]
+                         + ["train.epochs", "train.steps"])
+def test_nothing_that_can_be_typed_breaks_the_review(key):
+    machine = slots(2)
+    for text in ODD:
+        draft = Draft(presets.load("default"))
+        draft.tick([d.id for d in machine.devices])
+        draft.put(key, text)
+        found = review(draft.copy(), machine, draft.base)
+        assert found.plan is not None or all(str(p) for p in found.problems)
+        assert isinstance(draft.text(key) + draft.title, str)
+
+
+async def test_a_preset_s_path_is_no_markup(home, tmp_path):
+    path = tmp_path / "[bold]x[] .toml"
+    path.write_text('[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n')
+    async with panel(slots(1), str(path)) as (pilot, _):
+        assert "[bold]x[] .toml" in screen_text(pilot.app)

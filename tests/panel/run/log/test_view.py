@@ -1,0 +1,186 @@
+"""The log pane: the end, a place in it, a search, and what a hostile log could do."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from textual.app import ComposeResult
+
+from gpu_panel.run.log.file import LogFile, TextLines
+from gpu_panel.run.log.view import LogView
+from gpu_panel.themed import ThemedApp
+
+from ...run_kit import terminal
+
+HOSTILE = b"".join([
+    b"\x1b]52;c;aGFja2Vk\x07clipboard\n", b"\x1b]0;owned\x1b\\title\n", b"\x1b[2J\x1b[Hcleared\n",
+    "\u202etxt.exe\u2066 bidi\n".encode(), b"[bold]markup[/bold] [/] [link=x]\n",
+    b"x" * (1 << 20) + b"\n", b"nul\x00\x00byte\n", b"bad utf-8 \xff\xc3\n",
+    b"c1 \xc2\x9b31m red\n",
+    b"\x1bPqsixel\x1b\\picture\n", b"\x1b]8;;http://evil\x07link\x1b]8;;\x07\n", b"tab\there\n",
+    "漢字 and 👩\u200d🚀 and \ufeffbom\n".encode(), b"10%\r50%\r100% done\n",
+    b"\x1b]0;never ended\n",
+    b"last without an end"])
+
+
+class Pane(ThemedApp):
+    def compose(self) -> ComposeResult:
+        yield LogView()
+
+
+async def read(pilot, lines: object) -> LogView:
+    view = pilot.app.query_one(LogView)
+    view.show(lines)
+    await idle(pilot)
+    return view
+
+
+async def idle(pilot) -> None:
+    for _ in range(3):
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+def seen(pilot) -> list[str]:
+    return [row.rstrip() for row in terminal(pilot.app).splitlines()]
+
+
+def harmful(text: str) -> list[str]:
+    return [hex(ord(c)) for c in text.replace("\n", "")
+            if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogFile:
+    (tmp_path / "a.log").write_bytes(b"".join(b"line %d\n" % i for i in range(5000)))
+    return LogFile(tmp_path / "a.log", "rank 0")
+
+
+async def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(HOSTILE)
+    async with Pane().run_test(size=(80, 24)) as pilot:
+        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        shown = terminal(pilot.app)
+        assert not harmful(shown)
+        assert "[bold]markup[/bold] [/] [link=x]" in shown
+        assert "100% done" in shown
+        assert "last without an end" in shown
+        assert "owned" not in shown
+        assert "aGFja2Vk" not in shown
+        for text in (view._text(i) for i in range(len(view.lines))):
+            assert not harmful(text)
+        for strip in pilot.app.screen._compositor.render_strips():
+            assert strip.cell_length == 80
+
+
+async def test_it_follows_the_end(log: LogFile) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        assert seen(pilot)[-1].startswith("line 4999")
+        with log.path.open("ab") as file:
+            file.write(b"more\n")
+        view.read_on()
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("more")
+        assert view.border_subtitle == "following · 5,001 lines"
+
+
+async def test_it_stays_where_one_reads(log: LogFile) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        view.focus()
+        await pilot.press("home")
+        assert seen(pilot)[0].startswith("line 0")
+        with log.path.open("ab") as file:
+            file.write(b"more\n")
+        view.read_on()
+        await idle(pilot)
+        assert seen(pilot)[0].startswith("line 0")
+        await pilot.press("down", "down", "pagedown")
+        assert view.current() == "line 11"
+        await pilot.press("f")
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("more")
+
+
+async def test_search_is_smart_about_case_and_goes_round(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("Warning one\nnothing\nWARNING two\nnothing\nwarning 3\n\n")
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        view.search("warning", -1)
+        await idle(pilot)
+        assert view.current() == "warning 3"
+        view.find_next(-1)
+        await idle(pilot)
+        assert view.current() == "WARNING two"
+        view.find_next(1)
+        await idle(pilot)
+        view.find_next(1)
+        await idle(pilot)
+        assert view.current() == "Warning one"
+        view.search("WARNING", 1)
+        await idle(pilot)
+        assert view.current() == "WARNING two"
+        marked = [s.text for s in view.render_line(2) if s.text == "WARNING"]
+        assert marked == ["WARNING"]
+
+
+async def test_a_file_that_shrinks_or_goes_hurts_nobody(log: LogFile) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, log)
+        log.path.write_text("short\n")
+        view.read_on()
+        await idle(pilot)
+        assert seen(pilot)[0].startswith("short")
+        log.path.unlink()
+        view.read_on()
+        await idle(pilot)
+        assert seen(pilot)[0].startswith("short")  # the open file still has it
+
+
+async def test_no_file_says_so(tmp_path: Path) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        await read(pilot, LogFile(tmp_path / "none.log", "rank 0"))
+        assert seen(pilot)[0] == "no output yet"
+
+
+async def test_long_lines_are_reached_sideways(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("0123456789" * 20 + "\n")
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, LogFile(tmp_path / "a.log", "rank 0"))
+        view.focus()
+        await pilot.press("right")
+        await pilot.pause()
+        assert seen(pilot)[0].startswith("6789012345")
+
+
+async def test_text_is_shown_too() -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        await read(pilot, TextLines("traceback", "Traceback\nValueError: [x]\n"))
+        assert seen(pilot)[:2] == ["Traceback", "ValueError: [x]"]
+
+
+async def test_asking_again_while_it_reads_is_nothing(log: LogFile) -> None:
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = pilot.app.query_one(LogView)
+        view.show(log)
+        for _ in range(50):  # a painter does not wait for the reader
+            view.read_on()
+        await idle(pilot)
+        assert seen(pilot)[-1].startswith("line 4999")
+
+
+async def test_what_is_found_far_to_the_right_is_brought_into_view(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"first\n" + b"x" * 200_000 + b" the loss is NaN here\n" + b"last\n" * 50)
+    async with Pane().run_test(size=(80, 24)) as pilot:
+        view = await read(pilot, LogFile(path, "rank 0"))
+        view.search("loss is nan")
+        await idle(pilot)
+        assert view.cursor == 1
+        assert "the loss is NaN here" in terminal(pilot.app)
+        view.search("first", -1)
+        await idle(pilot)
+        assert seen(pilot)[1].startswith("first") or seen(pilot)[0].startswith("first")

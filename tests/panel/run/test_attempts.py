@@ -1,0 +1,133 @@
+"""Attempts: why earlier ones ended, waiting for the next, all of them in one sheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_engine.runs.folder import AttemptRecord
+from gpu_panel.run.about import AboutRun
+
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    Written,
+    flat,
+    reached,
+    screen_is,
+    settled,
+    shown,
+    terminal,
+    trained,
+)
+
+FIRST = AttemptRecord(1, T0, T0 + 50, "failed", "rank 1: boom [x")
+
+
+def failed_once(folder: Path, **more) -> Written:
+    run = trained(folder, **more)
+    run.write(1, ("error", 49, {"type": "RuntimeError", "message": "boom [x",
+                                "traceback": "Traceback\nRuntimeError: boom [x"}))
+    return run
+
+
+async def test_waiting_for_the_next_attempt_says_why_and_how_long(tmp_path: Path) -> None:
+    run = failed_once(tmp_path)
+    run.state("starting", attempts=(FIRST,), again=T0 + 54,
+              reason="attempt 1 failed: rank 1: boom [x; again in 4 s")
+    app = Mini(run.run, at=51)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        assert "✗ attempt 1 failed: rank 1: boom [x" in text
+        assert "again in 3 s, from the last checkpoint" in text
+        app.at = 53
+        await shown(pilot)
+        assert "again in 1 s" in terminal(app)
+
+
+async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> None:
+    run = failed_once(tmp_path)
+    second = AttemptRecord(2, T0 + 54)
+    run.state("starting", attempt=2, attempts=(FIRST, second))
+    app = Mini(run.run, at=58)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        assert "waiting for ranks 0, 1 · 00:04 since it started" in text
+        assert "↻ attempt 2; attempt 1 failed: rank 1: boom [x" in text
+        assert "failed first" not in text
+        assert "silent" not in text
+        assert "step 99 of 400" in text  # it goes on from there
+        for rank in (0, 1):
+            run.start(rank, at=60, attempt=2)
+            run.steps(rank, 80, 99, at=61)
+        run.state("running", attempt=2, attempts=(FIRST, second))
+        await settled(pilot, lambda s: s.begins and reached(1, 99)(s))
+        text = terminal(app)
+        assert "↻ attempt 2; attempt 1 failed" in text
+        assert app.run_screen.store.begins == {2: 80}
+        assert text.count("┊") > 5  # where it began, on the loss
+
+
+async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
+    run = failed_once(tmp_path)
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.first_error() is not None)
+        assert "log ─ traceback of rank 1" in terminal(app)
+        run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
+        await settled(pilot, lambda s: s.state.attempt == 2)
+        assert "traceback of" not in terminal(app)
+        run.start(0, at=60, attempt=2)
+        run.write(0, ("error", 61, {"type": "OSError", "message": "gone",
+                                    "traceback": "Traceback\nOSError: gone"}))
+        await settled(pilot, lambda s: s.first_error() is not None)
+        text = flat(terminal(app))
+        assert "✗ rank 0 failed first" in text
+        assert "log ─ traceback of rank 0" in text
+
+
+async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
+    run = failed_once(tmp_path, plan={"warnings": ["this run would end at logout"],
+                                      "lines": ["gpu-engine run ddp"], "cwd": "/somewhere"})
+    run.start(0, at=60, attempt=2)
+    run.steps(0, 80, 84, at=61)
+    run.write(0, ("warning", 62, {"message": "the loader is slow"}))
+    run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
+    app = Mini(run.run, at=70)
+    for size in (SMALL, WIDE):
+        app = Mini(run.run, at=70)
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot, lambda s: bool(s.begins))
+            await pilot.press("i")
+            await screen_is(pilot, AboutRun)
+            text = flat(terminal(app))
+            for part in ("00:50 failed rank 1: boom [x", "00:16 from step 80 running",
+                         "! this run would end at logout", "! the loader is slow",
+                         "gpu-engine run ddp", "runs in /somewhere"):
+                assert part in text, part
+            run.state("failed", attempt=2, ended=T0 + 65, reason="rank 0: worse", attempts=(
+                FIRST, AttemptRecord(2, T0 + 54, T0 + 65, "failed", "rank 0: worse")))
+            await app.run_screen.store.wait_for(lambda s: not s.state.live)
+            app.screen._paint()
+            await pilot.pause()
+            assert "failed rank 0: worse" in flat(terminal(app))  # it goes on with the run
+            await pilot.press("escape")
+            await pilot.pause()
+            assert app.screen is app.run_screen
+            run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
+
+
+async def test_the_launchs_warnings_stand_until_they_can_be_read(tmp_path: Path) -> None:
+    run = trained(tmp_path, plan={"warnings": ["ends at logout: loginctl enable-linger"]})
+    app = Mini(run.run, at=51)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        assert "! ends at logout: loginctl enable-linger" in terminal(app)
+        app.at = 130
+        await shown(pilot)
+        text = flat(terminal(app))
+        assert "ends at logout" not in text
+        assert "! 1 warning (i)" in text

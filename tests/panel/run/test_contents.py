@@ -1,0 +1,160 @@
+"""Whatever a run may hold, the run screen shows what can be shown."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from pathlib import Path
+
+from gpu_engine.runs.folder import Cause
+from gpu_panel.charts.curves import CurveView
+
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    Written,
+    flat,
+    reached,
+    settled,
+    terminal,
+    trained,
+)
+
+
+async def test_losses_that_are_not_finite(tmp_path: Path) -> None:
+    run = Written(tmp_path)
+    for rank in (0, 1):
+        run.start(rank)
+        run.steps(rank, 0, 9)
+    run.steps(1, 10, 14, loss=[1.0, math.nan, math.inf, -math.inf, math.nan])
+    run.steps(0, 10, 14)
+    app = Mini(run.run, at=8)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.bad_step is not None)
+        text = flat(terminal(app))
+        assert "the loss of rank 1 was not finite at step 11" in text
+        assert "×" in text
+        assert "1 not finite" in text
+        assert "NaN" in text
+
+
+async def test_sixty_four_ranks(tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=64)
+    for rank in range(64):
+        run.start(rank)
+        run.steps(rank, 0, 49)
+    app = Mini(run.run, at=25)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: len(s.ranks) == 64 and s.ranks[63].step == 49)
+        text = flat(terminal(app))
+        assert "ranks ─ 64" in text
+        assert "DDP×64" in text
+        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == "band"
+        await pilot.press("3", "end")
+        await pilot.pause()
+        assert "63 GPU 63" in flat(terminal(app))
+
+
+async def test_damaged_and_torn_and_foreign_lines(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.raw(0, b"not json\n\x00\xff\xfe\n[1,2]\n{\"t\":1}\n")
+    run.raw(0, b'{"t":%d,"kind":"step","step":"x","losses":7}\n' % T0)
+    run.raw(0, b'{"t":%d,"kind":"_init__","x":1}\n' % T0)
+    run.raw(0, b'{"t":%d,"kind":"memory","gpu_allocated":[{}],"rss":[]}\n' % T0)
+    run.raw(0, b'{"t":%d,"kind":"step","step":130,"losses":[null,"x",2]}\n' % T0)
+    run.raw(0, b'{"t":%d,"kind":"step","step":120,"loss":1e400,"later":[{}]}\n' % T0)
+    run.raw(0, b'{"t":1790000051,"kind":"step","step":121,"n":1,"los')  # not finished yet
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.skipped_lines == 7)
+        assert "damaged lines left out" in flat(terminal(app))
+        store = app.run_screen.store
+        assert store.ranks[0].step == 120
+        run.raw(0, b'ses":[1.5]}\n')
+        await settled(pilot, reached(0, 121))
+        assert store.loss.ranks[0].at(121) == (1.5, 1.5, 1.5)
+
+
+async def test_an_events_file_that_begins_again(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        run.run.events(0).write_bytes(b"")
+        run.start(0)
+        run.steps(0, 0, 4)
+        await settled(pilot, reached(0, 4))
+        assert app.run_screen.store.loss.ranks[0].last == 4
+
+
+async def test_a_second_attempt_replaces_the_tail(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    for rank in (0, 1):
+        run.start(rank, at=60, attempt=2)
+        run.steps(rank, 50, 54, loss=[9.0] * 5)
+    run.state("running", attempt=2)
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(1, 54))
+        store = app.run_screen.store
+        assert store.loss.all.last == 54
+        assert store.loss.all.at(50) == (9.0, 9.0, 9.0)
+        assert "attempt 2" in flat(terminal(app))
+
+
+async def test_names_and_errors_can_do_nothing(tmp_path: Path) -> None:
+    evil = "\x1b]52;c;eA==\x07\x1b[2J\u202e[bold]ev[/il"
+    run = trained(tmp_path, name=evil)
+    run.write(0, ("warning", 1, {"message": evil}),
+              ("eval", 2, {"step": 3, evil: 1.0}),
+              ("phase", 3, {"phase": evil, "since": T0, "step": 1}),
+              ("checkpoint", 4, {"step": 3, "path": evil, "seconds": 1.0, "bytes": 5}),
+              ("error", 5, {"type": evil, "message": evil, "traceback": evil + "\n" + evil}))
+    run.state("failed", ended=T0 + 9, reason=evil, cause=Cause(evil, 0, evil, evil))
+    app = Mini(run.run)
+    for size in (WIDE, SMALL):
+        app = Mini(run.run)
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot, lambda s: s.first_error() is not None)
+            text = terminal(app)
+            assert "[bold]ev[/il" in text
+            assert not [c for c in text.replace("\n", "")
+                        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+
+
+async def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
+    from gpu_engine.runs.folder import Run
+
+    (tmp_path / "9999").mkdir()
+    app = Mini(Run(tmp_path / "9999"))
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        assert "? lost: state.json is missing" in flat(terminal(app))
+
+
+async def test_data_parallel_has_a_figure_a_device(tmp_path: Path) -> None:
+    run = Written(tmp_path, mode="dp")
+    run.start(0)
+    run.steps(0, 0, 19, devices=2)
+    app = Mini(run.run, at=10)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 19))
+        text = flat(terminal(app))
+        assert "DP×2" in text
+        assert "GPU 0 forward 19" in text
+        assert "GPU 1 29.0 33.0 35.0" in text
+
+
+async def test_on_cpu_host_memory_is_drawn(tmp_path: Path) -> None:
+    run = Written(tmp_path, cpu=True)
+    for rank in (0, 1):
+        run.start(rank)
+        run.steps(rank, 0, 19, cpu=True)
+    app = Mini(run.run, at=10)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(1, 19))
+        text = flat(terminal(app))
+        assert "host memory ─ 2.2 GiB a rank" in text
+        assert "allocated" not in text  # columns of GPUs

@@ -1,0 +1,137 @@
+"""How the run screen tells that a run failed, was lost, completed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.runs.folder import Cause
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.run.screen import RunScreen
+
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    flat,
+    screen_is,
+    settled,
+    shown,
+    terminal,
+    trained,
+)
+
+
+async def test_failure_leads_with_the_rank_that_failed_first(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    trace = "Traceback (most recent call last):\n  File \"t.py\", line 3\nRuntimeError: boom [x\n"
+    run.write(1, ("error", 51, {"type": "RuntimeError", "message": "boom [x", "traceback": trace,
+                                "phase": "forward", "step": 99}))
+    run.write(0, ("error", 52, {"type": "DistBackendError", "message": "peer gone",
+                                "traceback": "later", "phase": "backward", "step": 99}))
+    run.state("failed", ended=T0 + 53, exit_code=1, reason="rank 1 ended with exit status 1",
+              cause=Cause("boom [x", 1, "RuntimeError", trace))
+    run.release()
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        assert "✗ rank 1 failed first: RuntimeError: boom [x" in text
+        assert "rank 1 ended with exit status 1" in text
+        assert "log ─ traceback of rank 1" in text
+        assert 'File "t.py", line 3' in text
+        assert "✗ RuntimeError" in text
+        assert "✗ failed 00:53" in text
+        await pilot.press("r")
+        await shown(pilot)
+        assert "rank 1 says 49" in terminal(app)
+
+
+async def test_a_rank_that_fails_is_named_before_the_run_has_ended(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.write(1, ("error", 51, {"type": "OutOfMemoryError", "message": "CUDA out of memory",
+                                "traceback": "Traceback\nOOM", "phase": "forward", "step": 99}))
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, lambda s: s.first_error() is not None)
+        assert "rank 1 failed first at step 99: OutOfMemoryError" in flat(terminal(app))
+        await pilot.press("4")
+        await shown(pilot)
+        assert "log ─ traceback of rank 1" in terminal(app)
+
+
+async def test_lost_says_what_is_so(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.write(0, ("checkpoint", 40, {"step": 80, "path": "checkpoints/step-00000080",
+                                     "seconds": 1.0, "bytes": 5}))
+    run.release()
+    app = Mini(run.run, at=4000)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        text = flat(terminal(app))
+        assert "? lost: its supervisor died without a word" in text
+        assert "last step 99 · last checkpoint step 80, 66 min ago" in text
+        assert "ended in forward" in text
+
+
+async def test_completed_says_totals(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    for rank in (0, 1):
+        run.write(rank, ("end", 51, {"outcome": "completed", "steps": 100, "seconds": 50.0}))
+    run.state("completed", ended=T0 + 75, exit_code=0)
+    run.release()
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        assert "✓ completed 99 steps in 01:15 · loss 2.440" in text
+        assert "✓ completed 01:15" in text
+        await pilot.press("s")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)  # nothing to stop
+
+
+# --- stop --------------------------------------------------------------------------------------
+
+async def test_stop_asks_and_then_offers_to_end_now(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    called, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stop(_: object, *, now: bool = False) -> None:
+        asked.append(now)
+        if now:
+            loop.call_soon_threadsafe(called.set)
+
+    monkeypatch.setattr("gpu_engine.runs.folder.Run.stop", stop)
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("s")
+        await screen_is(pilot, Confirm)
+        assert "finish their step and save" in flat(terminal(app))
+        await pilot.press("escape")
+        await screen_is(pilot, RunScreen)
+        assert asked == []
+        await pilot.press("s")
+        await screen_is(pilot, Confirm)
+        await pilot.press("y")
+        await screen_is(pilot, RunScreen)
+        run.state("stopping")
+        await settled(pilot, lambda s: s.state.state == "stopping")
+        assert asked == [False]
+        assert "◐ stopping" in terminal(app)
+        run.state("stopping", reason="rank 0 is still writing a checkpoint; gpu-engine stop --now")
+        await settled(pilot, lambda s: s.state.reason is not None)
+        assert "rank 0 is still writing a checkpoint; s again ends them now" in flat(terminal(app))
+        await pilot.press("s")
+        await screen_is(pilot, Confirm)
+        assert "End now" in terminal(app)
+        await pilot.press("y")
+        await screen_is(pilot, RunScreen)
+        await asyncio.wait_for(called.wait(), 10)
+        assert asked == [False, True]

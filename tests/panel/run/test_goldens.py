@@ -1,0 +1,77 @@
+"""The run screen as text, at both sizes. GOLDENS=write writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.runs.folder import Cause
+
+from ..colours import as_painted
+from ..panel_kit import compare
+from ..run_kit import T0, Mini, Written, settled, shown, terminal
+
+SIZES = [(80, 24), (160, 48)]
+
+
+def running(folder: Path) -> Written:
+    run = Written(folder)
+    for rank in (0, 1):
+        run.start(rank)
+        run.steps(rank, 0, 199)
+        run.log(rank, b"".join(b"epoch 0 step %d of rank %d\n" % (s, rank) for s in range(200)))
+    run.write(0, ("eval", 99, {"step": 199, "loss": 1.91, "accuracy": 0.412}),
+              ("checkpoint", 99.2, {"step": 199, "path": "checkpoints/step-00000199",
+                                    "seconds": 0.2, "bytes": 1 << 28}))
+    return run
+
+
+def failed(folder: Path) -> Written:
+    run = running(folder)
+    trace = ("Traceback (most recent call last):\n  File \"train.py\", line 12, in loss\n"
+             "    y = model(x)\ntorch.OutOfMemoryError: CUDA out of memory.\n")
+    words = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    run.write(1, ("error", 100.1, {"type": "OutOfMemoryError", "message": words,
+                                   "traceback": trace, "phase": "forward", "step": 199}),
+              ("end", 100.2, {"outcome": "failed", "steps": 200, "seconds": 100.0}))
+    run.state("failed", ended=T0 + 101, exit_code=1, reason="rank 1 ended with exit status 1",
+              cause=Cause(words, 1, "OutOfMemoryError", trace))
+    run.release()
+    return run
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))
+async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = Mini(running(tmp_path).run, at=100.5)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        compare(f"run-{size[0]}", terminal(app))
+
+
+async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
+    app = Mini(running(tmp_path).run, at=100.5)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        await pilot.press("3")
+        await shown(pilot)
+        compare("run-ranks-80", terminal(app))
+
+
+async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
+    app = Mini(running(tmp_path).run, at=100.5)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = "textual-light"
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        compare("run-light-80", as_painted(app))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))
+async def test_a_run_that_failed(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = Mini(failed(tmp_path).run, at=160)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        if size == SIZES[0]:
+            await pilot.press("4")
+        await shown(pilot)
+        compare(f"run-failed-{size[0]}", terminal(app))

@@ -1,0 +1,127 @@
+"""A rank that stands still: who, in which phase, for how long, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from gpu_engine.common import procs
+from gpu_engine.runs.folder import RankProcess
+
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    flat,
+    settled,
+    shown,
+    terminal,
+    trained,
+)
+
+
+async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.write(1, ("phase", 51, {"phase": "data", "since": T0 + 51, "step": 99}))
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        assert "has stood" not in terminal(app)
+        assert "12.4k/s" in terminal(app)
+        assert "left" in terminal(app).splitlines()[0]
+        app.at = 171
+        await shown(pilot)
+        text = flat(terminal(app))
+        # What was true before it stood still is not said as if it were now.
+        assert "stands still" in text
+        assert "left" not in text.partition("┌")[0].partition("loss ─")[0]
+        assert "k/s" not in text
+        assert "6.2k" not in text
+        assert "! rank 1 has stood in data for 02:00 after step 99" in text
+        assert "rank 0 in forward d shows where" in text
+
+
+async def answered(pilot) -> None:
+    asking = [w for w in pilot.app.workers if w.group == "stacks"]
+    if asking:  # of an empty list Textual makes all there are
+        await pilot.app.workers.wait_for_complete(asking)
+    await shown(pilot)
+
+
+async def test_the_chosen_rank_is_asked_where_it_is(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+    answers = iter([True, False])
+    monkeypatch.setattr("gpu_engine.runs.stacks.ask",
+                        lambda self, rank: asked.append(rank) or next(answers))
+    run = trained(tmp_path)
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("r", "d")
+        await answered(pilot)
+        assert asked == [1]
+        assert "log ─ rank 1" in terminal(app)
+        await pilot.press("d")
+        await answered(pilot)
+        told = [n.message for n in app._notifications]
+        assert any("can't be asked" in m for m in told), told
+
+
+async def test_a_silent_rank_is_named_soon(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    for rank in (0, 1):
+        run.write(rank, ("phase", 50, {"phase": "backward", "since": T0 + 50, "step": 99}))
+    run.write(0, ("phase", 61, {"phase": "backward", "since": T0 + 50, "step": 99}))
+    app = Mini(run.run, at=62)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        text = flat(terminal(app))
+        assert "! rank 1 has stood in backward for 00:12 after step 99, without a sign of life " \
+            "for 00:12; rank 0 in backward" in text
+        run.write(1, ("phase", 62, {"phase": "forward", "since": T0 + 62, "step": 100}))
+        await settled(pilot, lambda s: s.ranks[1].beat == T0 + 62)
+        assert "has stood" not in terminal(app)
+
+
+async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("gpu_engine.runs.stacks.ask",
+                        lambda self, rank: asked.append(rank) or True)
+    run = trained(tmp_path)
+    run.write(1, ("phase", 51, {"phase": "data", "since": T0 + 51, "step": 99}))
+    app = Mini(run.run, at=171)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("d")
+        await answered(pilot)
+        assert sorted(asked) == [0, 1]
+        assert "log ─ rank 1" in terminal(app)  # the one that is behind
+        await pilot.press("r", "d")  # the person's own choice after that
+        await answered(pilot)
+        assert "log ─ rank 0" in terminal(app)
+
+
+async def test_a_rank_that_a_signal_stopped_says_how_it_goes_on(tmp_path: Path) -> None:
+    """A real process, stopped, in the place of a rank."""
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        run = trained(tmp_path)
+        run.state("running", processes=(RankProcess(1, process.pid,
+                                                    procs.start_ticks(process.pid)),))
+        run.write(0, ("phase", 169, {"phase": "backward", "since": T0 + 50, "step": 99}))
+        process.send_signal(signal.SIGSTOP)
+        app = Mini(run.run, at=170)
+        async with app.run_test(size=SMALL) as pilot:
+            await settled(pilot, lambda s: s.suspended)
+            assert app.run_screen.store.suspended == {1: process.pid}
+            text = flat(terminal(app))
+            assert f"rank 1 was stopped by a signal: kill -CONT {process.pid} lets it" in text
+            await pilot.press("d")
+            await answered(pilot)
+            told = [n.message for n in app._notifications]
+            assert any("can't answer: kill -CONT" in m for m in told), told
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,112 @@
+"""The ranks pane: which columns fit, a line for each rank, what repaints, who is chosen."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from gpu_engine.events.view import RankView
+from gpu_engine.plan.records import DeviceUse, RankPlan
+from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
+from gpu_panel.themed import ThemedApp
+
+from ...plans import plan
+from ..run_kit import GIB, T0
+
+NOW = T0 + 100
+
+
+def view(rank: int, **known: object) -> RankView:
+    made = RankView(rank)
+    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
+              "samples_per_s": 100.0} | known
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+def test_what_matters_most_stays() -> None:
+    row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
+           ("3 %", ""), ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
+    for width in range(1, 200):
+        shown, widths = layout([row], width)
+        used = 2 + sum(widths[i] for i in shown) + 2 * (len(shown) - 1)
+        assert used <= width or len(shown) == 1
+    assert len(layout([row], 120)[0]) == len(COLUMNS)
+    at_80 = [COLUMNS[i].title for i in layout([row], 78)[0]]
+    assert at_80[:6] == ["rank", "where", "doing", "step", "loss", "per s"]
+    assert {"allocated", "peak", "beat"} <= set(at_80)
+    assert [COLUMNS[i].title for i in layout([row], 24)[0]] == ["rank", "step", "loss"]
+
+
+def test_without_gpus_the_host_memory_stays() -> None:
+    row = [("0", ""), ("CPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
+           ("3 %", ""), ("–", ""), ("–", ""), ("–", ""), ("2.1", ""), ("0.3 s", "")]
+    shown = [COLUMNS[i].title for i in layout([row], 78)[0]]
+    assert {"host", "data wait", "beat"} <= set(shown)
+
+
+def test_the_plan_says_where_the_ranks_are() -> None:
+    assert where_of(plan(2, cpu=False)) == {0: ["GPU 0"], 1: ["GPU 1"]}
+    assert where_of(None) == {}
+
+
+# --- the widget --------------------------------------------------------------------------------
+
+class Table(ThemedApp):
+    def compose(self) -> ComposeResult:
+        yield RanksPane()
+
+
+def lines(table: RanksPane) -> list[str]:
+    return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+async def test_data_parallel_has_a_line_a_device() -> None:
+    async with Table().run_test(size=(130, 8)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
+                    gpu_peak=[34 * GIB, 35 * GIB], rss=2 * GIB, loss=1.5, data_wait=0.03)
+        two = (DeviceUse("1", "GPU 1", None, "cuda:0"), DeviceUse("3", "GPU 3", None, "cuda:1"))
+        dp = plan(2, mode="dp", cpu=False, ranks=(RankPlan(0, 0, 0, two),))
+        table.show({0: rank}, dp, now=NOW, live=True)
+        await pilot.pause()
+        assert [" ".join(line.split()) for line in lines(table)[:3]] == [
+            "rank where doing step loss per s data wait allocated reserved peak host beat",
+            "0 GPU 1 forward 100 1.500 100 3 % 28.0 33.0 34.0 2.0 0.3 s",
+            "GPU 3 29.0 33.0 35.0"]
+
+
+async def test_sixty_four_ranks_scroll_and_only_changed_lines_repaint() -> None:
+    async with Table().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        ranks = {r: view(r) for r in range(64)}
+        table.show(ranks, None, now=NOW, live=True)
+        await pilot.pause()
+        table.focus()
+        await pilot.press("end")
+        table.show(ranks, None, now=NOW, live=True)
+        assert "63" in lines(table)[-1]
+        painted: list[object] = []
+        table.refresh = lambda *regions, **_: painted.extend(regions)  # type: ignore[method-assign]
+        ranks[60].step = 101
+        table.show(ranks, None, now=NOW, live=True)
+        assert len(painted) == 1
+
+
+async def test_enter_picks_the_rank_under_the_cursor() -> None:
+    picked: list[int] = []
+
+    class Asking(Table):
+        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen) -> None:
+            picked.append(message.rank)
+
+    async with Asking().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        table.show({r: view(r) for r in range(4)}, None, now=NOW, live=True)
+        table.focus()
+        await pilot.press("down", "down", "enter")
+        assert picked == [2]
+        table.rank_chosen(1)
+        assert lines(table)[2].startswith("▸")

@@ -1,0 +1,249 @@
+"""Another attempt of a run, asked for on its screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Static
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.launch import launcher as launch
+from gpu_engine.runs.folder import AttemptRecord
+from gpu_engine.spec.read import from_dict
+from gpu_panel.common.dialogs import Message
+from gpu_panel.run.about import AboutRun
+from gpu_panel.run.resume_dialog import ResumeDialog
+from gpu_panel.run.screen import RunScreen
+
+from ...conftest import slots
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    Written,
+    flat,
+    screen_is,
+    settled,
+    terminal,
+    trained,
+    until,
+)
+
+SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
+
+
+def ended(folder: Path, state: str = "stopped", spec: str = SPEC, **more) -> Written:
+    run = trained(folder)
+    run.spec(spec)
+    run.state(state, ended=T0 + 60, exit_code=130, **more)
+    run.release()
+    return run
+
+
+def saved(run: Written, step: int, **metrics: float) -> None:
+    folder = run.run.checkpoints / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    folder.joinpath("manifest.json").write_text(json.dumps(
+        {"step": step, "metrics": metrics, "files": {"state.pt": {"sha256": "", "size": 0}}}))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What `launch.resume` was asked for; it refuses what is in `refused`."""
+    calls: list[list[str]] = []
+
+    def resume(run, sets=(), like=None, start="newest"):
+        calls.append([*([like] if like else []), *sets,
+                      *([f"from {start}"] if start != "newest" else [])])
+        if any("refused" in s for s in sets):
+            raise UserError("GPU 0 is held by run 12ab")
+        run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
+
+    monkeypatch.setattr(launch, "resume", resume)
+    return calls
+
+
+async def test_it_says_from_where_and_this_screen_follows(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path)
+    saved(run, 50)
+    saved(run, 99)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        text = flat(terminal(app))
+        assert "Attempt 1 stopped" in text
+        assert "from its newest checkpoint, after step 99" in text
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[]]
+        await settled(pilot, lambda s: s.state.attempt == 2)
+        assert "attempt 2" in flat(terminal(app))
+
+
+async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "completed")
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        dialog = app.screen
+        assert "There is no checkpoint: it begins anew" in flat(terminal(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "has done all of its 400 steps" in flat(terminal(app)))
+        assert asked == []
+        dialog.query_one("#length", Input).value = "500"
+        dialog.query_one("#changes", Input).value = "name='refused so'"
+        await pilot.press("enter")
+        await until(pilot, lambda: "held by run 12ab" in flat(terminal(app)))
+        assert asked == [["train.steps=500", "name=refused so"]]
+        assert dialog.query_one("#changes", Input).value == "name='refused so'"
+        dialog.query_one("#changes", Input).value = ""
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked[-1] == ["train.steps=500"]
+
+
+def failed_otherwise(folder: Path) -> Written:
+    """Stopped under `SPEC`, then failed with another batch size and length."""
+    run = ended(folder, "failed", SPEC.replace("400", "600") + "[batch]\nsize = 4096\n",
+                attempt=2, reason="rank 0: out of memory", attempts=(
+                    AttemptRecord(1, T0, T0 + 5, "stopped"),
+                    AttemptRecord(2, T0 + 9, T0 + 10, "failed", "rank 0: out of memory",
+                                  ("batch.size=4096", "train.steps=600"))))
+    (run.run.path / "specs").mkdir()
+    (run.run.path / "specs" / "00001.toml").write_text(SPEC)
+    return run
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
+        tmp_path: Path, asked, size) -> None:
+    run = failed_otherwise(tmp_path)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        await pilot.press("i")
+        await screen_is(pilot, AboutRun)
+        assert "with batch.size=4096 train.steps=600 rank 0: out of memory" in flat(
+            terminal(app).replace("│", " "))
+        await pilot.press("escape", "u")
+        await screen_is(pilot, ResumeDialog)
+        dialog = app.screen
+        assert "other settings than attempt 1, which was stopped: train.steps=600 " \
+            "batch.size=4096" in flat(str(dialog.query_one("#doubtful", Static).render()))
+        assert "batch.size=4096. They stand below" in terminal(app)
+        assert dialog.query_one("#length", Input).value == "600"
+        assert dialog.query_one("#changes", Input).value == "batch.size=4096"
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[1, "train.steps=600", "batch.size=4096"]]
+
+
+async def test_taken_out_it_is_again_as_it_was(tmp_path: Path, asked) -> None:
+    run = failed_otherwise(tmp_path)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        await pilot.press("home", "ctrl+k", *"400", "tab", "home", "ctrl+k", "enter")
+        await screen_is(pilot, RunScreen)
+        assert asked == [[1]]
+
+
+async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
+    run = ended(tmp_path)
+    saved(run, 99)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        await pilot.press("home", "ctrl+k", *"50", "enter")
+        await until(pilot, lambda: "99 steps are done (step-00000099); take 99 or more"
+                    in flat(terminal(app).replace("│", " ")))
+        assert app.screen.query_one("#length", Input).value == "50"
+
+
+async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "completed")
+    for step, loss in ((100, 3.0), (200, 1.0), (300, 1.5), (400, 2.0)):
+        saved(run, step, loss=loss)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        text = flat(terminal(app).replace("│", " "))
+        assert "newest, best (step 200), or a step: 100, 200, 300, 400" in text
+        await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
+        await screen_is(pilot, RunScreen)
+    assert asked == [["from best"]]
+
+
+async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path, "failed", '[task]\ncommand = ["python", "train.py"]\n')
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        assert "Your command is run once more" in flat(terminal(app))
+        assert not app.screen.query("#length")
+        await pilot.press(*"nonsense", "enter")
+        await until(pilot, lambda: "expected KEY=VALUE" in flat(terminal(app)))
+        await pilot.press("escape")
+        await screen_is(pilot, RunScreen)
+        assert asked == []
+
+
+async def test_what_runs_is_not_resumed(tmp_path: Path, asked) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+        assert app.screen.check_action("resume", ()) is None
+        run.state("stopped", ended=T0 + 60)
+        await settled(pilot, lambda s: not s.state.live)
+        assert app.screen.check_action("resume", ()) is True
+        assert app.screen.check_action("stop", ()) is None
+
+
+async def test_a_spec_that_is_gone_is_said(tmp_path: Path, asked) -> None:
+    run = ended(tmp_path)
+    (run.run.path / "spec.toml").unlink()
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("u")
+        await screen_is(pilot, Message)
+        assert "no such file" in flat(terminal(app))
+
+
+async def test_for_real(home: Path) -> None:
+    """A command that fails once is run again, in the same folder, and the screen follows."""
+    flag = home.parent / "once"
+    spec = from_dict({"name": "once", "devices": {"ids": ["cpu:0"]}, "task": {"command": [
+        "sh", "-c", f"test -e {flag} || (touch {flag} && exit 3)"]}})
+    run = launch.launch(spec, inventory=slots(1))
+    app = Mini(run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, lambda s: s.state is not None and s.state.state == "failed")
+        assert "✗ failed" in terminal(app)
+        await pilot.press("u")
+        await screen_is(pilot, ResumeDialog)
+        await pilot.press("enter")
+        await screen_is(pilot, RunScreen)
+        await settled(pilot, lambda s: s.state.attempt == 2 and s.state.state == "completed")
+        assert "✓ completed" in terminal(app)
+        assert [(a.number, a.outcome) for a in run.state().attempts] == [
+            (1, "failed"), (2, "completed")]

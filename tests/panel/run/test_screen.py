@@ -1,0 +1,221 @@
+"""The run screen on runs written by hand, some of them while it watches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_panel.charts.curves import CurveView
+from gpu_panel.run.log.view import LogView
+from gpu_panel.run.ranks import RanksPane
+from gpu_panel.run.screen import RunScreen
+
+from ..run_kit import (
+    SMALL,
+    WIDE,
+    Mini,
+    Written,
+    flat,
+    reached,
+    settled,
+    shown,
+    terminal,
+    trained,
+)
+
+
+async def test_what_is_there_is_shown(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.write(0, ("eval", 49, {"step": 99, "loss": 1.91, "accuracy": 0.412}),
+              ("checkpoint", 50, {"step": 99, "path": "checkpoints/step-00000099",
+                                  "seconds": 1.0, "bytes": 5}),
+              ("warning", 50, {"message": "the last batch is dropped"}))
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.saved is not None)
+        text = flat(terminal(app))
+        for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
+                     "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k/s",
+                     "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
+                     "loss ─ mean 2.440, ranks 2.430 to 2.450", "memory ─ 28.0 GiB, peak 34.0",
+                     "! 1 warning", "the last batch is dropped",
+                     "0 GPU 0 forward 99 2.430 6.2k 3 % 28.0 33.0 34.0 2.0 0.5 s",
+                     "1 GPU 1 forward 99 2.450 6.2k 3 % 28.0 33.0 34.0 2.2 1.0 s",
+                     "log ─ rank 0", "rank 0 says 49"):
+            assert part in text, part
+
+
+async def test_it_grows_while_one_watches(tmp_path: Path) -> None:
+    run = Written(tmp_path)
+    app = Mini(run.run, at=12.0)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        assert "waiting for ranks 0, 1 · 00:12 since it started" in flat(terminal(app))
+        assert "no step yet" in terminal(app)
+        run.start(0)
+        await settled(pilot, lambda s: s.ranks and s.ranks[0].beat is not None)
+        assert "waiting for rank 1" in flat(terminal(app))
+        run.start(1)
+        for rank in (0, 1):
+            run.steps(rank, 0, 19, at=11.0)
+        await settled(pilot, reached(1, 19))
+        text = flat(terminal(app))
+        assert "waiting" not in text
+        assert "step 19 of 400" in text
+        run.log(0, b"a new line\n")
+        await shown(pilot)
+        assert "a new line" in terminal(app)
+
+
+async def test_queued_without_ranks(tmp_path: Path) -> None:
+    run = Written(tmp_path, state="queued", started=None)
+    app = Mini(run.run, at=3.0)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        assert "waiting for ranks 0, 1 · 00:05 since it was asked for" in flat(terminal(app))
+        assert "◌ queued" in terminal(app)
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (120, 36), (40, 12), (20, 6), (250, 70)])
+async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        for key in ("1", "2", "3", "4", "l", "m", "m", "left", "plus"):
+            await pilot.press(key)
+        await shown(pilot)
+        assert "3f2a" in terminal(app)
+
+
+async def test_panes_behind_tabs(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        for key, found in (("1", "loss ─ mean"), ("2", "memory ─"), ("3", "data wait"),
+                           ("4", "log ─ rank 0")):
+            await pilot.press(key)
+            await shown(pilot)
+            text = terminal(app)
+            if key == "3":
+                assert "GPU 1" in text
+            else:
+                assert found in text
+            assert ("says" in text) == (key == "4")
+        await pilot.press("3", "down", "enter")
+        await shown(pilot)
+        assert "rank 1 says 49" in terminal(app)
+        await pilot.click("#tabs", offset=(12, 0))
+        await shown(pilot)
+        assert "memory ─" in terminal(app)
+
+
+async def test_the_log_of_another_rank(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    run.run.path.joinpath("supervisor.log").write_text("supervising\n")
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await pilot.press("r")
+        await shown(pilot)
+        assert "rank 1 says 49" in terminal(app)
+        assert app.run_screen.query_one(RanksPane).chosen == 1
+        await pilot.press("right_square_bracket")
+        await shown(pilot)
+        assert "supervising" in terminal(app)
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        await shown(pilot)
+        assert "rank 0 says 49" in terminal(app)
+
+
+async def test_keys_type_into_the_search(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await pilot.press("slash", *"slrmy1 7", "backspace", "backspace")
+        field = app.run_screen.query_one("#find")
+        assert field.value == "slrmy1"
+        assert isinstance(app.screen, RunScreen)  # s asked nothing
+        await pilot.press("escape")
+        assert not field.display
+        assert app.run_screen.query_one(LogView).needle == ""
+        await pilot.press("slash", *"SAYS 7".lower(), "enter")
+        await shown(pilot)
+        assert app.run_screen.query_one(LogView).current() == "rank 0 says 7"
+        await pilot.press("y")
+        assert app.clipboard == "rank 0 says 7"
+
+
+async def test_log_scale_and_smoothing_are_named(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await pilot.press("l", "m")
+        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == "log · smooth 0.6"
+        await pilot.press("l", "m", "m")
+        assert app.run_screen.query_one("#loss", CurveView).border_subtitle == ""
+
+
+async def test_escape_goes_back(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    app = Mini(run.run)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, RunScreen)
+
+
+async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=1)
+    run.start(0)
+    for step in range(1, 20):
+        run.write(0, ("step", step, {
+            "step": step, "n": 1, "losses": [2.0 / step],
+            "others": {"1": {"name": "optimizer 1 (SGD)", "step": step, "n": 1,
+                             "loss": 7.0 + step, "losses": [7.0 + step]}}}))
+    run.write(0, ("step", 20, {"step": 19, "n": 0, "others": {
+        "1": {"name": "optimizer 1 (SGD)", "step": 20, "n": 1, "losses": [30.0]}}}))
+    app = Mini(run.run, at=21)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 19))
+        assert "optimizer 0 (o)" in terminal(app)
+        await pilot.press("o")
+        await shown(pilot)
+        assert "optimizer 1 (SGD) (o)" in terminal(app)
+        screen = app.run_screen
+        assert screen.store.others[1].loss.ranks[0].hi[-1] == 30.0
+        assert len(screen.store.loss.ranks[0].hi) == 19
+        await pilot.press("o")
+        await shown(pilot)
+        assert "optimizer 0 (o)" in terminal(app)
+
+
+async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_apart(
+        tmp_path: Path) -> None:
+    run = Written(tmp_path, ranks=1, mode="single")
+    run.start(0)
+    run.write(0, ("metric", 1, {"step": 0, "val/accuracy": 0.625}))
+    for step in range(1, 31):
+        if step in (11, 21):
+            run.write(0, ("training", step, {"number": 1 + step // 10, "name": "LBFGS",
+                                             "optimizer": 0, "step": step - 1}))
+        run.write(0, ("step", step, {"step": step, "n": 1, "losses": [2.0 / step]}))
+    run.write(1, ("start", 2, {"rank": 1, "as_rank": 0, "process": 2, "pid": 7, "world_size": 1,
+                               "device": ["CPU 0"], "attempt": 1}),
+              ("step", 20, {"step": 4, "n": 4, "losses": [5.0, 4.0, 4.0, 4.5]}))
+    app = Mini(run.run, at=31)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(0, 30))
+        text = terminal(app)
+        assert "step 30 of 400 · 3 trainings" in text
+        assert "training 3, LBFGS" in text
+        assert "2 processes train as rank 0" in text
+        assert "val/accuracy 0.625" in text
+        assert "0.2" in text
+        view = app.run_screen.query_one("#loss", CurveView)
+        assert view.marks == (10, 20)

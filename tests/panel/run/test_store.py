@@ -1,0 +1,90 @@
+"""The store: bounded batches, whatever the files hold; and what the words make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_engine.events.schema import BadEvent, Event, from_dict
+from gpu_engine.runs.folder import Run
+from gpu_panel.run.store import RunStore
+from gpu_panel.run.text.banner import banner
+
+from ... import event_lines
+from ..run_kit import T0, Written
+
+
+async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
+    run = Written(tmp_path)
+    line = event_lines.line("step", {"step": 1, "n": 1, "epoch": 0, "loss": 2.0,
+                                     "losses": [2.0]}, t=T0)
+    for rank in (0, 1):
+        run.raw(rank, b"".join(line.replace(b'"step":1', b'"step":%d' % s)
+                               for s in range(40_000)))
+    store = RunStore(run.run)
+    task = asyncio.create_task(store.follow())
+    shares = []
+    while not store.caught_up:
+        await asyncio.sleep(0.001)
+        if store.state is not None and store.ranks:
+            shares += banner(store, T0)[0]
+    task.cancel()
+    assert len(set(shares)) > 3  # the share that is read moves: others have their turn between
+    assert any("reading what the ranks wrote… " in s and s.endswith(" %") for s in shares)
+    assert store.ranks[1].step == 39_999
+    assert sum(store.loss.ranks[0].count) == 40_000
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["NaN", "Infinity", "-Infinity", 3, 10**400]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=5)
+fields = st.dictionaries(st.sampled_from(
+    ["step", "n", "epoch", "loss", "losses", "loss_min", "loss_max", "lr", "samples_per_s",
+     "data_wait", "skipped", "gpu_allocated", "gpu_reserved", "gpu_peak", "rss", "message", "type",
+     "traceback", "phase", "since", "outcome", "path", "device", "attempt", "total_steps",
+     "epochs", "bytes", "accuracy"]), values, max_size=8)
+events = st.builds(lambda kind, more: {"t": T0, "kind": kind} | more, st.sampled_from(
+    ["start", "schedule", "step", "memory", "metric", "eval", "checkpoint", "phase", "warning",
+     "error", "end", "_init__", "fold"]), fields)
+
+
+def event_of(line: dict[str, object]) -> Event | None:
+    try:
+        return from_dict(line)
+    except BadEvent:
+        return None
+
+
+@given(st.lists(events, max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
+    from gpu_panel.run.loss import loss_title
+    from gpu_panel.run.memory import memory_lines, memory_title
+    from gpu_panel.run.ranks import RanksPane
+    from gpu_panel.run.text.headline import figures, headline
+    from gpu_panel.run.text.ranks import doing
+
+    store = RunStore(Run(Path("/nowhere/3f2a")))
+    store.state = Run(Path("/nowhere/3f2a")).state()
+    store.caught_up = True
+    told = [e for e in map(event_of, lines) if e is not None]
+    store.fold([(0, told), (1, told)])
+    headline(store, T0 + 5, 80)
+    figures(store, T0 + 5)
+    banner(store, T0 + 5)
+    loss_title(store)
+    memory_title(store)
+    memory_lines(store, 0)
+    table = RanksPane()
+    table.show(store.ranks, store.plan, now=T0 + 5, live=True)
+    table.build(80)
+    for view in store.ranks.values():
+        doing(view, store.ranks, T0 + 5, live=True)
+    for series in store.loss.ranks.values():
+        assert all(math.isfinite(v) for v, n in zip(series.lo, series.count, strict=True) if n)

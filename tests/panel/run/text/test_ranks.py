@@ -1,0 +1,64 @@
+"""What a rank is doing, in words."""
+
+from __future__ import annotations
+
+from gpu_engine.events.schema import Error
+from gpu_engine.events.view import RankView
+from gpu_panel.run.text.ranks import doing
+
+from ...run_kit import T0
+
+NOW = T0 + 100
+
+
+def view(rank: int, **known: object) -> RankView:
+    made = RankView(rank)
+    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
+              "samples_per_s": 100.0} | known
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
+    known = {v.rank: v for v in ranks}
+    return doing(known[rank], known, NOW, live=live)[0]
+
+
+def test_what_a_rank_does() -> None:
+    assert words([view(0), view(1)]) == "forward"
+    assert words([view(0, phase=None)]) == "starting"
+    assert words([RankView(0)]) == "not heard of yet"
+    assert words([RankView(0)], live=False) == "never heard of"
+    assert words([view(0, outcome="completed")]) == "✓ completed"
+    failed = view(0, error=Error("OutOfMemoryError", "", None, None, None))
+    assert words([failed]) == "✗ OutOfMemoryError"
+    assert words([view(0)], live=False) == "ended in forward"
+
+
+def test_silence_is_said() -> None:
+    assert words([view(0, beat=NOW - 4)]) == "forward"
+    assert words([view(0, beat=NOW - 6)]) == "silent · forward"
+
+
+def test_a_rank_that_waits_names_whom() -> None:
+    late = RankView(1)
+    assert words([view(0, phase="init"), late]) == "waiting for rank 1"
+    hung = view(1, beat=NOW - 60, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), hung]) == "waiting for rank 1"
+    slow = view(1, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), slow]) == "waiting for rank 1"
+    assert words([view(0, phase="backward", phase_since=NOW - 1), slow]) == "backward"
+    many = [RankView(r) for r in range(1, 9)]
+    assert words([view(0, phase="init"), *many]) == "waiting for ranks 1, 2, 3 and 5 more"
+
+
+def test_who_is_behind_is_said_in_words() -> None:
+    assert words([view(0, step=80), view(1)]) == "forward · 20 behind"
+    assert words([view(0), view(1, step=99)], 1) == "forward"
+    assert words([view(0, samples_per_s=50.0), view(1), view(2)]) == "forward · slowest"
+
+
+def test_hostile_words_are_harmless() -> None:
+    shown = words([view(0, error=Error("\x1b]0;x\x07E\nrror", "", None, None, None))])
+    assert shown == "✗ E rror"

@@ -1,0 +1,161 @@
+"""Every text can be read in light and dark themes: contrast of at least 4.5 : 1, measured over the
+colours that the screens are really painted in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
+from textual.widgets import Input, Select
+
+from gpu_engine.runs.folder import Cause
+from gpu_panel import theme
+from gpu_panel.app import PanelApp
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.run.log.view import LogView
+
+from .colours import contrast, painted, too_faint
+from .launch.test_goldens import looked, shared_machine
+from .panel_kit import panel, screen_text, settled, until
+from .run_kit import T0, Mini, shown, trained
+from .run_kit import settled as run_settled
+
+pytestmark = pytest.mark.usefixtures("home")
+THEMES = ["textual-light", "ansi-light", "textual-dark", "solarized-light", "catppuccin-mocha"]
+
+
+@pytest.mark.parametrize("name", sorted(n for n, t in BUILTIN_THEMES.items() if not t.ansi))
+def test_text_colours_of_every_theme(name: str) -> None:
+    chosen = BUILTIN_THEMES[name]
+    said = chosen.to_color_system().generate() | chosen.variables
+    out = said | theme.legible(said, dark=chosen.dark, ansi=False)
+    grounds = [Color.parse(out[n]) for n in (
+        "background", "surface", "panel", "cursor", "cursor-blurred")]
+    for text in ("foreground", "text-muted", "text-primary", "text-secondary", "text-success",
+                 "text-warning", "text-error", "text-accent"):
+        assert min(contrast(Color.parse(out[text]), g) for g in grounds) >= 4.5, text
+    for word in ("success", "warning", "error", "primary"):
+        assert contrast(Color.parse(out[f"text-{word}"]),
+                        Color.parse(out[f"{word}-muted"])) >= 4.5
+    muted, plain = (contrast(Color.parse(out[n]), grounds[0]) for n in ("text-muted", "foreground"))
+    assert muted <= plain  # what is secondary is never brighter
+
+
+@pytest.mark.parametrize("name", THEMES)
+async def test_the_launch_screen_can_be_read(name: str) -> None:
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
+        app = pilot.app
+        app.theme = name
+        await looked(pilot, screen)
+
+        async def read(what: str) -> None:
+            await pilot.pause()
+            assert too_faint(app) == [], what
+
+        await pilot.press("i")
+        await read("table and details")
+        await pilot.press("i", "2")
+        screen.query_one("#task-choice", Select).action_show_overlay()
+        await read("the list of tasks")
+        await pilot.press("escape")
+        screen.query_one("#f-amp-dtype").focus()
+        screen.query_one("#f-batch-size", Input).value = "33"
+        screen.query_one("#f-train-lr", Input).value = "x"
+        await until(pilot, lambda: "lr: expected" in screen_text(app))
+        await read("problems")
+        for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped"),
+                           ("ctrl+p", "copy line")):
+            await pilot.press(key)
+            await until(pilot, lambda words=words: words in screen_text(app))
+            await read(key)
+            await pilot.press("escape")
+        app.push_screen(Confirm("Stop?", "It runs.", yes="Stop it"))
+        await read("a dialog")
+        app.pop_screen()
+        for severity in ("information", "warning", "error"):
+            app.notify("It is said", title="Said", severity=severity)
+        await until(pilot, lambda: screen_text(app).count("It is said") == 3)
+        await read("notifications")
+
+
+@pytest.mark.parametrize("name", THEMES)
+async def test_a_runs_screen_can_be_read(tmp_path: Path, name: str) -> None:
+    run = trained(tmp_path)
+    run.write(1, ("warning", 50, {"message": "slow"}))
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.theme = name
+
+        async def read(what: str) -> None:
+            await shown(pilot)
+            assert too_faint(app) == [], what
+
+        await run_settled(pilot, lambda s: s.caught_up and s.warnings())
+        await read("a run that trains")
+        await pilot.press("b", "m", "left", "4")
+        app.run_screen.query_one(LogView).search("says")
+        await until(pilot, lambda: not app.run_screen.query_one(LogView).following)
+        app.at = 100.0
+        await read("a run that stands still, a band, and what was found")
+        trace = "Traceback (most recent call last):\nValueError: no\n"
+        run.write(1, ("error", 50.1, {"type": "ValueError", "message": "no", "traceback": trace,
+                                      "phase": "forward", "step": 99}))
+        run.state("failed", ended=T0 + 101, reason="rank 1: no",
+                  cause=Cause("no", 1, "ValueError", trace))
+        run.release()
+        await run_settled(pilot, lambda s: s.state.state == "failed")
+        await read("a run that failed")
+        await pilot.press("i")
+        await read("about it")
+        await pilot.press("escape")
+        run.state("completed", ended=T0 + 101)
+        await app.run_screen.store.look_now()
+        await read("a run that is completed")
+
+
+async def test_the_row_under_the_cursor_stands_out() -> None:
+    machine, sampler = shared_machine()
+    async with panel(machine, sampler=sampler) as (pilot, screen):
+        await looked(pilot, screen)
+        for name in THEMES:
+            pilot.app.theme = name
+            await settled(pilot, screen)
+            grounds = [ground for text, _, ground in painted(pilot.app)
+                       if text.startswith("A100")]
+            assert len(grounds) == 4
+            assert contrast(grounds[0], grounds[1]) > 1.15, name
+            assert len({g.hex for g in grounds[1:]}) == 1
+
+
+async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ..conftest import slots
+
+    async with panel(slots(1)) as (pilot, _):
+        assert pilot.app.theme == "textual-dark"
+        pilot.app.theme = "textual-light"
+        await until(pilot, lambda: (home / "panel.json").exists())
+        await pilot.app.workers.wait_for_complete(
+            [w for w in pilot.app.workers if w.group == "theme"])
+    async with panel(slots(1)) as (pilot, _):
+        assert pilot.app.theme == "textual-light"
+    monkeypatch.setenv("TEXTUAL_THEME", "nord")  # the environment goes first
+    assert PanelApp(inventory=slots(1)).theme == "textual-dark"  # as Textual read it before
+    monkeypatch.delenv("TEXTUAL_THEME")
+    for damage in ('{"theme": "gone"}', '{"theme": 7}', "[]", "{", "\xff"):
+        (home / "panel.json").write_text(damage, encoding="latin-1")
+        assert PanelApp(inventory=slots(1)).theme == "textual-dark"
+    async with panel(slots(1), ready=False) as (pilot, _):  # damaged, it opens all the same
+        assert pilot.app.theme == "textual-dark"
+
+
+async def test_a_theme_that_cant_be_kept_is_said(home: Path) -> None:
+    from ..conftest import slots
+
+    async with panel(slots(1), notifications=True) as (pilot, _):
+        (home / "panel.json").mkdir(parents=True)
+        pilot.app.theme = "textual-light"
+        await until(pilot, lambda: "can't be kept" in screen_text(pilot.app))
+        assert (home / "panel.json").is_dir()
