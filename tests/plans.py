@@ -17,7 +17,8 @@ def plan(devices: int = 2, *, mode: str = "ddp", cpu: bool = True, global_size: 
             for i in range(devices)]
     each = [used] if mode in ("single", "dp") else [[one] for one in used]
     return LaunchPlan(
-        **{"mode": mode, "device_type": "cpu" if cpu else "cuda", "world_size": len(each),
+        **{"mode": mode, "device_type": "cpu" if cpu else "cuda",
+           "source": "cpu" if cpu else "nvml", "world_size": len(each),
            "local_world_size": len(each), "name": "toy",
            "batch": Batch(global_size, "global", 1, devices, global_size, global_size // devices),
            "lr": LearningRate(3e-4, "none", None, 1.0, 3e-4), "spec": from_dict(spec or {}),

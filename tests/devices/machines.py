@@ -113,6 +113,11 @@ class ToyMachine(Machine):
         os.mkfifo(self._tree / "fifo")
         (self._tree / "fifo").replace(self._tree / str(index) / "state")
 
+    def hang_whole(self) -> None:
+        """The driver answers nobody, whichever device is asked about."""
+        os.mkfifo(self._tree / "fifo")
+        (self._tree / "fifo").replace(self._tree / "driver")
+
     def remove(self, index: int) -> None:
         (self._tree / str(index)).rename(self._tree / f"removed-{index}")
 

@@ -244,7 +244,7 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
     assert "not loaded" in blocked(machine.name, devices)
     machine.uninstall()
     with pytest.raises(recheck.NoAnswer, match=own.missing):
-        next(recheck.looks(devices, 10.0))
+        next(recheck.looks(machine.name, devices, 10.0))
 
 
 # --- a vendor is one backend and its name in one list -------------------------------------------
@@ -301,6 +301,21 @@ def test_two_vendors_on_one_machine(toy, as_this_machine, monkeypatch):
     toy.unload()
     found = discover()
     assert (found.source, found.problem) == ("nvml", "the toy driver says: not loaded")
+
+
+def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeypatch):
+    """It may hang, and is none of this run's business."""
+    monkeypatch.setattr(claim, "TIMEOUT", 5.0)
+    NvidiaMachine(as_this_machine(), monkeypatch)
+    devices, toys = discover_of("nvml").devices, discover_of("toy").devices
+    toy.hang_whole()
+    assert blocked("nvml", devices) is None
+    assert "not answered" in blocked("toy", toys)
+
+
+def test_devices_of_a_vendor_that_this_version_does_not_know():
+    with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; there are nvml, cpu"):
+        next(recheck.looks("abacus", (), 1.0))
 
 
 def test_the_name_of_a_slice_is_its_vendors():

@@ -45,7 +45,7 @@ def test_the_file_has_the_keys_that_it_always_had():
     """Other people's scripts read it (`show --json`)."""
     found = json.loads(json.dumps(replace(made(2), id="3f2a", cwd="/").to_dict()))
     assert set(found) == {
-        "id", "cwd", "version", "name", "mode", "backend", "device_type", "world_size",
+        "id", "cwd", "version", "name", "mode", "backend", "device_type", "source", "world_size",
         "local_world_size", "nodes", "node_rank", "replicas", "master_addr", "master_port", "unit",
         "batch", "lr", "ranks", "processes", "lines", "warnings", "spec"}
     assert found["ranks"][1] == {"rank": 1, "local_rank": 1, "node": 0, "devices": [
@@ -65,6 +65,7 @@ def test_what_is_of_another_type_has_its_default_or_there_is_no_plan(name):
     for wrong in (object(), -1.5, [None], {"rank": "a"}):
         found = LaunchPlan.from_dict(data | {name: wrong})
         default = next(f.default for f in fields(LaunchPlan) if f.name == name)
+        default = "cpu" if name == "source" else default  # of CPU slots, as the rest of it says
         assert found == (None if name in NEEDED else replace(whole, **{name: default}))
     data.pop(name, None)
     assert (LaunchPlan.from_dict(data) is None) == (name in NEEDED)
@@ -83,6 +84,13 @@ def test_another_versions_mode_and_keys_leave_the_rest():
     data["spec"]["parallel"]["mode"] = "fsdp"
     found = LaunchPlan.from_dict(data)
     assert (found.mode, found.ranks) == ("fsdp", made(2).ranks)
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_plan_of_a_time_with_one_vendor_names_it(cpu):
+    before = made(2, cpu=cpu).to_dict()
+    assert before.pop("source") == ("cpu" if cpu else "nvml")
+    assert LaunchPlan.from_dict(before) == made(2, cpu=cpu)
 
 
 def test_a_rank_that_a_launcher_has_started_is_planned_by_the_same_function():

@@ -31,6 +31,7 @@ class _Ended(Exception):
 
 
 def looks(
+    source: str,
     wanted: Sequence[Device],
     timeout: float,
     asked_to_end: Callable[[], bool] = lambda: False,
@@ -38,25 +39,29 @@ def looks(
 ) -> Iterator[tuple[Sample, ...]]:
     """Samples of `wanted`, in its order, each `interval` seconds for as long as they are taken.
 
-    The devices, GPUs of one vendor, are found anew, by UUID: one that is gone since has a sample
-    that says so. Ends early once `asked_to_end`. Raises `NoAnswer` when nothing comes for
-    `timeout` seconds.
+    The devices, GPUs of the vendor whose backend is called `source`, are found anew, by UUID: one
+    that is gone since has a sample that says so. Ends early once `asked_to_end`. Raises `NoAnswer`
+    when nothing comes for `timeout` seconds.
     """
-    drivers = [name for name in registry.BACKENDS if registry.load(name).asks_driver]
-    present = [name for name in drivers if registry.load(name).present()]
-    if not present:
-        raise NoAnswer("; ".join(registry.load(name).missing for name in drivers))
+    try:
+        backend = registry.load(source)
+    except ValueError as unknown:  # planned by another version
+        raise NoAnswer(str(unknown)) from None
+    if not backend.present():
+        raise NoAnswer(backend.missing)
     try:
         asked = probe.Probe()
     except OSError as error:
         raise NoAnswer(f"the process that reads the GPUs could not be started: {error}")
     try:
-        name, found = _found_by(asked, present, wanted, timeout, asked_to_end)
+        # All its GPUs, whatever CUDA_VISIBLE_DEVICES says: what was chosen stands.
+        asked.send(Discover(registry.BACKENDS[source], {}, timeout / 2))
+        found = _reply(asked, Found, timeout, asked_to_end).inventory
         there = [_same(device, found) for device in wanted]
         watched = tuple(dict.fromkeys(d for d in there if d is not None))
-        gone = found.problem if not found.devices and found.problem else registry.load(name).gone
+        gone = found.problem if not found.devices and found.problem else backend.gone
         if watched:
-            probe.watch(asked, name, watched, interval, patience=timeout / 2)
+            probe.watch(asked, source, watched, interval, patience=timeout / 2)
         while True:
             by_id: dict[str, Sample] = {}
             if watched:
@@ -74,25 +79,6 @@ def looks(
         raise NoAnswer(str(gone_wrong))
     finally:
         asked.close()
-
-
-def _found_by(
-    asked: probe.Probe,
-    names: Sequence[str],
-    wanted: Sequence[Device],
-    timeout: float,
-    asked_to_end: Callable[[], bool],
-) -> tuple[str, Inventory]:
-    """The backend that knows any of `wanted`, with all that it finds; the last of `names` where
-    none does."""
-    name, found = names[-1], Inventory((), names[-1])
-    for name in names:
-        # All its GPUs, whatever CUDA_VISIBLE_DEVICES says: what was chosen stands.
-        asked.send(Discover(registry.BACKENDS[name], {}, timeout / 2))
-        found = _reply(asked, Found, timeout, asked_to_end).inventory
-        if any(_same(device, found) is not None for device in wanted):
-            break
-    return name, found
 
 
 def _reply(

@@ -62,7 +62,7 @@ def resolve(
     cpu = checked.devices[0].is_cpu
     resolved = LaunchPlan(
         name=spec.name, mode=p.mode, backend=backend_of(spec, cpu=cpu),
-        device_type="cpu" if cpu else "cuda", world_size=layout.world_size,
+        device_type="cpu" if cpu else "cuda", source=checked.source, world_size=layout.world_size,
         local_world_size=layout.local_world_size, nodes=layout.nodes, node_rank=layout.node,
         master_addr=layout.master_addr, master_port=layout.master_port,
         batch=batch, lr=learning_rate(spec, batch.global_size), ranks=_ranks(checked), spec=spec,
@@ -70,12 +70,11 @@ def resolve(
     )
     if layout.launched_by is not None:
         return resolved
-    devices, source, own = checked.devices, checked.source, spec.run.python
+    devices, own = checked.devices, spec.run.python
     return replace(
         resolved, warnings=tuple(_warnings(spec)),
-        processes=processes(resolved, devices, source=source, python=own or python,
-                            environ=environ or {}),
-        lines=lines(resolved, devices, source=source, base=base, python=own or "python"))
+        processes=processes(resolved, devices, python=own or python, environ=environ or {}),
+        lines=lines(resolved, devices, base=base, python=own or "python"))
 
 
 def _ranks(checked: Checked) -> tuple[RankPlan, ...]:

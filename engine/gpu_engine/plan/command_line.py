@@ -18,14 +18,14 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import differences, to_dict
 
 
-def lines(plan: LaunchPlan, devices: Sequence[Device], *, source: str,
-          base: tuple[str, RunSpec] | None, python: str) -> tuple[str, ...]:
-    """One line for one machine; for several, node 0's first. `source`: the backend of `devices`."""
+def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSpec] | None,
+          python: str) -> tuple[str, ...]:
+    """One line for one machine; for several, node 0's first."""
     command = plan.spec.task.command
     many = plan.nodes > 1
     if command is None and not many:
         return (shlex.join(["gpu-engine", "run", *_arguments(plan.spec, base)]),)
-    env = environment(source, devices)
+    env = environment(plan.source, devices)
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]

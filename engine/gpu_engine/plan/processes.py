@@ -16,9 +16,9 @@ HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 """The folder whose sitecustomize lets a person's own command be seen; see observe/install.py."""
 
 
-def processes(plan: LaunchPlan, devices: Sequence[Device], *, source: str, python: str,
+def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
-    """What this node's supervisor starts. `source`: the backend of `devices`."""
+    """What this node's supervisor starts."""
     command = plan.spec.task.command
     if command is None:
         argv: tuple[str, ...] = (python, WORKER, "--run", RUN_DIR)
@@ -27,10 +27,10 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, source: str, pytho
     once = command is not None and cmd.launches_itself(command)
     mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
     if once or not mode.process_a_device:
-        return (_once(plan, devices, source, argv, environ),)
+        return (_once(plan, devices, argv, environ),)
     if (mode.launcher if launcher == "auto" else launcher) == "torchrun":
-        return (_torchrun(plan, devices, source, argv, environ),)
-    return tuple(_rank(plan, i, devices, source, argv, environ)
+        return (_torchrun(plan, devices, argv, environ),)
+    return tuple(_rank(plan, i, devices, argv, environ)
                  for i in range(plan.local_world_size))
 
 
@@ -58,20 +58,20 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
     }
 
 
-def _once(plan: LaunchPlan, devices: Sequence[Device], source: str,
+def _once(plan: LaunchPlan, devices: Sequence[Device],
           argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     cores = tuple(sorted({c for d in devices for c in d.cores}))
-    env = environment(source, devices) | _threads(len(cores) or None, environ)
+    env = environment(plan.source, devices) | _threads(len(cores) or None, environ)
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     first = plan.ranks[0].rank
     return Process(argv, env, tuple(r.rank for r in plan.ranks), "rank", cores,
                    f"ranks/{first:05d}.log")
 
 
-def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], source: str,
+def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
           argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     rank, mine = plan.ranks[i], devices[i]
-    shown = environment(source, [mine] if mine.is_slice else devices)
+    shown = environment(plan.source, [mine] if mine.is_slice else devices)
     env = shown | _threads(len(mine.cores) or (1 if plan.local_world_size > 1 else None), environ)
     env |= {
         "RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank),
@@ -83,7 +83,7 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device], source: str,
     return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log")
 
 
-def _torchrun(plan: LaunchPlan, devices: Sequence[Device], source: str,
+def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
               argv: tuple[str, ...], environ: Mapping[str, str]) -> Process:
     options = torchrun_options(plan)
     if plan.spec.task.command is not None:
@@ -91,7 +91,7 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device], source: str,
         options += ("--redirects=3", f"--log-dir={RUN_DIR}/torchrun")
     whole = cmd.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
-    env = environment(source, devices) | {"PYTHONUNBUFFERED": "1"}
+    env = environment(plan.source, devices) | {"PYTHONUNBUFFERED": "1"}
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),
                    f"node{plan.node_rank}.log")

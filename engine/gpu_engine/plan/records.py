@@ -87,6 +87,8 @@ class LaunchPlan:
     mode: str
     """The name of its record in `modes`."""
     device_type: Literal["cuda", "cpu"]
+    source: str
+    """The backend of its devices: a name in `devices.backends.registry.BACKENDS`."""
     world_size: int
     """Processes that train, over all nodes."""
     local_world_size: int
@@ -151,8 +153,9 @@ class LaunchPlan:
         """As plan.json holds it."""
         out: dict[str, Any] = {k: v for k in ("id", "cwd") if (v := getattr(self, k)) is not None}
         out["version"] = 1
-        for name in ("name", "mode", "backend", "device_type", "world_size", "local_world_size",
-                     "nodes", "node_rank", "replicas", "master_addr", "master_port", "unit"):
+        for name in ("name", "mode", "backend", "device_type", "source", "world_size",
+                     "local_world_size", "nodes", "node_rank", "replicas", "master_addr",
+                     "master_port", "unit"):
             out[name] = getattr(self, name)
         out["batch"], out["lr"] = asdict(self.batch), asdict(self.lr)
         out["ranks"] = [asdict(r) for r in self.ranks]
@@ -173,7 +176,10 @@ class LaunchPlan:
         """
         if not isinstance(data, dict):
             return None
+        data = data | {"spec": recorded(data.get("spec"))}
+        if not isinstance(data.get("source"), str):  # written when NVIDIA's was the only vendor
+            data["source"] = "cpu" if data.get("device_type") == "cpu" else "nvml"
         try:
-            return read_record(cls, data | {"spec": recorded(data.get("spec"))})
+            return read_record(cls, data)
         except ValueError:
             return None
