@@ -136,7 +136,7 @@ async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
     async with app.run_test(size=(160, 60)) as pilot:
         await run_settled(pilot)
         app.push_screen(HelpScreen(app.run_screen, app.focused))
-        await until(pilot, lambda: "The next log: ranks" in screen_text(app))
+        await until(pilot, lambda: "Show the next log: ranks" in screen_text(app))
         said = screen_text(app)
         assert "_bracket" not in said
         assert "super+" not in said

@@ -21,12 +21,12 @@ from gpu_engine.cli.asked import WithCommand
 def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...]) -> None:
     """Pick devices, choose how to train, launch, and watch every rank.
 
-    PRESET is a preset's name or a .toml file; without it the panel opens with "default". What
-    stands behind -- is your own command: it comes into the form in place of the preset's task.
-    In the panel, ? shows every key.
+    PRESET is a preset's name or a .toml file; without it the panel opens with "default". Your own
+    command goes after --: in the form it replaces the preset's task. In the panel, ? shows every
+    key.
     """
     if (missing := _no_terminal()) is not None:
-        raise click.ClickException(f"{missing}; in a script take gpu-engine run")
+        raise click.ClickException(f"{missing}; in a script use gpu-engine run")
     from gpu_panel.app import PanelApp
 
     app = PanelApp(preset, sets=sets, command=ctx.meta.get("command"))
@@ -35,7 +35,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...]) -> None:
 
 
 def _no_terminal() -> str | None:
-    """What of a terminal is missing."""
+    """What is missing to run in a terminal; None if nothing is."""
     if not sys.stdin.isatty():
         return "the panel needs a terminal to read keys from"
     if not sys.__stderr__ or not sys.__stderr__.isatty():

@@ -1,4 +1,4 @@
-"""The panel: one Textual app, its screens, and what holds for all of them."""
+"""The panel: one Textual app with its screens, and what they have in common."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_panel.themed import SHEET, ThemedApp
 
 
 class PanelApp(ThemedApp):
-    """Opens the launch screen; everything else is pushed from there."""
+    """Opens the launch screen; every other screen is pushed from there."""
 
     TITLE = "gpu-panel"
     # The default screen's sheets too: a screen that is not pushed does not load its CSS_PATH.
@@ -40,8 +40,8 @@ class PanelApp(ThemedApp):
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  command: Sequence[str] | None = None, inventory: Inventory | None = None,
                  sampler: Sampling | None = None) -> None:
-        """`command`: the person's own, instead of the preset's task. `inventory` and `sampler`
-        stand in for this machine's devices."""
+        """`command`: the person's own command, in place of the preset's task. `inventory` and
+        `sampler` replace this machine's devices."""
         super().__init__()
         self.preset = preset
         self.sets = tuple(sets)
@@ -60,12 +60,12 @@ class PanelApp(ThemedApp):
         for ends in (signal.SIGTERM, signal.SIGHUP):
             try:
                 loop.add_signal_handler(ends, self.exit, None, 128 + ends)
-            except (RuntimeError, ValueError):  # not in the main thread, as under some tests
+            except (RuntimeError, ValueError):  # not in the main thread, as in some tests
                 break
 
         self.theme_changed_signal.subscribe(self, lambda _: self._keep_theme())
 
-        # Back from ctrl+z: the terminal was cleared, and Textual draws only what changes.
+        # After ctrl+z the terminal is empty, and Textual draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def on_unmount(self) -> None:
@@ -76,7 +76,7 @@ class PanelApp(ThemedApp):
         try:
             await in_thread(self.keep_theme, name="panel-theme")
         except OSError as err:
-            self.notify(f"The theme can't be kept: {err}", severity="warning", markup=False)
+            self.notify(f"The theme can't be saved: {err}", severity="warning", markup=False)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key | Paste) and not event.is_forwarded:
@@ -91,7 +91,8 @@ class PanelApp(ThemedApp):
 
     async def run_action(self, action: Any, default_namespace: Any = None,
                          namespaces: Any = None) -> bool:
-        """Every key, click and palette entry comes by here: what goes wrong is said here."""
+        """Run an action and show what goes wrong in it. Every key, click and palette entry comes
+        through here."""
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except UserError as err:
@@ -107,18 +108,18 @@ class PanelApp(ThemedApp):
             self.push_screen(HelpScreen(self.screen, self.focused))
 
     async def action_quit(self) -> None:
-        """Close the panel. Runs have their own supervisor: they go on."""
+        """Close the panel. Runs go on, as each has its own supervisor."""
         bottom = self.screen_stack[0]
         live = bottom.live_runs if isinstance(bottom, LaunchScreen) else 0
         runs = "1 run goes on" if live == 1 else f"{live} runs go on"
         self.exit(message=f"{runs}; gpu-panel shows them again." if live else None)
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        """The command palette: what this screen's keys do, by name."""
+        """The entries of the command palette: what this screen's keys do, by name."""
         for key in screen.palette_keys() if isinstance(screen, PaneScreen) else ():
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, key.action))
-        yield SystemCommand("keys", "Every key, and what the pane does", self.action_help)
+        yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("quit", "Close the panel; runs go on", self.action_quit)
 
@@ -131,9 +132,9 @@ class PanelApp(ThemedApp):
     # --- failures ------------------------------------------------------------------------------
 
     def _handle_exception(self, error: Exception) -> None:
-        """An exception of ours outside an action: the widget it came from is dead, so end with
-        a short message instead of a screenful of locals."""
-        if self.is_headless:  # under test: let the test see it
+        """End with a short message after an exception outside an action. The widget that raised
+        it is dead; Textual would print a screenful of local variables."""
+        if self.is_headless:  # in a test: let the test see it
             super()._handle_exception(error)
             return
         where = record(error)

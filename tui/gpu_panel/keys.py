@@ -10,28 +10,29 @@ from textual.binding import Binding, BindingType
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing a person can do, and by which keys."""
+    """One thing a person can do, and the keys for it."""
 
     id: str
-    """Stable name: what a keymap would refer to."""
+    """Stable name, for keymaps."""
     scope: str
     """Whose key it is: a pane's or a screen's name, or "app"."""
     keys: str
-    """In Textual's names, with commas between: "ctrl+o,p"."""
+    """Textual's names, separated by commas: "ctrl+o,p"."""
     action: str
-    """Textual's action, looked for in whatever `scope` names: "move(1)" calls `action_move`."""
+    """The Textual action in the pane or screen that `scope` names: "move(1)" calls
+    `action_move`."""
     label: str
-    """One or two words, for footer and palette."""
+    """One or two words, for the footer and the palette."""
     tooltip: str
-    """One sentence, for help, palette and pointer."""
+    """One sentence, for the help, the palette and the mouse pointer."""
     footer: bool = False
     """Whether the footer shows it."""
     everywhere: bool = False
-    """A pane's key that holds on its whole screen, wherever the focus is."""
+    """For a pane's key: whether it works on the whole screen, wherever the focus is."""
     priority: bool = False
-    """Whether it goes before the keys of the field that has the focus."""
+    """Whether it takes precedence over the keys of the focused field."""
     palette: bool = True
-    """Whether the palette offers it, which has the keys that hold on the whole screen."""
+    """Whether the palette offers it. The palette lists only keys that work on the whole screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +51,37 @@ KEYS: tuple[Key, ...] = (
     Key("devices.free", "devices", "f", "tick_free", "freest",
         "Tick the freest devices, as many as are ticked now or were asked for last", footer=True),
     Key("devices.count", "devices", "F", "count_free", "N freest",
-        "Ask how many, and tick so many of the freest; f repeats it"),
+        "Ask for a number and tick that many of the freest devices; f repeats it"),
     Key("devices.earlier", "devices", "less_than_sign", "move_rank(-1)", "rank before",
         "Move the device under the cursor one rank forward"),
     Key("devices.later", "devices", "greater_than_sign", "move_rank(1)", "rank after",
         "Move the device under the cursor one rank back"),
     Key("devices.ranks", "devices", "r", "sort_ranks", "ranks",
-        "Put the ranks in the order in which the machine numbers its devices"),
+        "Put the ranks in the order of the machine's device numbers"),
     Key("devices.details", "devices", "i", "details(False)", "details",
-        "Show everything about the device under the cursor, or close that again", footer=True),
+        "Show or hide everything about the device under the cursor", footer=True),
     Key("devices.enter", "devices", "enter", "details(True)", "processes",
-        "Go into the details: to the processes on the device"),
+        "Open the details and go to the processes on the device"),
     Key("devices.order", "devices", "o", "order", "sort",
         "Sort by index, utilisation, memory, or free ones first"),
     Key("devices.other", "devices", "c", "other_kind", "CPU/GPU",
         "Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again"),
     Key("detail.end", "detail", "x", "end", "end process",
-        "End the process under the cursor, if it is yours, after a question", footer=True),
+        "End the process under the cursor, if it is yours; asks first", footer=True),
     Key("detail.order", "detail", "o", "order", "sort",
         "Sort processes by GPU memory, SM, CPU or age", footer=True),
-    Key("detail.before", "detail", "left", "other('before')", "before", "The device before"),
-    Key("detail.after", "detail", "right", "other('after')", "next", "The next device"),
+    Key("detail.before", "detail", "left", "other('before')", "previous",
+        "Show the previous device"),
+    Key("detail.after", "detail", "right", "other('after')", "next", "Show the next device"),
     Key("detail.close", "detail", "i,escape", "close", "close", "Back to the table", footer=True),
-    Key("form.previous", "form", "up", "focus_previous", "up", "To the field before"),
-    Key("form.next", "form", "down", "focus_next", "down", "To the next field"),
+    Key("form.previous", "form", "up", "focus_previous", "up", "Go to the previous field"),
+    Key("form.next", "form", "down", "focus_next", "down", "Go to the next field"),
     Key("preset.save", "form", "ctrl+s", "save", "save", "Save what the form says as a preset",
         footer=True, everywhere=True, priority=True),
     Key("preset.open", "form", "ctrl+o,p", "presets", "presets",
         "Load another preset into the form", footer=True, everywhere=True),
     Key("plan.copy", "plan", "y,ctrl+y", "copy", "copy line",
-        "Copy the line that does the same without the panel", everywhere=True),
+        "Copy the command that does the same without the panel", everywhere=True),
     Key("plan.processes", "plan", "v,ctrl+e", "processes", "processes",
         "Show every process that will be started, with its arguments and environment",
         everywhere=True),
@@ -87,103 +89,108 @@ KEYS: tuple[Key, ...] = (
     Key("runs.stop", "runs", "s", "stop", "stop",
         "Ask this run to finish its step, save and end", footer=True),
     Key("runs.resume", "runs", "u", "resume", "resume",
-        "Another attempt of this run, from its last checkpoint", footer=True),
+        "Start another attempt of this run from its last checkpoint", footer=True),
     Key("runs.remove", "runs", "x", "remove", "remove", "Delete this finished run's folder",
         footer=True),
     Key("runs.prune", "runs", "X", "prune", "prune",
-        "Delete all but the newest finished runs, after saying how much that is"),
+        "Delete all but the newest finished runs; says how much that is first"),
     Key("launch.start", "launch", "ctrl+l", "launch", "launch",
         "Start the run that is shown under What will run", footer=True, priority=True),
     Key("pane.leave", "launch", "escape", "leave", "leave",
-        "Out of a field, so that the letter keys work", palette=False),
-    Key("run.back", "run", "escape", "back", "back", "Back; the run goes on", footer=True,
-        palette=False),
+        "Leave the field, so that the letter keys work again", palette=False),
+    Key("run.back", "run", "escape", "back", "back", "Back to the launch screen; the run goes on",
+        footer=True, palette=False),
     Key("run.stop", "run", "s", "stop", "stop",
-        "Ask the ranks to finish their step and save; again: end them now", footer=True),
+        "Ask the ranks to finish their step and save; a second time ends them", footer=True),
     Key("run.resume", "run", "u", "resume", "resume",
-        "Another attempt of a run that has ended, from its last checkpoint", footer=True),
+        "Start another attempt of a run that has ended, from its last checkpoint", footer=True),
     Key("run.about", "run", "i", "about", "about",
-        "Attempts and why they ended, warnings, what runs, where", footer=True),
+        "Show why attempts ended, all warnings, the command and the folder", footer=True),
     Key("chart.earlier", "chart", "left", "cross(-1)", "earlier",
-        "Read the values a little earlier"),
-    Key("chart.later", "chart", "right", "cross(1)", "later", "Read the values a little later"),
+        "Move the reading line a little to the left"),
+    Key("chart.later", "chart", "right", "cross(1)", "later",
+        "Move the reading line a little to the right"),
     Key("chart.much-earlier", "chart", "shift+left", "cross(-20)", "much earlier",
-        "Read the values much earlier"),
+        "Move the reading line far to the left"),
     Key("chart.much-later", "chart", "shift+right", "cross(20)", "much later",
-        "Read the values much later"),
+        "Move the reading line far to the right"),
     Key("chart.zoom-in", "chart", "plus,equals_sign", "zoom(0.5)", "zoom in",
-        "Half as many steps"),
-    Key("chart.zoom-out", "chart", "minus", "zoom(2)", "zoom out", "Twice as many steps"),
-    Key("chart.whole", "chart", "0", "whole", "all of it",
-        "The whole run, without the reading line"),
-    Key("chart.band", "chart", "b", "band", "band", "Every rank's line, or their band and mean"),
+        "Show half as many steps"),
+    Key("chart.zoom-out", "chart", "minus", "zoom(2)", "zoom out", "Show twice as many steps"),
+    Key("chart.whole", "chart", "0", "whole", "whole run",
+        "Show the whole run and hide the reading line"),
+    Key("chart.band", "chart", "b", "band", "band",
+        "Draw a line for every rank, or their range and mean"),
     Key("loss.log-scale", "loss", "l", "log_scale", "log scale",
-        "Loss on a logarithmic scale, or linear", everywhere=True),
-    Key("loss.smooth", "loss", "m", "smooth", "smooth", "Smooth the loss: not, 0.6, 0.9",
+        "Draw the loss on a logarithmic or a linear scale", everywhere=True),
+    Key("loss.smooth", "loss", "m", "smooth", "smooth", "Smooth the loss: off, 0.6 or 0.9",
         everywhere=True),
     Key("loss.optimizer", "loss", "o", "optimizer", "optimizer",
-        "Whose loss is drawn, in a script with several optimizers", everywhere=True),
+        "Show the next optimizer's loss, if a script has several", everywhere=True),
     Key("ranks.log", "ranks", "enter", "choose", "its log",
         "Show the log of the rank under the cursor"),
-    Key("log.next-rank", "log", "r", "next_rank", "rank", "The next rank's log", footer=True,
+    Key("log.next-rank", "log", "r", "next_rank", "rank", "Show the next rank's log", footer=True,
         everywhere=True),
     Key("log.find", "log", "slash", "find", "find",
-        "Find in the log; n and N for the next and the one before", footer=True, everywhere=True),
-    Key("log.find-next", "log", "n", "find_next(1)", "next place",
-        "The next place where it is found", everywhere=True),
-    Key("log.find-previous", "log", "N", "find_next(-1)", "place before",
-        "The place before where it is found", everywhere=True),
-    Key("log.copy", "log", "y", "copy", "copy", "Copy the log's line", everywhere=True),
+        "Find text in the log; n goes to the next match, N to the previous one", footer=True,
+        everywhere=True),
+    Key("log.find-next", "log", "n", "find_next(1)", "next match", "Go to the next match",
+        everywhere=True),
+    Key("log.find-previous", "log", "N", "find_next(-1)", "previous match",
+        "Go to the previous match", everywhere=True),
+    Key("log.copy", "log", "y", "copy", "copy", "Copy the log line under the cursor",
+        everywhere=True),
     Key("log.stacks", "log", "d", "stacks", "stacks",
-        "Where the chosen rank is now: every thread's stack, into its log", everywhere=True),
+        "Print every thread's stack of the chosen rank into its log", everywhere=True),
     Key("log.next", "log", "right_square_bracket", "source(1)", "next log",
-        "The next log: ranks, traceback, supervisor", everywhere=True),
-    Key("log.previous", "log", "left_square_bracket", "source(-1)", "log before",
-        "The log before", everywhere=True),
+        "Show the next log: ranks, traceback, supervisor", everywhere=True),
+    Key("log.previous", "log", "left_square_bracket", "source(-1)", "previous log",
+        "Show the previous log", everywhere=True),
     Key("log.up", "log", "up,k", "move(-1)", "up", "One line up"),
     Key("log.down", "log", "down,j", "move(1)", "down", "One line down"),
     Key("log.page-up", "log", "pageup", "page(-1)", "page up", "One page up"),
     Key("log.page-down", "log", "pagedown", "page(1)", "page down", "One page down"),
-    Key("log.first", "log", "home,g", "first", "first line", "To the first line"),
+    Key("log.first", "log", "home,g", "first", "first line", "Go to the first line"),
     Key("log.last", "log", "end,G", "last", "follow the end",
-        "To the last line, and follow what is added"),
+        "Go to the last line and follow what is added"),
     Key("log.follow", "log", "f", "follow", "follow", "Follow the end, or stay here"),
-    Key("log.left", "log", "left", "aside(-16)", "left", "Towards the beginning of long lines"),
-    Key("log.right", "log", "right", "aside(16)", "right", "Towards the end of long lines"),
-    Key("find.leave", "find", "escape", "leave", "leave", "Back to the log, without marks"),
-    Key("help", "app", "question_mark,f1", "help", "keys", "Every key, and what the pane does",
+    Key("log.left", "log", "left", "aside(-16)", "left",
+        "Scroll towards the beginning of long lines"),
+    Key("log.right", "log", "right", "aside(16)", "right", "Scroll towards the end of long lines"),
+    Key("find.leave", "find", "escape", "leave", "leave", "Back to the log; clears the search"),
+    Key("help", "app", "question_mark,f1", "help", "keys", "Show every key and what the pane does",
         footer=True),
     Key("palette", "app", "ctrl+p", "command_palette", "palette", "Find any action by its name",
         palette=False),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
-        "Put the panel to sleep; the shell's fg brings it back", palette=False, priority=True),
+        "Suspend the panel; the shell's fg brings it back", palette=False, priority=True),
     Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", footer=True,
         priority=True, palette=False),
 )
 
 
 def of(*scopes: str) -> tuple[Key, ...]:
-    """The table's keys of these scopes, in its order."""
+    """The keys of these scopes, in the table's order."""
     return tuple(k for k in KEYS if k.scope in scopes)
 
 
 def bindings(found: Iterable[Key]) -> list[BindingType]:
-    """Textual's bindings of these keys, for a BINDINGS list."""
+    """Textual bindings for these keys, to put into BINDINGS."""
     return [Binding(k.keys, k.action, k.label, show=k.footer, tooltip=k.tooltip, id=k.id,
                     priority=k.priority) for k in found]
 
 
 def of_focus(found: Iterable[Key]) -> list[BindingType]:
-    """The bindings of those of a pane's keys that hold only while the focus is in the pane."""
+    """Bindings for those of a pane's keys that work only while the focus is in the pane."""
     return bindings(k for k in found if not k.everywhere)
 
 
 def display(keys: str) -> str:
-    """Keys for people: "ctrl+o,right_square_bracket" → "ctrl+o or ]". Keys that hardly a terminal
-    can send (super) are left out where there is another."""
+    """Key names for people: "ctrl+o,right_square_bracket" → "ctrl+o or ]". Few terminals can send
+    `super`, so such a key is left out if there is another."""
     each = keys.split(",")
-    sent = [k for k in each if not k.startswith("super+")] or each
-    return " or ".join("+".join(_NAMES.get(part, part) for part in k.split("+")) for k in sent)
+    usual = [k for k in each if not k.startswith("super+")] or each
+    return " or ".join("+".join(_NAMES.get(part, part) for part in k.split("+")) for k in usual)
 
 
 _NAMES = {"question_mark": "?", "left_square_bracket": "[", "right_square_bracket": "]",

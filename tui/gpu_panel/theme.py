@@ -1,10 +1,9 @@
-"""Colours that can be read in every theme, light ones too. Pure.
+"""Legible colours for every theme, light and dark. Pure.
 
-A theme names its colours, but not the backgrounds on which they can be read: dimmed text may suit
-one background and vanish on another, and the fill under the cursor may be as dark as the text on
-it. So text colours and their backgrounds are worked out once for each theme: a text colour is
-moved towards black or white until its contrast is at least `LEAST` on every background that we
-put it on.
+A theme names its colours, but not the backgrounds on which they are legible: dimmed text may
+disappear on some of them, and the fill under the cursor may be as dark as the text on it. So text
+colours and their backgrounds are computed once for each theme: a text colour is moved towards
+black or white until its contrast is at least `LEAST` on every background that it is used on.
 
 Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances.
 """
@@ -16,25 +15,25 @@ from collections.abc import Iterable, Mapping
 from textual.color import BLACK, WHITE, Color
 
 LEAST = 4.5
-"""What WCAG 2.2 asks of text (1.4.3, AA)."""
+"""The contrast that WCAG 2.2 demands of text (1.4.3, AA)."""
 GRAPHIC = 3.0
-"""What it asks of lines and marks (1.4.11)."""
+"""The contrast that it demands of lines and marks (1.4.11)."""
 _MARGIN = 0.1
-"""Added to a contrast that is asked for, as colours are rounded to 8 bits afterwards."""
-_WORDS = ("primary", "secondary", "warning", "error", "success", "accent")
+"""Added to every wanted contrast, as colours are rounded to 8 bits afterwards."""
+_NAMES = ("primary", "secondary", "warning", "error", "success", "accent")
 
 
 def legible(given: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, str]:
-    """CSS variables to lay over those of a theme (`given`), ours among them:
+    """CSS variables that replace or extend those of a theme (`given`). Ours are:
 
-    `cursor`, `cursor-blurred`: the ground of the row that the cursor is on; `cursor-style`: its
-    text style. `faint`: lines that are not text. `frame`, `frame-focus`: borders.
+    `cursor`, `cursor-blurred`: background of the row under the cursor; `cursor-style`: its text
+    style. `faint`: lines that are not text. `frame`, `frame-focus`: borders.
     """
     return _of_terminal(dark) if ansi else _of_theme(given, dark)
 
 
 def contrast(one: Color, other: Color) -> float:
-    """From 1 (the same) to 21 (black and white)."""
+    """The contrast of two colours, from 1 (equal) to 21 (black and white)."""
     a, b = sorted((_luminance(one), _luminance(other)))
     return (b + 0.05) / (a + 0.05)
 
@@ -55,7 +54,7 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
     boost = Color.parse(given["boost"])
     grounds = (background, surface, panel, cursor, blurred, background + boost, surface + boost,
                _opaque(given.get("surface-active", given["surface"])))
-    fills = {f"{name}-muted": background.blend(_opaque(given[name]), 0.18) for name in _WORDS}
+    fills = {f"{name}-muted": background.blend(_opaque(given[name]), 0.18) for name in _NAMES}
     ink = apart(ink, (*grounds, *fills.values()), far, LEAST)
     out = {"foreground": ink, "cursor": cursor, "cursor-blurred": blurred,
            "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC),
@@ -64,7 +63,7 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
                                LEAST), **fills}
     if contrast(out["text-muted"], background) > contrast(ink, background):
         out["text-muted"] = ink
-    for name in _WORDS:
+    for name in _NAMES:
         out[f"text-{name}"] = apart(_opaque(given[name]), (*grounds, fills[f"{name}-muted"]), far,
                                     LEAST)
     out |= {"frame-focus": out["text-primary"], "text-disabled": out["text-muted"],
@@ -80,9 +79,10 @@ def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
 
 
 def _of_terminal(dark: bool) -> dict[str, str]:
-    """The terminal's own sixteen colours, of which nobody knows what they look like: the ones
-    that are far from a dark or a light ground nearly everywhere, no fills, and the cursor's row
-    reversed. (On xterm's white, green has 2.1 : 1; on its black, blue has 2.2 : 1.)"""
+    """Variables in the terminal's own sixteen colours. How they look is unknown, so these are the
+    ones that contrast with a dark or a light background in nearly every terminal, without fills,
+    and with the cursor's row reversed. (In xterm, green on white has 2.1 : 1 and blue on black
+    2.2 : 1.)"""
     primary, warning, error, success = (
         ("ansi_cyan", "ansi_yellow", "ansi_bright_red", "ansi_green") if dark else
         ("ansi_blue", "ansi_magenta", "ansi_red", "ansi_blue"))
@@ -90,7 +90,7 @@ def _of_terminal(dark: bool) -> dict[str, str]:
              "error": error, "success": success}
     plain = "ansi_default"
     out = {f"text-{name}": color for name, color in words.items()}
-    out |= words  # Textual's buttons take them bare
+    out |= words  # Textual's buttons use the names without "text-"
     out |= {f"{name}-muted": plain for name in words}
     return out | {
         "text-muted": plain, "text-disabled": plain, "cursor": plain, "cursor-blurred": plain,
@@ -102,8 +102,8 @@ def _of_terminal(dark: bool) -> dict[str, str]:
 
 
 def apart(color: Color, grounds: Iterable[Color], far: Color, least: float) -> Color:
-    """`color`, moved towards `far` by no more than it takes for this contrast on all `grounds`;
-    `far` itself where nothing else will do."""
+    """`color`, moved towards `far` only as far as needed for a contrast of `least` on all
+    `grounds`; `far` itself if no mixture reaches it."""
     grounds = tuple(grounds)
     for step in range(41):
         moved = color.blend(far, step / 40)

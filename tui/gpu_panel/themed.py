@@ -1,4 +1,4 @@
-"""An app whose text can be read in any theme, and that begins with the theme chosen last."""
+"""An app whose text is legible in any theme, and which starts with the theme chosen last."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ SHEET = Path(__file__).with_name("panel.tcss")
 
 
 class ThemedApp(App[None]):
-    """Every widget of ours needs the colours of theme.py: whatever app shows one is of this."""
+    """Base of every app that shows our widgets, as they need the colours of theme.py."""
 
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET]
 
     def get_css_variables(self) -> dict[str, str]:
-        said, theme = super().get_css_variables(), self.current_theme
-        self.theme_variables = said | legible(said, dark=theme.dark, ansi=theme.ansi)
+        given, theme = super().get_css_variables(), self.current_theme
+        self.theme_variables = given | legible(given, dark=theme.dark, ansi=theme.ansi)
         return self.theme_variables
 
     def begin_with_last_theme(self) -> None:
-        """Take the theme that was chosen last, if it is still one; TEXTUAL_THEME goes first.
-        To be called before the app runs."""
+        """Use the theme that was chosen last, if it still exists and TEXTUAL_THEME is not set.
+        Call this before the app runs."""
         chosen = read().get("theme")
         if isinstance(chosen, str) and chosen in self.available_themes \
                 and not os.environ.get("TEXTUAL_THEME"):
             self.theme = chosen
 
     def keep_theme(self) -> None:
-        """Begin with the present theme next time. Raises OSError where that can't be kept."""
+        """Save the current theme for the next start. Raises OSError."""
         write(read() | {"theme": self.theme})
 
 
 def path() -> Path:
-    """Where the panel keeps what a person has chosen in it."""
-
+    """The file with the person's choices in the panel."""
     return places.home() / "panel.json"
 
 
 def read() -> dict[str, Any]:
-    """What was kept; nothing where that can't be read."""
+    """The saved choices; empty if they can't be read."""
     try:
         kept = json.loads(path().read_bytes())
     except (OSError, ValueError):
@@ -56,7 +55,7 @@ def read() -> dict[str, Any]:
 
 
 def write(kept: dict[str, Any]) -> None:
-    """Keep these in place of what was kept. Raises OSError."""
+    """Save `kept` in place of the earlier choices. Raises OSError."""
     where = path()
     where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(where, kept)

@@ -1,1 +1,1 @@
-"""Curves: series in bounded memory, axes, dots, the widget that draws them."""
+"""Charts: series in bounded memory, axes, braille dots, and the widget that draws them."""

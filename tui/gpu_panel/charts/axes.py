@@ -1,4 +1,4 @@
-"""From a series to columns of dots, and the numbers along both axes. Pure."""
+"""Reduces a series to columns of dots, and chooses the numbers along both axes. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gpu_panel.charts.braille import Point
 from gpu_panel.charts.series import Series
 
 FLAT = 1e-3
-"""A range narrower than this share of its middle is drawn flat, not blown up into noise."""
+"""A range narrower than this share of its middle is drawn as a flat line, not enlarged to noise."""
 
 
 _MOST = 1e300
-"""Beyond this, differences of floats overflow."""
+"""The largest value that is drawn: beyond it, differences of floats overflow."""
 
 
 @dataclass(slots=True)
 class ColumnValues:
-    """A series reduced to the columns of a chart. In a column without values lo is inf, hi is
+    """A series reduced to the columns of a chart. In a column without values, lo is inf, hi is
     -inf and mean is None."""
 
     lo: list[float]
@@ -30,17 +30,18 @@ class ColumnValues:
     """Columns with values that were not finite."""
 
     def bounds(self) -> tuple[float, float]:
-        """(least, greatest) of all finite values; (inf, -inf) where there is none."""
+        """(least, greatest) of all finite values; (inf, -inf) if there is none."""
         return min(self.lo, default=inf), max(self.hi, default=-inf)
 
     def least_positive(self) -> float:
-        """The least value above 0, for a logarithmic scale; inf where there is none."""
+        """The least value above 0, for a logarithmic scale; inf if there is none."""
         return min((v for v in (*self.lo, *(m for m in self.mean if m is not None)) if v > 0),
                    default=inf)
 
 
 def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
-    """`series` from x0 to x1 in `width` columns of dots; each keeps its least and greatest."""
+    """`series` from x0 to x1 in `width` columns of dots; each keeps its least and greatest
+    value."""
     lo, hi = [inf] * width, [-inf] * width
     mean: list[float | None] = [None] * width
     bad: set[int] = set()
@@ -78,7 +79,7 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
 
 
 def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
-    """Its exponential moving average over what is shown, free of the bias at its start."""
+    """The exponential moving average of the columns' means, corrected for the bias at its start."""
     mean: list[float | None] = []
     value = mass = 0.0
     for m in columns.mean:
@@ -93,7 +94,7 @@ def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values to dots, `dots` of them from y0 up to y1; with `log` y0 and y1 are powers of ten."""
+    """Maps values from y0 to y1 to `dots` dots. With `log`, y0 and y1 are decimal logarithms."""
 
     y0: float
     y1: float
@@ -101,7 +102,8 @@ class Scale:
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """How high a value stands: the lowest dot is 0; what lies beyond is put at the edge."""
+        """The dot of a value, counted from 0 at the bottom. Values outside the scale get the dot
+        at the edge."""
         if self.log:
             value = log10(value) if value > 0 else -inf
         if value <= self.y0:
@@ -111,13 +113,13 @@ class Scale:
         return round((value - self.y0) / (self.y1 - self.y0) * (self.dots - 1))
 
     def points(self, columns: ColumnValues) -> list[Point | None]:
-        """The lowest, the middle and the highest dot of each column; None where it is empty."""
+        """The lowest, the middle and the highest dot of each column; None for an empty column."""
         dot, log = self.dot, self.log
         return [None if m is None or (log and high <= 0) else (dot(low), dot(m), dot(high))
                 for low, m, high in zip(columns.lo, columns.mean, columns.hi, strict=True)]
 
     def ticks(self, most: int, unit: float = 1.0) -> list[float]:
-        """Values within the scale that are round when counted in `unit`s, at most `most`."""
+        """At most `most` values within the scale that are round numbers of `unit`s."""
         if not self.log:
             return [v * unit for v in ticks(self.y0 / unit, self.y1 / unit, most)]
         decades = [10.0 ** e for e in range(ceil(self.y0 - 1e-9), floor(self.y1 + 1e-9) + 1)]
@@ -130,7 +132,7 @@ class Scale:
 
 def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, zero: bool = False,
              ) -> Scale | None:
-    """The scale that shows all of `columns`; None where nothing is finite. `zero`: from 0 up."""
+    """The scale that shows all of `columns`; None if no value is finite. `zero`: start at 0."""
     shown = list(columns)
     low = min((c.bounds()[0] for c in shown), default=inf)
     high = max((c.bounds()[1] for c in shown), default=-inf)
@@ -148,7 +150,7 @@ def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, z
     middle, span = (low + high) / 2, high - low
     if span <= abs(middle) * FLAT:
         room = abs(middle) * 0.05 or 1.0
-        # Not quite in the middle, which may lie between two characters.
+        # Slightly off the middle, as the middle may lie between two characters.
         return Scale(middle - 0.9 * room, middle + room, dots)
     return Scale(low, high, dots)
 
@@ -168,12 +170,12 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def step_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round steps: whole numbers alone."""
+    """At most `most` round step numbers from low to high; only whole ones."""
     return [v for v in ticks(low, high, most) if v == int(v)]
 
 
 def time_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round times, in seconds."""
+    """At most about `most` round times from low to high, in seconds."""
     for step in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200):
         if (high - low) / step < most:
             break
@@ -183,12 +185,12 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """Texts for these values, all with as many digits as it takes to write each exactly."""
+    """Texts for these values, all with the number of digits that writes every one exactly."""
     if not values:
         return []
     exact = [Decimal(f"{v:.12g}").normalize() for v in values]
     if len(exact) > 1 and all(v.as_tuple().digits == (1,) for v in exact):
-        return [f"{v:g}" for v in values]  # decades: zeros would only pad
+        return [f"{v:g}" for v in values]  # powers of ten need no padding
     big = max(abs(v) for v in exact)
     if big and (big >= 10 ** 6 or big < Decimal("1e-3")):
         digits = max(len(v.as_tuple().digits) for v in exact) - 1

@@ -1,8 +1,8 @@
-"""Columns of braille dots and the characters they make.
+"""Turns columns of braille dots into characters.
 
-A column is an int: bit 0 is its lowest dot. A character cell is two columns wide and four dots
-high. Painting is opaque: a later curve's cell replaces an earlier one's, so that one colour
-never spills over another curve's dots.
+A column is an int whose bit 0 is the lowest dot. A character cell is two columns wide and four dots
+high. Painting is opaque: a cell of a later curve replaces that of an earlier one, so that no dot
+takes another curve's colour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RIGHT = tuple(sum(bit for i, bit in enumerate((0x80, 0x20, 0x10, 0x08)) if n >>
                for n in range(16))
 
 _SCREEN = (int("1" * 256, 16), int("4" * 256, 16))
-"""Every fourth dot, of even and of odd columns."""
+"""Masks with every fourth dot, for even and for odd columns."""
 
 DASHES: tuple[tuple[bool, ...], ...] = (
     (True,),
@@ -27,11 +27,11 @@ DASHES: tuple[tuple[bool, ...], ...] = (
     (True,) * 8 + (False,) * 2 + (True,) * 2 + (False,) * 2,
     (True, False, False),
 )
-"""Which columns a stroke leaves out: solid, dashed, dotted, dash-dot, sparse."""
+"""Which columns a stroke paints, repeated: solid, dashed, dotted, dash-dot, sparse."""
 
 
 class Canvas:
-    """`width` × `height` character cells, each a character and a style's number."""
+    """`width` × `height` cells, each with a character and the number of a style."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -39,7 +39,7 @@ class Canvas:
         self.styles = [[0] * width for _ in range(height)]
 
     def paint(self, columns: Sequence[int], style: int) -> None:
-        """Lay columns of dots over what is there; 2 × width of them."""
+        """Paint 2 × width columns of dots over what is there."""
         top = self.height - 1
         for cell in range(self.width):
             left, right = columns[2 * cell], columns[2 * cell + 1]
@@ -59,7 +59,8 @@ class Canvas:
                 row += 1
 
     def text(self, x: int, y: int, text: str, style: int) -> None:
-        """Write over what is there, cut at the edges. For characters one cell wide."""
+        """Write `text` over what is there, cut at the edges. Its characters must be one cell
+        wide."""
         if 0 <= y < self.height:
             for at, char in enumerate(text, x):
                 if 0 <= at < self.width:
@@ -69,8 +70,8 @@ class Canvas:
 
 def stroke(points: Sequence[Point | None], dash: int = 0, broken: frozenset[int] = frozenset(),
            ) -> list[int]:
-    """A line through the columns that have a point, each drawn from its lowest to its highest
-    dot and joined to the one before; no join across a column in `broken`."""
+    """The dots of a line: each column with a point is filled from its lowest to its highest dot
+    and joined to the one before. Nothing is joined across a column in `broken`."""
     pattern = DASHES[dash % len(DASHES)]
     period = len(pattern)
     out = [0] * len(points)
@@ -108,7 +109,7 @@ def stroke(points: Sequence[Point | None], dash: int = 0, broken: frozenset[int]
 
 
 def band(points: Sequence[Point | None]) -> list[int]:
-    """The room between lowest and highest, as a loose screen of dots."""
+    """The area between the lowest and the highest dots, filled with a loose pattern of dots."""
     return [0 if p is None else _bar(p[0], p[2]) & _SCREEN[x % 2]
             for x, p in enumerate(points)]
 

@@ -1,7 +1,7 @@
-"""Curves of all ranks in one chart, drawn in braille; no plotting dependency.
+"""A chart with the curves of all ranks, drawn in braille without a plotting library.
 
-Every column keeps its least and greatest value, so a spike of one step is seen at any zoom. A
-value that is not finite breaks the line and is marked on the top edge.
+Every column keeps its least and greatest value, so a spike of one step is visible at any zoom. A
+value that is not finite breaks the line and is marked at the top edge.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpu_panel.common import units
 
 SMOOTHING = (0.0, 0.6, 0.9)
 OVERLAID = 16
-"""With more ranks than this their band and mean are drawn instead of every line."""
+"""With more ranks than this, their range and mean are drawn instead of a line for each."""
 
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
 
@@ -44,14 +44,14 @@ class Curve:
     """One line of a chart."""
 
     index: int
-    """Whose stroke it takes: the place of its rank among the ranks."""
+    """The position of its rank among the ranks, which decides its colour and dash."""
     label: str
     series: Series
     faint: bool = False
 
 
 class CurveView(Widget, can_focus=True):
-    """Lines over a common x. Give it lines with `show`; it repaints when they have changed."""
+    """Lines over a common x axis. `show` sets them and repaints if they have changed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "curve--axis", "curve--faint", "curve--mean", "curve--bad", "curve--cross", "curve--box",
@@ -75,8 +75,10 @@ class CurveView(Widget, can_focus=True):
                  x_ticks: Callable[[float, float, int], list[float]] = step_ticks,
                  y_unit: float = 1.0, zero: bool = False, empty: str = "nothing yet",
                  id: str | None = None, classes: str | None = None) -> None:
-        """y_text: a value for the readings. y_unit: what the numbers at the axis count in.
-        zero: the axis begins at 0."""
+        """`y_text`, `x_text`: format a value and an x at the reading line. `x_name`: the word
+        before that x. `x_ticks`: chooses the numbers along the x axis. `y_unit`: the unit of the
+        numbers along the y axis. `zero`: the y axis starts at 0. `empty`: shown while there is no
+        value."""
         super().__init__(id=id, classes=classes)
         self._y_text, self._x_text, self._x_name = y_text, x_text, x_name
         self._x_ticks = x_ticks
@@ -94,19 +96,20 @@ class CurveView(Widget, can_focus=True):
         self.log_scale = False
         self.smooth = 0.0
         self.banded: bool | None = None
-        """None: by the number of ranks."""
+        """Whether the range is drawn instead of the lines; None: decided by the number of
+        ranks."""
         self.cross: int | None = None
-        """The x whose values are read."""
+        """Where the reading line is; None if it is hidden."""
         self.marks: tuple[int, ...] = ()
-        """Each x where a faint upright line stands."""
+        """Where faint vertical lines are drawn."""
 
     # --- what is shown --------------------------------------------------------------------------
 
     def show(self, lines: list[Curve], over_all: Series | None = None,
              chosen: int | None = None, marks: Iterable[int] = ()) -> None:
-        """Show these; repaints only where they differ from what is on the screen. `over_all`:
-        the series over all lines, for the band; `chosen`: the index of the line to lift out;
-        `marks`: each x where a faint upright line stands."""
+        """Show these lines; repaints only if something has changed. `over_all`: the series over
+        all lines, for the band; `chosen`: the index of the line to draw on top; `marks`: where
+        faint vertical lines are drawn."""
         marks = tuple(marks)
         state = ([(id(x.series), x.series.version, x.label) for x in lines], chosen, marks)
         if state == self._drawn:
@@ -116,24 +119,25 @@ class CurveView(Widget, can_focus=True):
         self.redraw()
 
     def entitle(self, title: str) -> None:
-        """The words in the border; setting the same ones again would repaint everything."""
+        """Set the title in the border. An unchanged one is not set again, as that would repaint
+        everything."""
         if title != self._title:
             self._title = title
             self.border_title = Content(title)
 
     def redraw(self) -> None:
-        """Draw it anew with the next frame."""
+        """Draw everything again with the next frame."""
         self._frame = None
         self.border_subtitle = self.modes()
         self.refresh()
 
     def modes(self) -> str:
-        """How it is drawn, for the border: "log · smooth 0.6"."""
-        words = ["log"] if self.log_scale else []
-        words += [f"smooth {self.smooth}"] if self.smooth else []
-        words += ["zoomed"] if self._window else []
-        words += ["band"] if self._as_band() else []
-        return " · ".join(words)
+        """How the chart is drawn, for the border: "log · smooth 0.6"."""
+        found = ["log"] if self.log_scale else []
+        found += [f"smooth {self.smooth}"] if self.smooth else []
+        found += ["zoomed"] if self._window else []
+        found += ["band"] if self._as_band() else []
+        return " · ".join(found)
 
     def notify_style_update(self) -> None:
         self._frame = None
@@ -143,27 +147,27 @@ class CurveView(Widget, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------
 
     def toggle_log(self) -> None:
-        """Between a logarithmic scale and a linear one."""
+        """Switch between a logarithmic and a linear scale."""
         self.log_scale = not self.log_scale
         self.redraw()
 
     def cycle_smoothing(self) -> None:
-        """The next of `SMOOTHING`."""
+        """Use the next strength in `SMOOTHING`."""
         self.smooth = SMOOTHING[(SMOOTHING.index(self.smooth) + 1) % len(SMOOTHING)]
         self.redraw()
 
     def action_band(self) -> None:
-        """Between a line for each rank, and their band and mean."""
+        """Switch between a line for each rank, and their range and mean."""
         self.banded = not self._as_band()
         self.redraw()
 
     def action_whole(self) -> None:
-        """Show all of it, without the reading line."""
+        """Show the whole x range and hide the reading line."""
         self._window = self.cross = None
         self.redraw()
 
     def action_cross(self, by: int) -> None:
-        """Move the reading line by so many dots."""
+        """Move the reading line by `by` dots; the first call shows it at the end."""
         x0, x1 = self._range
         step = max((x1 - x0) / max(2 * self._cells - 1, 1), 1.0)
         first, last = self._extent()
@@ -252,7 +256,7 @@ class CurveView(Widget, can_focus=True):
 
     def _paint_band(self, plot: Canvas, columns: ColumnValues, scale: Scale) -> None:
         plot.paint(band(scale.points(columns)), _FAINT)
-        # Smoothing by nothing still makes a line of the means.
+        # Even with strength 0 this makes a line out of the means.
         mean = smoothed(columns, self.smooth)
         plot.paint(stroke(scale.points(mean), broken=mean.bad), _MEAN)
 
@@ -275,10 +279,10 @@ class CurveView(Widget, can_focus=True):
     def _paint_marks(self, plot: Canvas, x0: float, x1: float) -> None:
         for x in self.marks:
             if x0 <= x <= x1:
-                self._upright(plot, x, "┊", _FAINT)
+                self._vertical(plot, x, "┊", _FAINT)
 
-    def _upright(self, plot: Canvas, x: int, char: str, style: int) -> int:
-        """A line from bottom to top where nothing is drawn; the cell it stands in."""
+    def _vertical(self, plot: Canvas, x: int, char: str, style: int) -> int:
+        """Draw a vertical line behind what is there. Returns the column of its cell."""
         x0, x1 = self._range
         cell = round((x - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2
         for row in range(plot.height):
@@ -289,7 +293,7 @@ class CurveView(Widget, can_focus=True):
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
             return
-        cell = self._upright(plot, self.cross, "│", _CROSS)
+        cell = self._vertical(plot, self.cross, "│", _CROSS)
         rows = self.reading(plot.height)
         wide = max(map(len, rows), default=0)
         left = cell + 2 if cell < plot.width // 2 else cell - wide - 3
@@ -298,7 +302,7 @@ class CurveView(Widget, can_focus=True):
             plot.text(left, y, f" {row.ljust(wide)} ", _BOX)
 
     def reading(self, most: int = 99) -> list[str]:
-        """The values at the reading line, a row a line, at most `most` rows."""
+        """The values at the reading line, in at most `most` rows of text."""
         if self.cross is None:
             return []
         rows = [f"{self._x_name} {self._x_text(self.cross)}"]
@@ -344,7 +348,7 @@ class CurveView(Widget, can_focus=True):
         return [ground, *own, *(ground + s for s in palette.strokes(self.app))]
 
     def _extent(self) -> tuple[int, int]:
-        """The first and the last x of all lines."""
+        """The least and the greatest x of all lines."""
         starts = [x.series.start for x in self._lines if x.series.start is not None]
         ends = [x.series.last for x in self._lines if x.series.last is not None]
         return min(starts, default=0), max(ends, default=1)

@@ -1,4 +1,4 @@
-"""The strokes that tell ranks apart: eight hues out of the theme, then another dash."""
+"""The strokes that tell ranks apart: eight hues derived from the theme, then other dashes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpu_panel.theme import GRAPHIC, apart
 
 HUES = 8
 _TURN = (0.0, 0.42, 0.80, 0.17, 0.62, 0.92, 0.29, 0.53)
-"""Turns of the theme's primary hue, neighbours far apart."""
+"""Rotations of the theme's primary hue, in turns; consecutive ones are far apart."""
 _ON_DARK = ("cyan", "yellow", "magenta", "green", "bright_red", "bright_blue", "white",
             "bright_cyan")
 _ON_LIGHT = ("blue", "red", "magenta", "green", "cyan", "black", "bright_magenta", "bright_red")
 
 
 def strokes(app: App[object]) -> list[Style]:
-    """Eight line styles that suit the theme, the first its primary colour."""
+    """Eight line styles that suit the theme; the first has its primary colour."""
     terminals = [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
     try:
         primary = Color.parse(app.theme_variables.get("primary", ""))
@@ -38,5 +38,6 @@ def strokes(app: App[object]) -> list[Style]:
 
 
 def dash_of(app: App[object], index: int) -> int:
-    """Which dash the rank at `index` has: without colour each another, else after eight hues."""
+    """The dash of the rank at `index`: a different one for each rank if there is no colour, else
+    a different one for each eight ranks."""
     return index if app.no_color else index // HUES

@@ -1,8 +1,8 @@
-"""Series in bounded memory: a pyramid of buckets, each with the least, the greatest and the mean.
+"""Series in bounded memory: buckets that keep the least, the greatest and the mean of their values.
 
-A mean alone would hide a spike of one step, so both ends of every bucket are kept. When the
-buckets run out, neighbours are joined and the stride doubles: adding stays O(1), a series of a
-million steps takes no more room than one of two thousand.
+A mean alone would hide a spike of one step, so each bucket keeps both extremes. When the buckets
+run out, neighbours are merged and the stride doubles. So adding stays O(1), and a series of a
+million steps takes no more memory than one of two thousand.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from math import inf, isfinite, nan
 from operator import add
 
 CAPACITY = 2048
-"""Buckets; a power of two. A screen has some 300 columns of braille dots."""
+"""The most buckets of a series; a power of two. A screen has about 300 columns of braille dots."""
 
 
 class Series:
-    """Values over whole numbers x (steps, or seconds), x mostly rising.
+    """Values over whole numbers x (steps or seconds), where x mostly rises.
 
-    `lo`, `hi`, `total`, `count` are of the finite values in a bucket; `bad` counts the others,
-    which are marked and never touch a bound. Bucket i covers x from (first + i) × stride.
+    Bucket i covers `stride` numbers from x = (first + i) × stride. `lo`, `hi`, `total` and `count`
+    are those of its finite values; `bad` counts its other values, which change no bound.
     """
 
     __slots__ = ("bad", "bad_at", "capacity", "count", "first", "hi", "last", "lo", "stride",
@@ -37,7 +37,7 @@ class Series:
         self.last: int | None = None
         """The greatest x."""
         self.bad_at: int | None = None
-        """Where the first value came that was not finite."""
+        """The least x with a value that is not finite."""
         self.lo: array[float] = array("d")
         self.hi: array[float] = array("d")
         self.total: array[float] = array("d")
@@ -45,11 +45,11 @@ class Series:
         self.bad: array[int] = array("q")
 
     def __len__(self) -> int:
-        """Buckets in use."""
+        """The number of buckets in use."""
         return len(self.lo)
 
     def add(self, x: int, value: float, lo: float | None = None, hi: float | None = None) -> None:
-        """Take in one value at x >= 0, or the mean of several with their least and greatest."""
+        """Add one value at x >= 0, or the mean of several with their least and greatest value."""
         i = self._bucket(x)
         self.version += 1
         if self.last is None or x > self.last:
@@ -70,7 +70,7 @@ class Series:
                 self.bad_at = x
 
     def cut(self, x: int) -> None:
-        """Forget x and all that came after it. A bucket that x lies within goes whole."""
+        """Remove the values at x and after it; all of a bucket that x is in."""
         if self.last is None or x > self.last:
             return
         self.version += 1
@@ -91,8 +91,8 @@ class Series:
             self.bad_at = None
 
     def at(self, x: int) -> tuple[float, float, float] | None:
-        """(least, mean, greatest) of the bucket that holds x; NaN where none is finite; None
-        where nothing was ever added."""
+        """(least, mean, greatest) of the bucket that holds x. All NaN if none of its values is
+        finite; None if it has no value."""
         i = x // self.stride - self.first
         if not 0 <= i < len(self) or not (self.count[i] or self.bad[i]):
             return None
@@ -102,14 +102,14 @@ class Series:
 
     @property
     def start(self) -> int | None:
-        """The least x, to a bucket's width."""
+        """The least x, rounded down to the start of its bucket."""
         return self.first * self.stride if len(self) else None
 
     def _columns(self) -> tuple[array, ...]:
         return self.lo, self.hi, self.total, self.count, self.bad
 
     def _bucket(self, x: int) -> int:
-        """The index of x's bucket, made where it is missing."""
+        """The index of the bucket for x, which is created if it is missing."""
         if not self.lo:
             self.first = x // self.stride
         i = x // self.stride - self.first
@@ -131,7 +131,7 @@ class Series:
         return i
 
     def _insert(self, many: int) -> None:
-        """Room for x before the first: another rank may have begun earlier."""
+        """Add empty buckets at the front, as another rank may have started at an earlier step."""
         self.lo = array("d", [inf]) * many + self.lo
         self.hi = array("d", [-inf]) * many + self.hi
         self.total = array("d", [0.0]) * many + self.total
@@ -156,8 +156,9 @@ class Series:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where one rank is: which attempt, how often it went back within it, its last step."""
+class _Position:
+    """Where one rank is: its attempt, how often it went back to an earlier step within that
+    attempt, and its last step."""
 
     attempt: int = 1
     rewinds: int = 0
@@ -165,22 +166,23 @@ class _Place:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """Orders what is known of one step: the later one replaces the earlier."""
+        """Orders the values of one step: those of a later generation replace earlier ones."""
         return self.attempt, self.rewinds
 
 
 @dataclass(slots=True)
 class RankSeries:
-    """One series a rank, and `all` over the ranks: their least, greatest and mean.
+    """A series for each rank, and `all`, a series over all ranks with their least, greatest and
+    mean value.
 
-    A step that goes back replaces what followed it. In `all` the first rank of an attempt to
-    come back cuts, and what other ranks' files still hold of the earlier attempt beyond that
-    point is left out, in whatever order the files are read.
+    When a rank goes back to an earlier step, the new values replace the old ones from there on. In
+    `all`, the first rank that goes back cuts the series; older values of other ranks beyond that
+    step are then left out, in whatever order the ranks' files are read.
     """
 
     ranks: dict[int, Series] = field(default_factory=dict)
     all: Series = field(default_factory=Series)
-    _places: dict[int, _Place] = field(default_factory=dict)
+    _positions: dict[int, _Position] = field(default_factory=dict)
     _generation: tuple[int, int] = (0, 0)
     _cuts: list[tuple[tuple[int, int], int]] = field(default_factory=list)
 
@@ -190,12 +192,12 @@ class RankSeries:
         return self.all.version
 
     def begin(self, rank: int, attempt: int) -> None:
-        """The rank starts (again)."""
-        place = self._places.setdefault(rank, _Place())
-        place.attempt, place.rewinds, place.last = max(attempt, 1), 0, -1
+        """Note that a rank starts an attempt."""
+        position = self._positions.setdefault(rank, _Position())
+        position.attempt, position.rewinds, position.last = max(attempt, 1), 0, -1
 
     def add(self, rank: int, step: int, values: Iterable[float]) -> None:
-        """Losses of consecutive steps, the last of them at `step`."""
+        """Add the losses of consecutive steps, the last of them at `step`."""
         values = list(values)
         for at, value in enumerate(values, step - len(values) + 1):
             if at >= 0:
@@ -203,21 +205,21 @@ class RankSeries:
 
     def put(self, rank: int, step: int, value: float, lo: float | None = None,
             hi: float | None = None) -> None:
-        """One value, or the mean of several with their least and greatest."""
-        place = self._places.get(rank)
-        if place is None:
-            place = self._places[rank] = _Place()
+        """Add one value, or the mean of several with their least and greatest value."""
+        position = self._positions.get(rank)
+        if position is None:
+            position = self._positions[rank] = _Position()
         series = self.ranks.get(rank)
         if series is None:
             series = self.ranks[rank] = Series()
             self.ranks = dict(sorted(self.ranks.items()))
         if series.last is not None and step <= series.last:
             series.cut(step)
-        if step <= place.last:
-            place.rewinds += 1
-        place.last = step
+        if step <= position.last:
+            position.rewinds += 1
+        position.last = step
         series.add(step, value, lo, hi)
-        generation = place.generation
+        generation = position.generation
         if generation > self._generation:
             self._generation = generation
             self._cuts = [c for c in self._cuts if c[1] < step] + [(generation, step)]

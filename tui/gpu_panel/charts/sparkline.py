@@ -1,4 +1,4 @@
-"""Small curves of one line of text: a bar of eighths in each cell."""
+"""Small curves in one line of text: each cell is a bar with eight possible heights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float) -> str:
-    """One cell for a share from 0 to 1; what lies beyond is cut."""
+    """One cell for a share from 0 to 1; other values are clipped."""
     return _BARS[min(max(int(share * len(_BARS)), 0), len(_BARS) - 1)]
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The values in `width` cells, from the least of them to the greatest. What is not finite
-    leaves a gap; a flat line stays flat and is not scaled up into noise."""
+    """The values in `width` cells, scaled from their least to their greatest. Values that are not
+    finite leave a gap; a flat line stays flat instead of being scaled up to noise."""
     points = list(values)
     if not points or width <= 0:
         return " " * width

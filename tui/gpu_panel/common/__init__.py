@@ -1,1 +1,1 @@
-"""What both screens use: rows, choices, dialogs, background work."""
+"""What both screens share: rows, choices, dialogs, background work."""

@@ -1,7 +1,7 @@
-"""Blocking work off the screen's loop, in threads that never hold up the end of the program.
+"""Run blocking work in daemon threads, so that it stops neither the event loop nor the exit.
 
-asyncio's own executor is joined when the loop closes: one driver call that never returns would
-keep the panel from quitting. Daemon threads are left behind instead.
+asyncio joins the threads of its own executor when the loop closes: a driver call that never returns
+would keep the panel from quitting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], *, name: str = "panel-work") -> T:
-    """Run `work` in a daemon thread and wait for it. Raises what it raises.
+    """Run `work` in a daemon thread and wait for its result. Raises what it raises.
 
-    Cancelling the wait leaves the thread to itself; what it returns is dropped.
+    If the wait is cancelled, the thread runs on and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -45,7 +45,7 @@ async def in_thread(work: Callable[[], T], *, name: str = "panel-work") -> T:
 
 
 def leave(work: Callable[[], object], *, name: str = "panel-close") -> None:
-    """Run `work` in a daemon thread and don't wait."""
+    """Run `work` in a daemon thread without waiting for it."""
     def body() -> None:
         with contextlib.suppress(Exception):
             work()

@@ -1,4 +1,4 @@
-"""One of a few, on one line where they fit: "○ off  ● bf16  ○ fp16"."""
+"""A choice of one option, on a single line if it fits: "○ off  ● bf16  ○ fp16"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GAP = 2
 
 
 class Choice(Widget, can_focus=True):
-    """A single widget where a RadioSet would be one for each option and its frame."""
+    """A row of options. A RadioSet would need a widget for each option and its frame."""
 
     DEFAULT_CSS = """
     Choice {
@@ -39,19 +39,19 @@ class Choice(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The person chose another one."""
+        """The person chose another option."""
 
         choice: Choice
         value: str
 
         @property
         def control(self) -> Choice:
-            """What Textual's `on` matches its selector with."""
+            """The widget that Textual's `on` compares with its selector."""
             return self.choice
 
     def __init__(self, options: Sequence[tuple[str, str]], *, id: str | None = None,
                  classes: str | None = None) -> None:
-        """`options`: (value, what people see)."""
+        """`options`: pairs (value, text on the screen)."""
         super().__init__(id=id, classes=classes)
         self.options = tuple(options)
         self.set_reactive(Choice.value, self.options[0][0])
@@ -75,7 +75,7 @@ class Choice(Widget, can_focus=True):
                 for value, label in self.options]
 
     def _lines(self, width: int) -> list[list[int]]:
-        """Which options stand on each line, where they don't all fit on one."""
+        """The indices of the options on each line."""
         lines: list[list[int]] = [[]]
         used = 0
         for i, text in enumerate(self._texts()):
@@ -87,7 +87,7 @@ class Choice(Widget, can_focus=True):
         return lines
 
     def choose(self, value: str) -> None:
-        """Choose on the person's behalf; says so by a message."""
+        """Choose an option and post `Changed`."""
         if value != self.value and value in [v for v, _ in self.options]:
             self.value = value
             self.post_message(self.Changed(self, value))

@@ -1,4 +1,4 @@
-"""Small dialogs: a message, a question, a name."""
+"""Small dialogs: a message, a question, a name, a number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpu_engine.common.clean import clean_lines
 
 
 def harmless(text: str) -> Content:
-    """Text of any origin and of several lines, without markup."""
+    """Text of any origin, made safe to show: line by line, without markup."""
     return Content("\n".join(clean_lines(text)))
 
 
 class Message(ModalScreen[None]):
-    """Says something that must be read."""
+    """A message that the person must close."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space", "close", "close")]
 
@@ -43,7 +43,7 @@ class Message(ModalScreen[None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """A question; the safe answer has the focus."""
+    """A question with two answers; the safe one has the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "answer(False)", "no"),
@@ -74,15 +74,15 @@ class Confirm(ModalScreen[bool]):
 
 
 class AskName(ModalScreen[str | None]):
-    """A name, with a note about what will be done with it. A name that won't do stays, with why."""
+    """Asks for a name. An invalid one stays in the field, with the reason below it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
     def __init__(self, title: str, value: str, note: str, *,
                  wrong: Callable[[str], str | None] = lambda name: None,
                  hint: Callable[[str], str] = lambda name: "") -> None:
-        """`wrong`: why a name can't be taken, None where it can; `hint`: what else to know of it.
-        Both are asked at each key, so they must be quick."""
+        """`note`: what the name is for. `wrong`: why a name is invalid, None if it is valid.
+        `hint`: a remark about a valid name. Both are called at each key, so they must be fast."""
         super().__init__()
         self._title, self._value, self._note = title, value, note
         self._wrong, self._hint = wrong, hint
@@ -96,19 +96,19 @@ class AskName(ModalScreen[str | None]):
             yield Static("", id="name-said")
 
     def on_mount(self) -> None:
-        self._tell(self._value)
+        self._show_remark(self._value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._tell(event.value)
+        self._show_remark(event.value)
 
-    def _tell(self, text: str) -> None:
+    def _show_remark(self, text: str) -> None:
         name, place = text.strip(), self.query_one("#name-said", Static)
         wrong = self._wrong(name) if name else None
-        said = wrong or (self._hint(name) if name else "")
+        remark = wrong or (self._hint(name) if name else "")
         place.set_classes("-error" if wrong else "-warning")
-        place.display = bool(said)
-        place.update(harmless(said))
+        place.display = bool(remark)
+        place.update(harmless(remark))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -121,7 +121,7 @@ class AskName(ModalScreen[str | None]):
 
 
 class AskCount(ModalScreen[int | None]):
-    """A whole number from 1 to a most."""
+    """Asks for a whole number from 1 to `most`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
@@ -132,7 +132,7 @@ class AskCount(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(self._title)
-            box.border_subtitle = "enter take · esc cancel"
+            box.border_subtitle = "enter accept · esc cancel"
             yield Static(harmless(f"{self._note} There are {self._most}."), classes="dialog-note")
             yield Input(str(self._value), compact=True, id="count", type="integer",
                         max_length=max(3, len(str(self._most))), select_on_focus=True)

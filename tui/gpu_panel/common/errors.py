@@ -1,4 +1,4 @@
-"""What went wrong, said in one place: the person's mistakes in words, ours to a file."""
+"""Showing errors: a person's mistake as a message, a fault of ours with its traceback in a log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 def log_path() -> Path:
-    """The file that our own faults go to, with their tracebacks."""
-
+    """The file for the tracebacks of our own faults."""
     return places.home() / "panel.log"
 
 
 def record(error: BaseException) -> Path | None:
-    """Append the whole traceback to the log file; None where it can't be written."""
+    """Append the whole traceback to the log file. Returns its path; None if that failed."""
     path = log_path()
     text = "".join(traceback.format_exception(error))
     try:
@@ -36,23 +35,23 @@ def record(error: BaseException) -> Path | None:
 
 
 def sentence(error: BaseException, where: Path | None) -> str:
-    """What a person reads of an exception of ours."""
+    """What a person reads about an exception of ours; `where`: the file with its traceback."""
     first = str(error).partition("\n")[0][:200]
-    told = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return f"{told}\nThe whole of it is in {where}" if where else told
+    short = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return f"{short}\nThe full traceback is in {where}" if where else short
 
 
 @contextmanager
 def guard(app: App) -> Iterator[None]:
-    """Show what goes wrong inside instead of ending the panel."""
+    """Show exceptions raised inside instead of ending the panel."""
     try:
         yield
-    except Exception as err:  # noqa: BLE001  the one place where they end
+    except Exception as err:  # noqa: BLE001  shown with a pointer to the traceback
         show(app, err)
 
 
 def show(app: App, error: Exception) -> None:
-    """Say in a dialog what went wrong; of a fault of ours the traceback goes to the log."""
+    """Show an error in a dialog. If it is a fault of ours, its traceback goes to the log."""
     from gpu_panel.common.dialogs import Message
 
     if isinstance(error, UserError):

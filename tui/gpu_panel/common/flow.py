@@ -1,4 +1,4 @@
-"""A row of labelled fields that goes on in the next line where there is no more room."""
+"""A row of labelled fields that wraps onto further lines when it is full."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 
 _LEAST = 8
-"""Cells that a field gets which takes all the room there is left."""
+"""The least width, in cells, of a field that takes all the room left."""
 
 
 class FlowLayout(Layout):
-    """From left to right, line after line. A widget of class `head` is the margin that every
-    line begins with; one of class `label` stays with the field behind it."""
+    """Places widgets from left to right, line after line. A widget of class `head` sets the left
+    margin of every line; one of class `label` stays on the line of the field after it."""
 
     name = "flow"
 
@@ -24,7 +24,7 @@ class FlowLayout(Layout):
         parent.pre_layout(self)
         placements: list[WidgetPlacement] = []
         indent = x = y = 0
-        line = 1  # how high it is
+        line = 1  # height of the current line
         group: list[tuple[Widget, int, int, Spacing]] = []
         for child in children:
             if child.has_class("head"):
@@ -66,7 +66,7 @@ def _place(widget: Widget, x: int, y: int, width: int, height: int,
 
 
 class FlowRow(Container):
-    """Its children in a `FlowLayout`, on as many lines as they take."""
+    """Shows its children in a `FlowLayout`, on as many lines as they need."""
 
     DEFAULT_CSS = "FlowRow { height: auto; width: 1fr; }"
 

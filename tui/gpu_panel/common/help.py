@@ -1,4 +1,4 @@
-"""Every key, from the one table of them, and what the pane with the focus is for."""
+"""The help screen: what the focused pane is for, and every key from the table of keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_panel.common.panes import PaneScreen
 
 
 class HelpScreen(ModalScreen[None]):
-    """Help for the focused pane first, then all keys."""
+    """Shows the focused pane's help first, then all keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,f1", "close", "close")]
@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(classes="sheet") as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc close"
-            box.styles.scrollbar_gutter = "stable"  # lines are as wide as they will be
+            box.styles.scrollbar_gutter = "stable"  # lines keep their width when a scrollbar comes
             yield Static()
 
     def on_resize(self) -> None:
@@ -44,9 +44,9 @@ class HelpScreen(ModalScreen[None]):
     def _lines(self, width: int) -> list[Content]:
         lines: list[Content] = []
         for node in self._focused.ancestors_with_self if self._focused else ():
-            told = getattr(node, "HELP", "") if isinstance(node, Widget) else ""
-            if isinstance(told, str) and told and not isinstance(node, Screen):
-                lines += [Content(" ".join(told.split())), Content("")]
+            text = getattr(node, "HELP", "") if isinstance(node, Widget) else ""
+            if isinstance(text, str) and text and not isinstance(node, Screen):
+                lines += [Content(" ".join(text.split())), Content("")]
                 break
         if isinstance(self._behind, PaneScreen):
             for section in self._behind.key_sections():
@@ -54,11 +54,11 @@ class HelpScreen(ModalScreen[None]):
                 lines += [_line(keys.display(k.keys), k.tooltip, width) for k in section.keys]
                 lines.append(Content(""))
             return lines
-        # Another screen says its own: what is bound there now.
+        # Any other screen: the keys that are bound there now.
         for active in self._behind.active_bindings.values():
             binding = active.binding
-            sent = not binding.key.startswith("super+")  # by hardly a terminal
-            if binding.description and not binding.system and sent:
+            usual = not binding.key.startswith("super+")  # few terminals can send it
+            if binding.description and not binding.system and usual:
                 lines.append(_line(keys.display(binding.key),
                                    binding.tooltip or binding.description, width))
         return lines
@@ -68,7 +68,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _line(key: str, text: str, width: int) -> Content:
-    """The text beside its key, wrapped in its own column."""
+    """A key and its explanation, which is wrapped in a column of its own."""
     column = 24 if width >= 80 else 15
     first, *rest = textwrap.wrap(text, width - column) or [""]
     return Content.assemble((f"  {key:<{column - 3}} ", "$text-accent"), first,

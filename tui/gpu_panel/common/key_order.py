@@ -1,10 +1,10 @@
-"""Keys take effect in the order in which they were typed, however fast they come.
+"""Makes keys take effect in the order in which they were typed, however fast they arrive.
 
-Textual hands a key to the widget that has the focus when the key arrives, although what an earlier
-key does (tab moves the focus, enter opens a dialog) has not happened yet, and asks priority
-bindings at once. Over a slow connection keys come in bursts: a number typed after tab would end in
-the field before, and ctrl+l would overtake it. So each key waits until the one before has been all
-the way to where it is handled, and what it changed has been told.
+Textual gives a key to the widget that has the focus when the key arrives, even if an earlier key is
+still to move the focus (tab) or to open a dialog (enter), and it runs priority bindings at once.
+Over a slow connection keys arrive in bursts: a number typed after tab would land in the previous
+field, and ctrl+l would overtake it. So each key waits until the one before it has been handled and
+the messages about its effect have been delivered.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 PATIENCE = 1.0
-"""Seconds that a key waits at most: the one before may have closed where it would be followed."""
+"""The most seconds that a key waits. The key before may have closed the widget that would report
+back."""
 _ROUNDS = 3
-"""The key; what the field that took it told the form; what the form told the screen."""
+"""How often a message follows a key through the queues: once for the key, once for what the field
+tells the form, once for what the form tells the screen."""
 
 
 class Handled(Message):
-    """Follows a key along the same queues, from the widget that got it up to the app."""
+    """Follows a key through the same queues, from the widget that got it up to the app."""
 
     def __init__(self, number: int, rounds: int) -> None:
         super().__init__()
@@ -33,10 +35,11 @@ class Handled(Message):
 
 
 class KeyOrder:
-    """Holds keys back while one is on its way. All calls are from the app's own task."""
+    """Holds keys back while an earlier one is being handled. All calls come from the app's own
+    task."""
 
     def __init__(self, app: App[None], handle: Callable[[Key | Paste], Awaitable[None]]) -> None:
-        """`handle`: what the app does with a key that has just come."""
+        """`handle`: passes a key on as Textual would have."""
         self._app = app
         self._handle = handle
         self._waiting: deque[Key | Paste] = deque()
@@ -44,13 +47,13 @@ class KeyOrder:
         self._under_way: int | None = None
 
     async def take(self, event: Key | Paste) -> None:
-        """A key that was typed."""
+        """Take a key that was typed, or a paste."""
         self._waiting.append(event)
         await self._go_on()
 
     async def followed(self, message: Handled) -> None:
-        """The app has got a `Handled`."""
-        if message.number != self._under_way:  # too late
+        """Take note of a `Handled` that has reached the app."""
+        if message.number != self._under_way:  # it came after PATIENCE was over
             return
         if message.rounds == 1 or not self._waiting or \
                 not self._follow(self._target(), message.number, message.rounds - 1):
@@ -72,7 +75,7 @@ class KeyOrder:
                 self._app.set_timer(PATIENCE, lambda number=number: self._done(number))
 
     def _target(self) -> MessagePump | None:
-        """Who gets a key now; None: the app is about to end."""
+        """What would get a key now; None if the app is about to end."""
         try:
             return self._app.focused or self._app.screen
         except ScreenError:

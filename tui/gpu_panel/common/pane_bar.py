@@ -1,4 +1,4 @@
-"""The panes' names on one line, where there is room for one pane at a time."""
+"""The tabs of a narrow screen: the panes' names on one line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from textual.widget import Widget
 
 
 class PaneBar(Widget):
-    """Numbers are the keys."""
+    """The panes' names with their number keys; a click on a name picks the pane."""
 
     active: reactive[str] = reactive("")
-    """The pane that is seen; at first the first of them."""
+    """The pane that is shown; at first the first one."""
 
     @dataclass
     class Picked(Message):
@@ -31,15 +31,15 @@ class PaneBar(Widget):
         self.set_reactive(PaneBar.active, self._panes[0][0])
         self._marks: dict[str, str] = {}
 
-    def mark(self, pane: str, sign: str) -> None:
-        """A sign after the name ("✗": something in there needs a look; "●2": two live)."""
-        if self._marks.get(pane, "") != sign:
-            self._marks[pane] = sign
+    def mark(self, pane: str, text: str) -> None:
+        """Show `text` after a pane's name: "✗" for a problem in it, "●2" for two live runs."""
+        if self._marks.get(pane, "") != text:
+            self._marks[pane] = text
             self.refresh()
 
     def _label(self, number: int, pane: str, title: str) -> str:
-        sign = self._marks.get(pane, "")
-        return f" {number} {title}{' ' + sign if sign else ''} "
+        mark = self._marks.get(pane, "")
+        return f" {number} {title}{' ' + mark if mark else ''} "
 
     def render(self) -> Content:
         parts = []

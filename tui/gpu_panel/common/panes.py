@@ -1,4 +1,4 @@
-"""Screens made of panes: what a screen's list of panes says about tabs, keys, help and palette."""
+"""Screens made of panes: tabs, keys, help and palette follow from a screen's list of panes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gpu_panel.keys import Key, Section
 class Pane(Widget):
     """A part of a screen with a tab, a number key and keys of its own.
 
-    A pane that is drawn by another widget names that one first, as Textual takes styles from the
-    first base class alone: `class LossPane(CurveView, Pane)`.
+    A pane that inherits from another widget names that widget first, as Textual takes styles from
+    the first base class only: `class LossPane(CurveView, Pane)`.
     """
 
     NAME: ClassVar[str]
-    """Its widget's id."""
+    """Its name, which is also its widget's id."""
     TITLE: ClassVar[str]
-    """In the tab, and above its keys in the help."""
+    """Its title in the tab and in the help."""
     CALLED: ClassVar[str] = ""
-    """What a sentence calls it, where that is not the title: "Go to the launch form"."""
+    """Its name within a sentence ("Go to the launch form"), if that is not the title."""
     TAB: ClassVar[bool] = True
-    """Whether it has a tab and a number key; one without is brought up by another pane."""
+    """Whether it has a tab and a number key. A pane without them is opened by another pane."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Those that are `everywhere` are bound by the screen, the others by the pane:
+    """Its keys. The screen binds those that are `everywhere`, the pane the others:
     `BINDINGS = keys.of_focus(KEYS)`."""
 
     def enter(self) -> None:
-        """Take the focus: the person has chosen this pane."""
+        """Take the focus, as the person has chosen this pane."""
         self.focus(scroll_visible=False)
 
     def come_forward(self) -> None:
-        """Show this pane where there is room for one at a time."""
+        """Show this pane if the screen has room for only one."""
         if isinstance(self.screen, PaneScreen):
             self.screen.bring_forward(self.NAME)
 
@@ -48,11 +48,11 @@ class PaneScreen(Screen[None]):
     """A screen whose keys, help and palette follow from its list of panes."""
 
     SCOPE: ClassVar[str] = ""
-    """The scope of its own keys in the table."""
+    """The scope of the screen's own keys in the table of keys."""
     PANES: ClassVar[tuple[type[Pane], ...]] = ()
-    """In the order of their tabs, of their number keys, and of the help."""
+    """Its panes, in the order of tabs, number keys and help."""
     KEYS: ClassVar[tuple[Key, ...]] = ()
-    """All keys that hold on the whole screen; worked out from SCOPE and PANES."""
+    """All keys that work on the whole screen; made from SCOPE and PANES."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         cls.KEYS = (*keys.of(cls.SCOPE),
@@ -73,13 +73,13 @@ class PaneScreen(Screen[None]):
         return self.query_one(f"#{name}", Pane)
 
     def bring_forward(self, name: str) -> None:
-        """Show this pane where there is room for one at a time."""
+        """Show this pane if there is room for only one."""
         raise NotImplementedError
 
     # --- help and palette ----------------------------------------------------------------------
 
     def key_sections(self) -> list[Section]:
-        """Every key of this screen for the help: the panes' first, then those that hold
+        """Every key of this screen, for the help: the panes' keys first, then those that work
         everywhere. Panes with the same keys share a section."""
         panes: dict[tuple[Key, ...], list[str]] = {}
         for pane in self.PANES:
@@ -91,7 +91,7 @@ class PaneScreen(Screen[None]):
                 Section("Everywhere", keys.of("app"))]
 
     def palette_keys(self) -> list[Key]:
-        """What the palette offers: the screen's keys that would do something now."""
+        """The keys that the palette offers: those of the screen that would do something now."""
         return [k for k in self.KEYS if k.palette and self._can(k)]
 
     def _can(self, key: Key) -> bool:
@@ -101,16 +101,16 @@ class PaneScreen(Screen[None]):
     # --- actions -------------------------------------------------------------------------------
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane, by its number key or its tab."""
+        """Show a pane and give it the focus."""
         self.bring_forward(name)
         self.pane(name).enter()
 
     async def action_on_pane(self, name: str, action: str) -> None:
-        """Do what a key of that pane does, wherever the focus is."""
+        """Run an action of a pane, wherever the focus is."""
         await self.app.run_action(action, self.pane(name))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """For a key of a pane the pane says whether it can be used."""
+        """Ask the pane whether an action of its own can be used."""
         if action == "on_pane":
             name, of_pane = map(str, parameters)
             _, action, parameters = actions.parse(of_pane)
@@ -123,8 +123,8 @@ def _on_pane(pane: type[Pane], key: Key) -> Key:
 
 
 def _numbers(panes: Sequence[type[Pane]]) -> list[Key]:
-    """A number key for each pane with a tab, in the order of the list, and a function key, which
-    works in fields too."""
+    """A key for each pane with a tab: its number in the list, and a function key, which works in
+    text fields too."""
     return [Key(f"pane.{pane.NAME}", pane.NAME, f"{number},f{number + 1}", f"pane({pane.NAME!r})",
                 pane.NAME, f"Go to {pane.CALLED or pane.TITLE}", everywhere=True)
             for number, pane in enumerate((p for p in panes if p.TAB), 1)]

@@ -1,6 +1,7 @@
 """A list of rows of styled text that repaints only the lines that changed.
 
-A fraction of DataTable's cost: nothing is laid out, and a figure that moves repaints its line.
+It costs a fraction of Textual's DataTable: nothing is laid out, and a changed figure repaints one
+line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 Part = tuple[str, str]
-"""Text and the name of its style: "", "dim", "strong", "good", "warn", "bad", "accent", "track"."""
+"""Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent" or "track"."""
 Line = tuple[Part, ...]
 
 STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "head")
@@ -29,15 +30,15 @@ STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing in the list, on one or more lines."""
+    """One entry of the list, on one or more lines."""
 
     key: str
-    """"": words for the reader, not a thing that the cursor can be on."""
+    """Identifies the entry. Empty for text that the cursor skips."""
     lines: tuple[Line, ...]
 
 
 class Rows(ScrollView, can_focus=True):
-    """Subclasses say in `build` what there is to see; `repaint` shows it."""
+    """Shows the rows that a subclass returns from `build`; call `repaint` when they change."""
 
     DEFAULT_CSS = """
     Rows {
@@ -58,7 +59,7 @@ class Rows(ScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
 
     cursor: reactive[int] = reactive(0, repaint=False)
-    """Which row, counted without the words."""
+    """The number of the row under the cursor, counting only rows with a key."""
 
     @dataclass
     class Chosen(Message):
@@ -69,6 +70,7 @@ class Rows(ScrollView, can_focus=True):
 
         @property
         def control(self) -> Rows:
+            """The widget that Textual's `on` compares with its selector."""
             return self.rows
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -82,11 +84,11 @@ class Rows(ScrollView, can_focus=True):
     # --- for subclasses ------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        """The header (None: none) and the rows, for `width` columns."""
+        """The header (None for no header) and the rows, for a width in cells."""
         raise NotImplementedError
 
     def repaint(self) -> None:
-        """Show what `build` says now; only lines that differ are drawn."""
+        """Show what `build` returns now. Draws only lines that differ."""
         if self.size.width == 0:
             return
         header, rows = self._built()
@@ -115,7 +117,7 @@ class Rows(ScrollView, can_focus=True):
                 self._refresh_line(i)
 
     def _built(self) -> tuple[Line | None, Sequence[Row]]:
-        """What `build` says for the room there is, a scrollbar that must come or go included."""
+        """What `build` returns for the present width, with or without a scrollbar as needed."""
         room = self.scrollable_content_region
         header, rows = self.build(room.width)
         height = sum(len(row.lines) for row in rows) + (header is not None)
@@ -126,7 +128,7 @@ class Rows(ScrollView, can_focus=True):
         return header, rows
 
     def entitle(self, title: str, subtitle: str = "") -> None:
-        """The words in the border, without markup; setting the same ones again would repaint
+        """Set the texts in the border. Unchanged ones are not set again, as that would repaint
         everything."""
         if (title, subtitle) != self._titles:
             self._titles = (title, subtitle)
@@ -136,12 +138,12 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def keys(self) -> list[str]:
-        """Of the rows that the cursor can be on, from top to bottom."""
+        """The keys of the rows that the cursor can be on, from top to bottom."""
         return [row.key for row in self._rows if row.key]
 
     @property
     def key_at_cursor(self) -> str | None:
-        """The key of the row that the cursor is on; None where there is no such row."""
+        """The key of the row under the cursor; None if there is none."""
         keys = self.keys
         return keys[self.cursor] if 0 <= self.cursor < len(keys) else None
 
@@ -164,7 +166,7 @@ class Rows(ScrollView, can_focus=True):
     def action_cursor_up(self) -> None:
         if self.cursor > 0:
             self.cursor -= 1
-        else:  # words above the first row
+        else:  # show the text above the first row
             self.scroll_to(y=self.scroll_y - 1, animate=False)
 
     def action_cursor_down(self) -> None:
@@ -192,7 +194,7 @@ class Rows(ScrollView, can_focus=True):
         self._page(1)
 
     def _page(self, step: int) -> None:
-        """As many rows up or down as are seen, but one; words alone are scrolled."""
+        """Move up or down by one row less than fits on the screen; without rows, scroll."""
         room = max(1, self.scrollable_content_region.height - (self._header is not None) - 1)
         each = max(1, round(len(self._flat) / max(len(self.keys), 1)))
         before = self.cursor
@@ -265,7 +267,7 @@ class Rows(ScrollView, can_focus=True):
 
 
 def _cut(line: Line, width: int) -> Line:
-    """The line in `width` cells, with an ellipsis at its end."""
+    """The line cut to `width` cells, with an ellipsis at its end."""
     kept: list[Part] = []
     for text, name in line:
         size = cells(text)
@@ -278,12 +280,12 @@ def _cut(line: Line, width: int) -> Line:
 
 
 def cells(text: str) -> int:
-    """How wide `text` is; most of it is ASCII, where that is its length."""
+    """The width of `text` in cells. For ASCII, which is most text, that is its length."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int) -> str:
-    """`text` in exactly `width` cells, with an ellipsis where it is cut."""
+    """`text` padded or cut to exactly `width` cells; a cut ends with an ellipsis."""
     from rich.cells import set_cell_size
 
     size = cells(text)

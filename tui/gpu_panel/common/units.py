@@ -1,4 +1,4 @@
-"""How figures look on the screen: the engine's, as the command line shows the same ones."""
+"""Formats for figures on the screen. They are the engine's, so that the command line agrees."""
 
 from gpu_engine.common.units import UNKNOWN, ago, clock, count, gib, loss, pace, rate, share, size
 
