@@ -116,7 +116,7 @@ def processes(sample):
 @pytest.fixture
 def asleep():
     """A process whose figures hold still."""
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "3600"])
     yield process.pid
     process.kill()
     process.wait()

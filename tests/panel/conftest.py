@@ -6,6 +6,7 @@ from typing import Any
 
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
+from textual.pilot import Pilot
 
 _parse = Stylesheet._parse_rules
 _parsed: dict[Any, list[RuleSet]] = {}
@@ -21,3 +22,6 @@ def _parse_once(self: Stylesheet, css: str, *place: Any, **more: Any) -> list[Ru
 
 
 Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
+
+# A pause of the pilot gives up after 30 s, which a busy machine can take to bring a screen up.
+Pilot._wait_for_screen.__defaults__ = (300.0,)
