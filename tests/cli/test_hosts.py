@@ -1,0 +1,43 @@
+"""`gpu-engine hosts` as a person types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpu_engine.hosts import file
+from gpu_engine.hosts.records import Host
+
+from .test_cli import engine
+
+
+def test_added_listed_changed_and_removed(home):
+    out = engine("hosts", "add", "gpu1", "--ssh", "alice@10.0.0.7", "--folder", "~/p")
+    assert out.stdout == f"gpu1 added in {file.path()}: ssh alice@10.0.0.7 · in ~/p\n"
+    assert "gpu-engine hosts check gpu1" in out.stderr
+    out = engine("hosts", "add", "gpu1", "--label", "left")
+    assert "gpu1 changed" in out.stdout
+    assert engine("hosts").stdout == "gpu1  ssh alice@10.0.0.7 · in ~/p  (left)\n"
+    listed = json.loads(engine("hosts", "--json").stdout)
+    assert listed["hosts"][0]["ssh"] == "alice@10.0.0.7"
+    assert engine("hosts", "remove", "gpu1").returncode == 0
+    assert file.read() == {}
+    assert "no hosts yet" in engine("hosts").stderr
+
+
+@pytest.mark.parametrize(("args", "says"), [
+    (["add", "a;b"], "'a;b' is no name of a host"),
+    (["add", "--", "-oProxyCommand=x"], "is no name of a host"),
+    (["add", "local"], "this machine is called that"),
+    (["add", "gpu2", "--folder", "work"], 'hosts.gpu2.folder = "work": expected a whole path'),
+    (["remove", "gpu"], "has no host 'gpu'; did you mean gpu1"),
+    (["remove", "gpu1", "x"], "has no host 'x'"),
+])
+def test_a_mistake_is_2_and_changes_nothing(home, args, says):
+    file.add(Host("gpu1"))
+    out = engine("hosts", *args)
+    assert (out.returncode, out.stdout) == (2, "")
+    assert says in out.stderr
+    assert "Traceback" not in out.stderr
+    assert file.read() == {"gpu1": Host("gpu1")}
