@@ -152,3 +152,9 @@ def compare(name: str, text: str) -> None:
         path.write_text(text + "\n", encoding="utf-8")
     assert text + "\n" == path.read_text(encoding="utf-8"), \
         f"the screen differs from {path.name}; GOLDENS=write writes it anew"
+
+
+async def looked(pilot, screen):
+    """Until the devices are judged and the runs are read."""
+    await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
+    await settled(pilot, screen)

@@ -17,8 +17,8 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.log.view import LogView
 
 from .colours import contrast, painted, too_faint
-from .launch.test_goldens import looked, shared_machine
-from .panel_kit import panel, screen_text, settled, until
+from .machines import shared_machine
+from .panel_kit import looked, panel, screen_text, settled, until
 from .run_kit import T0, Mini, shown, trained
 from .run_kit import settled as run_settled
 

@@ -143,3 +143,15 @@ def test_comments_survive_a_round_trip(draft):
     assert "# my words" in path.read_text()
     assert "# chosen by hand" in path.read_text()
     assert presets.load("mine").spec.train.steps == 11
+
+
+def test_that_a_preset_shares_outlives_ticks():
+    draft = Draft()
+    draft.assign("devices.ids=0")
+    draft.assign("devices.share=true")
+    machine = gpus(2)
+    draft.resolve(machine, (), {})
+    assert draft.spec().devices.share is True
+    draft.tick(["1"])
+    assert draft.spec().devices.share is True
+    assert draft.to_save(machine).devices.share is True

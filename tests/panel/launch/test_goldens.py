@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
-from ...conftest import gpus, slots
+from ...conftest import slots
 from ..colours import as_painted
-from ..panel_kit import NOW, StillSampler, compare, panel, screen_text, settled, type_into, until
+from ..machines import shared_machine
+from ..panel_kit import compare, looked, panel, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
@@ -27,31 +27,10 @@ def steady(monkeypatch):
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((), 0))
 
 
-def shared_machine():
-    """Four cards: two free, one of another person's, one lost."""
-    machine = gpus(4)
-    alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
-                          started=NOW - 3 * 86400 - 60)
-    d = machine.devices
-    samples = (
-        Sample(d[0], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=()),
-        Sample(d[1], 0.02, 0, 80 << 30, 34.0, 55.0, 400.0, processes=()),
-        Sample(d[2], 0.99, 71 << 30, 80 << 30, 88.0, 398.0, 400.0, processes=(alice,)),
-        Sample(d[3], problem="GPU is lost"),
-    )
-    return machine, StillSampler(machine, samples)
-
-
 async def golden(name, pilot, screen):
     screen.query_one(HostBar).refresh()
     await pilot.pause()
     compare(name, screen_text(pilot.app))
-
-
-async def looked(pilot, screen):
-    """Until the devices are judged and the runs are read."""
-    await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
-    await settled(pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -8,8 +8,8 @@ from textual.widgets import Collapsible, Input, Select
 
 from gpu_panel.common.choice import Choice
 
-from ..panel_kit import panel, screen_text, settled, until
-from .test_goldens import looked, shared_machine
+from ..machines import shared_machine
+from ..panel_kit import looked, panel, screen_text, settled, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
@@ -67,17 +67,3 @@ async def test_the_details_are_on_the_screen():
             if width >= 110:  # what stands beside it keeps room for its own
                 assert screen.query_one("#devices").region.height >= 9, (width, height)
                 assert screen.query_one("#launch").region in screen.region, (width, height)
-
-
-async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
-    machine, sampler = shared_machine()
-    async with panel(machine, sampler=sampler, size=(160, 48)) as (pilot, screen):
-        mode = screen.query_one("#f-parallel-mode", Choice)
-        mode.styles.width = 24
-        await pilot.pause()
-        assert mode.size.height == 2
-        await pilot.click(mode, offset=(3, 1))
-        await settled(pilot, screen)
-        assert mode.value == "multinode" or screen.draft.value("parallel.mode") == mode.value
-        lines = [strip.text.rstrip() for strip in mode.render_lines(mode.size.region)]
-        assert lines[1].lstrip()[:1] == "●"

@@ -1,21 +1,17 @@
-"""Devices that are not free: asked once, shared on purpose; the freest by number; the header."""
+"""Devices that are not free: asked once, shared on purpose; the freest by number."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
 from gpu_engine.common import places
 from gpu_engine.devices import leases as lease
-from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
+from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
-from gpu_panel.launch.devices.lines import Look, build
 from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.host_bar import HostBar
 
 from ...conftest import gpus
 from ..panel_kit import StillSampler, panel, screen_text, settled, shown, until
@@ -107,18 +103,6 @@ async def test_a_device_with_a_fault_is_asked_about_and_not_shared(started):
         assert started[0].spec.devices.share is False
 
 
-def test_that_a_preset_shares_outlives_ticks():
-    draft = Draft()
-    draft.assign("devices.ids=0")
-    draft.assign("devices.share=true")
-    machine = gpus(2)
-    draft.resolve(machine, (), {})
-    assert draft.spec().devices.share is True
-    draft.tick(["1"])
-    assert draft.spec().devices.share is True
-    assert draft.to_save(machine).devices.share is True
-
-
 # --- the freest, by number ----------------------------------------------------------------------
 
 async def test_so_many_of_the_freest_and_again():
@@ -144,26 +128,3 @@ async def test_so_many_of_the_freest_and_again():
 
 
 # --- what was inherited; the header -------------------------------------------------------------
-
-def test_an_inherited_allocation_is_shown_with_its_numbers():
-    machine = gpus(4)
-    kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))
-    found = replace(machine, devices=kept, inherited_visible="3,1",
-                    visible_variable="CUDA_VISIBLE_DEVICES")
-    _, rows = build(Look(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
-    said = "\n".join("".join(part for part, _ in line) for row in rows for line in row.lines)
-    assert "☐ 3→0" in said
-    assert "☐ 1→1" in said
-    assert '"3,1"' in said
-
-
-@pytest.mark.parametrize(("width", "there"), [(160, True), (80, False)])
-async def test_the_network_is_shown_where_there_is_room(width, there):
-    machine = gpus(1)
-    sampler = StillSampler(machine)
-    host = HostSample(0.1, 1 << 30, 2 << 30, 3 << 30, 1.5 * 2**20, None)
-    sampler.latest = replace(sampler.latest, host=host)
-    async with panel(machine, sampler=sampler, size=(width, 30)) as (_, screen):
-        said = shown(screen.query_one(HostBar))
-        assert ("net ↑ 1.5 MiB/s ↓ –  " in said) is there
-        assert "RAM 1/2G" in said

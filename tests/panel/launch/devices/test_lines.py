@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from gpu_engine.devices.availability import judge_all
-from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.devices.records import (
+    Device,
+    DeviceProcess,
+    Inventory,
+    Sample,
+    Snapshot,
+)
 from gpu_panel.launch.devices.history import History
 from gpu_panel.launch.devices.lines import Look, bar, build
 
@@ -141,3 +148,15 @@ def test_the_table_sorts_free_ones_first_and_the_unknown_last():
     assert order("utilization") == ["0", "2", "1"]
     assert order("memory") == ["0", "2", "1"]
     assert order("free") == ["2", "1", "0"]
+
+
+def test_an_inherited_allocation_is_shown_with_its_numbers():
+    machine = gpus(4)
+    kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))
+    found = replace(machine, devices=kept, inherited_visible="3,1",
+                    visible_variable="CUDA_VISIBLE_DEVICES")
+    _, rows = build(Look(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
+    said = "\n".join("".join(part for part, _ in line) for row in rows for line in row.lines)
+    assert "☐ 3→0" in said
+    assert "☐ 1→1" in said
+    assert '"3,1"' in said

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from gpu_panel.launch.devices.pane import DevicesPane
 
 from ....conftest import gpus
-from ...panel_kit import panel, screen_text, settled, shown
+from ...machines import busy_machine
+from ...panel_kit import StillSampler, panel, screen_text, settled, shown
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -79,3 +81,25 @@ async def test_what_the_order_means_is_the_modes():
         screen.devices.tick(["1"])
         await settled(pilot, screen)
         assert roles(table)["1"] == "free"
+
+
+async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
+    four, sampler = busy_machine()
+    busiest = [0.1, 0.9, None, 0.5]
+    samples = tuple(replace(s, utilization=u)
+                    for s, u in zip(sampler.latest.samples, busiest, strict=True))
+    async with panel(four, sampler=StillSampler(four, samples)) as (pilot, screen):
+        table = screen.query_one(DevicesPane)
+        await pilot.press("o")
+        await pilot.pause()
+        assert table.keys == ["1", "3", "0", "2"]
+        assert "busiest first" in str(table.border_title)
+        await pilot.press("a")
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "1", "2", "3"]
+        await pilot.press("o", "o")
+        await pilot.pause()
+        assert "free first" in str(table.border_title)
+        await pilot.press("o")
+        await pilot.pause()
+        assert table.keys == ["0", "1", "2", "3"]

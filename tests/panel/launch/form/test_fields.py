@@ -1,19 +1,16 @@
-"""What the form has below "more", and the warnings beside the plan."""
+"""What the form has below "more"."""
 
 from __future__ import annotations
 
 import pytest
 from textual.widgets import Collapsible
 
-from gpu_engine.launch import logind
-from gpu_engine.launch.logind import Decision
 from gpu_engine.spec.key_docs import docs
 from gpu_engine.spec.schema import keys
 from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
-from gpu_panel.launch.plan.pane import PlanPane
 
 from ....conftest import gpus
-from ...panel_kit import panel, settled, shown, type_into
+from ...panel_kit import panel, settled, type_into
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -57,15 +54,3 @@ async def test_what_is_typed_there_is_planned():
         screen.form.query_one("#f-parallel-mode").choose("single")
         await settled(pilot, screen)
         assert not choice.display  # one rank has nobody to wait for
-
-
-async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
-    told = Decision(warning="the run ends then too: loginctl enable-linger")
-    monkeypatch.setattr(logind, "here", lambda: told)
-    async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
-        await pilot.press("3")
-        await settled(pilot, screen)
-        preview = screen.query_one(PlanPane)
-        assert preview.border_title == "What will run ─ ! 1 warning"
-        said = " ".join(shown(screen.query_one("#plan-text")).split())
-        assert said.index("loginctl enable-linger") < said.index("rank 0")

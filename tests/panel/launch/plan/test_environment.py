@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
 
 from gpu_engine.plan.build import plan
-from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.plan import environment
-from gpu_panel.launch.runs.feed import RunLine
-from gpu_panel.launch.runs.pane import RunsPane
 
 from ....conftest import gpus, slots
-from ...panel_kit import panel, screen_text, settled, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -61,20 +56,3 @@ def test_hostile_values_are_harmless_and_long_ones_cut():
     assert said.isprintable()
     assert len(said) < 80
     assert "[bold]" in said
-
-
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=str)
-async def test_the_screen_shows_it(size):
-    async with panel(gpus(2), size=size) as (pilot, screen):
-        await pilot.press("3")
-        await settled(pilot, screen)
-        assert "env CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1" \
-            in shown(screen.query_one("#plan-text"))
-
-
-async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, tmp_path):
-    line = RunLine(Run(tmp_path / "3f2a"), "gpt", "ddp", 2, "running", True, time.time())
-    monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([line], 0))
-    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
-        assert screen.query_one(RunsPane).lines == (line,)

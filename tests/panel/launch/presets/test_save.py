@@ -1,22 +1,17 @@
-"""Names of presets: one that ships is not hidden unseen, one's own can be deleted, and a name that
-won't do stays to be mended."""
+"""Presets are saved under a name: comments stay, one that ships is not hidden unseen, and a name
+that won't do stays to be mended."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
 
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from gpu_engine.common.errors import UserError
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskName, Confirm
+from gpu_panel.common.dialogs import AskName, Confirm, Message
 from gpu_panel.launch.presets.dialog import PresetsScreen
 
-from ....conftest import slots
-from ...panel_kit import panel, settled, until
+from ....conftest import gpus, slots
+from ...panel_kit import panel, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -94,36 +89,50 @@ async def test_a_name_that_will_not_do_stays():
         assert pilot.app.screen is screen
 
 
-def engine(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpu_engine", "presets", *args],
-                          capture_output=True, text=True, timeout=150, check=False)
+async def test_saving_keeps_comments_and_names_cards_by_uuid():
+    machine = gpus(3)
+    async with panel(machine) as (pilot, screen):
+        await pilot.press("space")
+        await type_into(pilot, screen, "f-train-lr", "5e-3")
+        await pilot.press("ctrl+s")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.draft.preset.name == "mine")
+        await settled(pilot, screen)
+        saved = presets.load("mine")
+        assert saved.spec.devices.ids == [machine.devices[1].uuid]
+        assert saved.spec.train.lr == 5e-3
+        assert screen.form.border_title == "Launch ─ preset mine"
+        saved.path.write_text("# why this one\n" + saved.path.read_text())
+        await type_into(pilot, screen, "f-train-lr", "6e-3")
+        await pilot.press("ctrl+s")
+        await on(pilot, AskName)
+        await pilot.press("enter")
+        await on(pilot, Confirm)
+        await pilot.press("y")
+        await until(pilot, lambda: presets.load("mine").spec.train.lr == 6e-3)
+        assert saved.path.read_text().startswith("# why this one")
+    async with panel(machine, "mine") as (_, screen):
+        assert screen.draft.ids == ["1"]
+        assert not screen.draft.changed
 
 
-def test_the_command_line_deletes_ones_own():
-    presets.save("ddp", presets.load("ddp").spec)
-    assert "ddp.toml  (in place of the shipped one)" in engine().stdout
-    gone = engine("ddp", "--delete")
-    assert gone.returncode == 0
-    assert "ddp.toml deleted; the one that ships is in its place again" in gone.stdout
-    assert presets.load("ddp").shipped
-    again = engine("ddp", "--delete")
-    assert again.returncode == 2
-    assert "ddp ships with gpu-panel and stays" in again.stderr
-    assert "you have no preset 'nope'" in engine("nope", "--delete").stderr
-    assert engine("--delete").returncode == 2
+async def test_a_name_that_can_be_none_is_refused():
+    async with panel(gpus(1)) as (pilot, screen):
+        await pilot.press("ctrl+s")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "../evil"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert pilot.app.screen is asking
+        assert "can't be a preset's name" in str(asking.query_one("#name-said").content)
+        assert screen.draft.preset.name == "default"
 
 
-def test_broken_ones_can_be_deleted_and_a_fifo_is_not_waited_for():
-    folder = presets.own_folder()
-    folder.mkdir(parents=True)
-    (folder / "bad.toml").write_text("[")
-    os.mkfifo(folder / "pipe.toml")
-    listed = engine()
-    assert listed.returncode == 0
-    assert "it is a FIFO, not a file" in listed.stdout
-    for name in ("bad", "pipe"):
-        assert engine(name, "--delete").returncode == 0
-    assert list(folder.iterdir()) == []
-    for name in ("../x", "", "/etc/passwd"):
-        with pytest.raises(UserError):
-            presets.remove(name)
+async def test_a_form_that_does_not_parse_is_not_saved():
+    async with panel(gpus(1)) as (pilot, screen):
+        await type_into(pilot, screen, "f-batch-size", "many")
+        await pilot.press("ctrl+s")
+        told = await on(pilot, Message)
+        assert "batch.size" in str(told.query_one(".dialog-text > Static").content)

@@ -11,8 +11,10 @@ from textual.widgets import Footer, Input
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
 from gpu_panel.launch.runs import feed as runs_feed
+from gpu_panel.launch.runs.feed import RunLine
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.run.resume_dialog import ResumeDialog
 from gpu_panel.run.screen import RunScreen
@@ -135,3 +137,11 @@ async def test_delete_all_but_the_newest():
             assert made[3].id not in shown(table)
     finally:
         os.close(lock)
+
+
+async def test_reopened_the_panel_says_at_once_that_something_runs(monkeypatch, tmp_path):
+    line = RunLine(Run(tmp_path / "3f2a"), "gpt", "ddp", 2, "running", True, time.time())
+    monkeypatch.setattr("gpu_panel.launch.runs.feed.RunsFeed.refresh", lambda self: ([line], 0))
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        await until(pilot, lambda: "4 Runs ●1" in screen_text(pilot.app))
+        assert screen.query_one(RunsPane).lines == (line,)

@@ -1,4 +1,4 @@
-"""A disk without room, as the launch screen tells of it."""
+"""The line about the machine: what is left of its disk, memory and network."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 from textual.color import Color
-from textual.widgets import Button, Static
 
 from gpu_engine.devices.records import HostSample
-from gpu_engine.runs import folder as runs
+from gpu_panel.launch.host_bar import HostBar
 
-from ...conftest import slots
+from ...conftest import gpus, slots
 from ..colours import painted
-from ..panel_kit import StillSampler, panel, problems_below, screen_text, settled, until
+from ..panel_kit import StillSampler, panel, screen_text, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -33,16 +32,13 @@ async def test_a_disk_that_fills_up_stands_out(free: int, said: str, colour: str
         assert ink.hex == Color.parse(pilot.app.theme_variables[colour]).hex
 
 
-async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
-    async with panel(slots(1)) as (pilot, screen):
-        monkeypatch.setattr("gpu_engine.runs.disk_room.LEAST", 1 << 62)
-        await pilot.press("ctrl+l")
-        await until(pilot, lambda: screen.query_one("#verdict").display)
-        assert screen.query_one("#launch", Button).disabled
-        assert "no space left in" in str(screen.query_one("#verdict", Static).content)
-        assert any(f"no space left in {home}/runs" in p for p in problems_below(screen))
-        assert runs.all_runs() == []
-        monkeypatch.undo()
-        screen.review_now()
-        await settled(pilot, screen)
-        assert not screen.query_one("#launch", Button).disabled
+@pytest.mark.parametrize(("width", "there"), [(160, True), (80, False)])
+async def test_the_network_is_shown_where_there_is_room(width, there):
+    machine = gpus(1)
+    sampler = StillSampler(machine)
+    host = HostSample(0.1, 1 << 30, 2 << 30, 3 << 30, 1.5 * 2**20, None)
+    sampler.latest = replace(sampler.latest, host=host)
+    async with panel(machine, sampler=sampler, size=(width, 30)) as (_, screen):
+        said = shown(screen.query_one(HostBar))
+        assert ("net ↑ 1.5 MiB/s ↓ –  " in said) is there
+        assert "RAM 1/2G" in said

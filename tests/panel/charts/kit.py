@@ -1,0 +1,12 @@
+"""What the charts' tests share."""
+
+from __future__ import annotations
+
+from gpu_panel.charts.series import Series
+
+
+def series(values: list[float], first: int = 0) -> Series:
+    out = Series()
+    for x, value in enumerate(values, first):
+        out.add(x, value)
+    return out

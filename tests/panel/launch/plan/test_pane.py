@@ -1,0 +1,35 @@
+"""What will run, on the screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_engine.launch import logind
+from gpu_engine.launch.logind import Decision
+from gpu_panel.launch.plan.pane import PlanPane
+
+from ....conftest import gpus
+from ...panel_kit import panel, settled, shown
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+async def test_warnings_stand_before_the_ranks(monkeypatch: pytest.MonkeyPatch):
+    told = Decision(warning="the run ends then too: loginctl enable-linger")
+    monkeypatch.setattr(logind, "here", lambda: told)
+    async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
+        await pilot.press("3")
+        await settled(pilot, screen)
+        preview = screen.query_one(PlanPane)
+        assert preview.border_title == "What will run ─ ! 1 warning"
+        said = " ".join(shown(screen.query_one("#plan-text")).split())
+        assert said.index("loginctl enable-linger") < said.index("rank 0")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=str)
+async def test_the_environment_is_on_the_screen(size):
+    async with panel(gpus(2), size=size) as (pilot, screen):
+        await pilot.press("3")
+        await settled(pilot, screen)
+        assert "env CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1" \
+            in shown(screen.query_one("#plan-text"))

@@ -1,0 +1,48 @@
+"""What the engine says to a draft: whatever is typed, and whatever the machine lacks."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Button, Static
+
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec import presets
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.fields import FIELDS
+from gpu_panel.launch.review import review
+
+from ...conftest import slots
+from ..panel_kit import panel, problems_below, settled, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
+    async with panel(slots(1)) as (pilot, screen):
+        monkeypatch.setattr("gpu_engine.runs.disk_room.LEAST", 1 << 62)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: screen.query_one("#verdict").display)
+        assert screen.query_one("#launch", Button).disabled
+        assert "no space left in" in str(screen.query_one("#verdict", Static).content)
+        assert any(f"no space left in {home}/runs" in p for p in problems_below(screen))
+        assert runs.all_runs() == []
+        monkeypatch.undo()
+        screen.review_now()
+        await settled(pilot, screen)
+        assert not screen.query_one("#launch", Button).disabled
+ODD = ["", "0", "-1", "1e400", "nan", "99999999999999999999", "[1,2]", "{a=1}", "'x", "\\",
+       "a\x00b:C", "x\ny", "[bold]", "é", "1_000", "2026-01-01", "./x.py:Foo", ":X", "..:X",
+       "/dev/null:X", "{batch.nope}", "python '", "a" * 3000, "[[", "sys:X", "١٢"]
+
+
+@pytest.mark.parametrize("key", [k for k in FIELDS if k not in ("train.length", "train.unit")]
+                         + ["train.epochs", "train.steps"])
+def test_nothing_that_can_be_typed_breaks_the_review(key):
+    machine = slots(2)
+    for text in ODD:
+        draft = Draft(presets.load("default"))
+        draft.tick([d.id for d in machine.devices])
+        draft.put(key, text)
+        found = review(draft.copy(), machine, draft.base)
+        assert found.plan is not None or all(str(p) for p in found.problems)
+        assert isinstance(draft.text(key) + draft.title, str)
