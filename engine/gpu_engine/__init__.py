@@ -1,7 +1,7 @@
-"""gpu_engine: plans, launches and watches PyTorch training runs; trains them too.
+"""gpu_engine: plans, launches, trains and watches PyTorch runs.
 
-Everything public is imported on first use, so that importing this package costs nothing and
-brings in no torch.
+Public names are imported on first use, so that importing this package is quick and does not
+import torch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _WHERE = {
 
 
 def log(**values: float) -> None:
-    """Add named values to this rank's record; outside a run it does nothing.
+    """Add named values to this rank's record. Outside a run this does nothing.
 
-    Values are numbers (anything `float()` takes; a tensor is read later, off the step).
+    A value is a number: anything that `float()` takes. A tensor is read later, so that the step
+    does not wait for it.
     """
     import sys
 
-    # Under the second name in a script that the panel observes (observe/install.py).
+    # An observed script has the recorder under the second name (observe/hook/sitecustomize.py).
     for name in ("gpu_engine.worker.rank.current", "_gpu_panel.worker.rank.current"):
         current = sys.modules.get(name)
         if current is not None and current.recorder is not None:

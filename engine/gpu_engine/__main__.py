@@ -1,4 +1,4 @@
-"""`python -m gpu_engine` is `gpu-engine`."""
+"""`python -m gpu_engine` is the command `gpu-engine`."""
 
 from gpu_engine.cli import main
 

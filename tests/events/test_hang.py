@@ -57,7 +57,7 @@ def test_a_rank_is_stalled_after_half_a_minute_and_five_of_its_steps():
 
 def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
     """Neither does the rank that writes it, nor one that tells how far the other is."""
-    waits = "waits for rank 0: writing a checkpoint: {} GiB of 9 GiB"
+    waits = "waiting for rank 0: writing a checkpoint: {} GiB of 9 GiB"
     for busy in (lambda n: {"done": n, "total": 9}, lambda n: {"detail": waits.format(n)}):
         looked = view(0, 50, stepped=100, since=100)
         run = RunView({0: looked})

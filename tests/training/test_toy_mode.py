@@ -184,6 +184,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--plan":
         make_plan(Path(sys.argv[2]))
     else:
-        from gpu_engine.worker.start import leave, main
+        from gpu_engine.worker.start import exit_process, main
 
-        leave(main(sys.argv[1:], os.environ))
+        exit_process(main(sys.argv[1:], os.environ))

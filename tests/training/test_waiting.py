@@ -44,14 +44,14 @@ def test_longer_than_the_timeout(make, tmp_path: Path, where: str, beside: bool)
                parallel={"timeout": TIMEOUT})
     with ranks.started(run) as both:
         if beside:
-            both.until(waits_longer(run, 0, "waits for rank 1: reading its data"))
+            both.until(waits_longer(run, 0, "waiting for rank 1: reading its data"))
             hold.unlink()
             both.until(lambda: ranks.read(run, 1, "schedule"))
             began = time.time()
-            both.until(lambda: phase(run, 0).get("detail") == "waits for rank 1: reading its data"
+            both.until(lambda: phase(run, 0).get("detail") == "waiting for rank 1: reading its data"
                        and phase(run, 0)["t"] - began > TIMEOUT + 1)
         else:
-            both.until(waits_longer(run, 1, "waits for rank 0: writing a checkpoint: "))
+            both.until(waits_longer(run, 1, "waiting for rank 0: writing a checkpoint: "))
             hold.unlink()
         item.unlink()
         assert both.wait() == [0, 0]
@@ -66,7 +66,7 @@ def test_a_streams_first_batch_is_waited_for(make, tmp_path: Path) -> None:
     run = make("run", {"stream": True, "hold_item": str(item), "rank": 0}, world=2, size=24,
                train={"steps": 4, "workers": 1}, parallel={"timeout": TIMEOUT})
     with ranks.started(run) as both:
-        both.until(waits_longer(run, 1, "waits for rank 0: reading its data"))
+        both.until(waits_longer(run, 1, "waiting for rank 0: reading its data"))
         item.unlink()
         assert both.wait() == [0, 0]
     assert step(run, 1) == 4
@@ -78,12 +78,12 @@ def test_a_rank_that_gives_no_sign_is_given_up_by_name(make, tmp_path: Path) -> 
     run = make("run", {"hold_data": str(hold), "rank": 1}, world=2, size=24,
                train={"steps": 4}, parallel={"timeout": TIMEOUT})
     with ranks.started(run) as both:
-        both.until(lambda: "waits for rank 1" in phase(run, 0).get("detail", ""))
+        both.until(lambda: "waiting for rank 1" in phase(run, 0).get("detail", ""))
         both.signal(1, signal.SIGSTOP)
         assert both.processes[0].wait(60) == 1
     error = ranks.read(run, 0, "error")[-1]
     assert error["type"] == "PeerLost"
-    assert "rank 1 has given no sign of life for 6 s (parallel.timeout)" in error["message"]
+    assert "rank 1 has shown no sign of life for 6 s (parallel.timeout)" in error["message"]
 
 
 def test_a_failure_reaches_those_that_wait(make, tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
             beats -= 1
             pulse("reading its data")
 
-    first.say = say
+    first.report_wait = say
     with pytest.raises(PeerLost, match=r"rank 1 .* 10 s .* last reading its data"):
         first.meet()
     assert 60 * meeting._LOOK + 10 < clock.now < 60 * meeting._LOOK + 13
-    assert said[1] == "waits for rank 1: reading its data"
+    assert said[1] == "waiting for rank 1: reading its data"
     assert said[-1] == ""
 
 

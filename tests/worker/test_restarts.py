@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.worker import restarts
-from gpu_engine.worker.rank.identity import Identity, each_of, identify
+from gpu_engine.worker.rank.identity import Identity, expand_counts, identify
 
 from ..training import ranks
 from ..training.conftest import TOY, recorded
@@ -166,7 +166,7 @@ def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) ->
 @pytest.mark.parametrize(("text", "each"), [
     ("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", []), ("x", [])])
 def test_slurms_counts_of_each_machine(text: str, each: list[int]) -> None:
-    assert each_of(text) == each
+    assert expand_counts(text) == each
 
 
 @pytest.mark.parametrize(("rank", "local", "node", "size"), [
@@ -189,12 +189,12 @@ def test_a_note_of_another_torchrun_is_none(tmp_path: Path, monkeypatch) -> None
     (run / "plan.json").write_text("{}")
     env = {"TORCHELASTIC_RUN_ID": "none"}
     mine = restarts.Launcher.of(env, "spec")
-    assert mine.before() is None
+    assert mine.previous_run() is None
     mine.remember(run)
-    assert restarts.Launcher.of(env, "spec").before() == run
-    assert restarts.Launcher.of(env, "another spec").before() is None
+    assert restarts.Launcher.of(env, "spec").previous_run() == run
+    assert restarts.Launcher.of(env, "another spec").previous_run() is None
     monkeypatch.setattr(os, "getppid", os.getpid)  # anybody but the parent, which may be pid 1
-    assert restarts.Launcher.of(env, "spec").before() is None
+    assert restarts.Launcher.of(env, "spec").previous_run() is None
 
 
 # --- torchrun ----------------------------------------------------------------------------------

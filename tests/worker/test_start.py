@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
 from gpu_engine.worker.rank.identity import Identity, first_host, identify
 from gpu_engine.worker.rank.interfaces import interface_to
-from gpu_engine.worker.rank.joining import missing
+from gpu_engine.worker.rank.joining import missing_ranks
 from gpu_engine.worker.rank.process_group import pack_first, unpack_first
 
 from ..training import ranks
@@ -74,8 +74,8 @@ def test_first_trouble_is_the_largest_number() -> None:
 
 
 def test_who_did_not_come() -> None:
-    assert missing([True, False]) == "rank 1"
-    assert missing([True, False, True, False]) == "ranks 1, 3"
+    assert missing_ranks([True, False]) == "rank 1"
+    assert missing_ranks([True, False, True, False]) == "ranks 1, 3"
 
 
 def test_interface_of_loopback() -> None:

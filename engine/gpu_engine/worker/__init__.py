@@ -1,5 +1,5 @@
-"""What a rank executes: the only part of gpu_engine that imports torch, and never at import.
+"""The program that a rank runs, from its command line to its exit code.
 
-It needs torch and the standard library alone, so that a rank can run in any environment that
-has torch, whether gpu-panel is installed there or not.
+It needs only torch and the standard library, so a rank runs in any environment that has torch,
+whether gpu-panel is installed there or not. Importing this package does not import torch.
 """

@@ -1,7 +1,6 @@
 """A rank: `python …/gpu_engine/worker/__main__.py --run RUN`, or `python -m gpu_engine.worker`.
 
-Run as a file it needs torch alone: the package is taken from where this file lies, and nothing
-of the environment it is installed in comes along.
+Run as a file, it needs nothing installed but torch: it loads the package from its own folder.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__" and not __package__:
-    # As a script this file's folder is sys.path[0], where `data` or `signals` would shadow
-    # other people's modules.
+    # Python puts a script's folder first on sys.path. Our modules there, such as `check`, would
+    # shadow those of other people.
     from importlib.util import module_from_spec, spec_from_file_location
 
     _here = Path(__file__).resolve().parent
@@ -27,7 +26,7 @@ if __name__ == "__main__" and not __package__:
         sys.modules["gpu_engine"] = _package
         _spec.loader.exec_module(_package)
 
-from gpu_engine.worker.start import leave, main
+from gpu_engine.worker.start import exit_process, main
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:], os.environ))
+    exit_process(main(sys.argv[1:], os.environ))

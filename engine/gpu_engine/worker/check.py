@@ -1,7 +1,5 @@
-"""The job behind `gpu-engine check`: do the ranks reach each other, do their sums come out
-right, and how fast do bytes travel? In seconds.
-
-The first thing every multi-GPU tutorial does by hand.
+"""What the ranks do under `gpu-engine check`. Within seconds it shows whether they reach each
+other, whether their sums are right, and how fast they exchange data.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 
 WAIT = 30.0
-"""Seconds to wait for ranks that do not come."""
+"""Seconds to wait for ranks that are missing."""
 _SIZES = (1 << 10, 1 << 20, 16 << 20)
 _SECONDS_A_SIZE = 0.5
 
 
 def check(job: Job, group: Group, rec: Recorder) -> None:
-    """Try the rank's devices, and reductions over all ranks; one `metric` event and one line of
-    JSON a size. All ranks call it together.
+    """Try this rank's devices, then all-reduces of several sizes over all ranks. Each size gives
+    one `metric` event and, on rank 0, one line of JSON. All ranks call it together.
 
-    bytes_per_s is what nccl-tests calls bus bandwidth, size / time × 2(n-1)/n, which is to be
-    compared with the link's speed whatever the number n of ranks
+    bytes_per_s is what nccl-tests calls bus bandwidth: size / time × 2(n-1)/n for n ranks. It can
+    be compared with the speed of the link, however many ranks there are
     (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). Raises UserError for a wrong sum.
     """
     who = job.who
@@ -70,9 +68,9 @@ def _sum(device: torch.device, rank: int, ranks: int) -> None:
 
 
 def _time(device: torch.device, size: int, group: Group) -> float:
-    """Seconds that one reduction of `size` bytes takes, over as many as fit into half a second."""
+    """The mean seconds of one all-reduce of `size` bytes, repeated for about half a second."""
     cell = torch.zeros(size // 4, device=device)
-    dist.all_reduce(cell)  # the first one sets up connections
+    dist.all_reduce(cell)  # the first one also sets up connections: don't time it
     _wait(device)
     began = time.perf_counter()
     dist.all_reduce(cell)

@@ -1,9 +1,9 @@
-"""Questions that need torch or a person's own code, answered as one line of JSON:
+"""Answers questions that need torch or a person's own code, each as one line of JSON:
 
     questions.py describe module:Class | path/to/file.py:Class
     questions.py export CHECKPOINTS OUT.safetensors [step-00000500]
 
-Exit code 2 and words on stderr where the person can mend it.
+Exit code 2, with a message on stderr, if it is a mistake that the person can correct.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path.cwd())  # not this folder, whose names would shadow others'
+    sys.path[0] = str(Path.cwd())  # not this folder: its modules would shadow other people's
     from importlib.util import module_from_spec, spec_from_file_location
 
     _root = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ from gpu_engine.common.errors import UserError
 
 
 def describe(use: str) -> dict[str, Any]:
-    """A task's parameters, from the imported class. Raises UserError."""
+    """A task's name, docstring and parameters, from the imported class. Raises UserError."""
     import inspect
 
     from gpu_engine.training import params
@@ -42,14 +42,15 @@ def describe(use: str) -> dict[str, Any]:
 
 
 def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
-    """Write a checkpoint's weights: the newest's, or of that name. Raises UserError, OSError."""
+    """Write the weights of a checkpoint to `out`: of the one called `name`, or the newest.
+    Raises UserError, OSError."""
     from gpu_engine.training.export import export as write
 
     return write(Path(folder), Path(out), name)
 
 
 def main(argv: list[str]) -> int:
-    """Answer the question `argv[0]` with the rest as its arguments; the exit code."""
+    """Answer the question `argv[0]`, with the rest as its arguments. Returns the exit code."""
     try:
         answer = {"describe": describe, "export": export}[argv[0]](*argv[1:])
     except UserError as err:
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from gpu_engine.worker.start import leave
+    from gpu_engine.worker.start import exit_process
 
-    gc.disable()  # nothing that lives so shortly is worth looking through
-    leave(main(sys.argv[1:]))
+    gc.disable()  # the process is short-lived: collecting garbage would only slow it down
+    exit_process(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""Finding the run folder again when a launcher starts the same ranks once more.
+"""Finding the old run folder when a launcher starts the same ranks once more.
 
-torchrun restarts its ranks after a failure (`--max-restarts`), Slurm requeues a job: without a
-panel nobody else remembers which run that was. So each machine notes, beside the runs, what its
-launcher made, and looks there when it is started again. Standard library only.
+torchrun restarts its ranks after a failure (`--max-restarts`), and Slurm requeues a job. No
+supervisor remembers which run that was, so each machine keeps a note for every launcher next to
+the run folders and reads it at the next start. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from gpu_engine.runs.state import AttemptRecord
 
 FOLDER = ".launchers"
 _OLD = 90 * 86400.0
-"""Seconds after which a note is of no use to anybody."""
+"""Seconds after which a note is deleted."""
 _LOCK = 30.0
-"""Seconds for what is left of the attempt before to end."""
+"""Seconds to wait for the processes of the previous attempt to end."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """Who starts these ranks, as far as it would start the same ones again."""
+    """What has started these ranks and may start them again."""
 
     agent: str | None
-    """This torchrun: it starts nothing but these ranks."""
+    """Names this torchrun, which starts nothing but these ranks; None if there is none."""
     job: str | None
-    """This Slurm job, which may start others too."""
+    """Names this Slurm job, which may start other ranks too; None if there is none."""
     requeued: int
-    """How often Slurm has requeued it."""
+    """How often Slurm has requeued the job."""
 
     @classmethod
     def of(cls, env: Mapping[str, str], spec_toml: str) -> Launcher:
-        """Read from the environment. `spec_toml`: what is to be trained, since another spec is
-        another run."""
+        """The launcher of this process, from its environment. `spec_toml` is part of the names, as
+        another spec is another run."""
         digest = hashlib.sha256(spec_toml.encode()).hexdigest()[:16]
         agent = job = None
         if "TORCHELASTIC_RUN_ID" in env:
@@ -58,8 +58,9 @@ class Launcher:
         count = env.get("SLURM_RESTART_COUNT", "")
         return cls(agent, job, int(count) if count.isdigit() else 0)
 
-    def before(self) -> Path | None:
-        """The run folder that this launcher has made before, where this is a start again."""
+    def previous_run(self) -> Path | None:
+        """The run folder of the previous start, if this launcher has started these ranks before;
+        else None."""
         for name in (self.agent, self.job):
             note = read_json(_note(name)) if name else None
             if not isinstance(note, dict) or not isinstance(note.get("run"), str):
@@ -70,13 +71,14 @@ class Launcher:
                     return path
         return None
 
-    def made(self, path: Path) -> bool:
-        """Whether this very torchrun has started ranks in that folder before."""
+    def has_used(self, path: Path) -> bool:
+        """Whether this very torchrun has used that run folder before."""
         note = read_json(_note(self.agent)) if self.agent else None
         return isinstance(note, dict) and note.get("run") == str(path)
 
     def remember(self, run: Path) -> None:
-        """Note which run folder this is. One that can't be noted is not found again, no more."""
+        """Note that this launcher uses the run folder `run`. If the note can't be written, a
+        restart does not find the folder; nothing else is lost."""
         with contextlib.suppress(OSError):
             folder = places.runs_folder() / FOLDER
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ def _note(name: str) -> Path:
 
 
 def named(folder: str) -> Path:
-    """The run folder that `--folder` means: a path, or a name among the runs. Raises UserError."""
+    """The run folder that `--folder` means: a path, or the name of a run. Raises UserError."""
     if "/" in folder:
         return Path(folder).expanduser().absolute()
     if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
@@ -102,7 +104,7 @@ def named(folder: str) -> Path:
 
 
 def newest_step(path: Path | None) -> int:
-    """The step of the newest finished checkpoint in a run folder; -1: there is none."""
+    """The step of the newest finished checkpoint in a run folder; -1 if there is none."""
     name = leftovers.last_checkpoint(path) if path is not None else None
     digits = (name or "").removeprefix("step-")
     return int(digits) if digits.isdigit() else -1
@@ -110,10 +112,10 @@ def newest_step(path: Path | None) -> int:
 
 def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: LaunchPlan
              ) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
-    """(run, the descriptor that holds its lock, number of this attempt, those before it).
+    """Open the run folder `path`, or make a new one if it is None. `there`: it holds a run already.
 
-    `path`: where; None: a new folder among the runs. `there`: it holds a run already. Raises
-    UserError where it can't be had.
+    Returns (run, the descriptor that holds its lock, number of this attempt, earlier attempts).
+    Raises UserError if the folder can't be made or another process holds it.
     """
     if path is None:
         return *create_run(name, spec_toml, plan), 1, ()
@@ -121,7 +123,7 @@ def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: La
         return *create_run_at(path, name, spec_toml, plan), 1, ()
     run, end = runs.Run(path), time.monotonic() + _LOCK
     while run.supervised() and time.monotonic() < end:
-        time.sleep(0.2)  # a rank that was killed leaves in a moment
+        time.sleep(0.2)  # a killed rank takes a moment to release the lock
     lock = reopen_run(run, spec_toml, plan)
     state = run.state()
     return run, lock, state.attempt, state.attempts

@@ -1,4 +1,4 @@
-"""From a command line to an exit code: what surrounds the training of one rank."""
+"""From a command line to an exit code: everything around the training of one rank."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _INIT_GRACE = 1.0
 
 
 def main(argv: list[str], env: MutableMapping[str, str]) -> int:
-    """Run one rank. 0: completed, or stopped below a supervisor; 1: failed; 2: what was asked for
-    does not fit; 75: stopped, to be started again, where no supervisor is there to tell."""
+    """Run one rank. Returns its exit code: 0 for completed, or stopped under a supervisor; 1 for
+    failed; 2 for a mistake in the arguments or the spec; 75 for stopped without a supervisor, so
+    that the launcher may start it again."""
     args = _arguments(argv)
     signals = Signals()
     signals.install()
     if args.run is None:
-        return _plain(args, env, signals)
+        return _without_supervisor(args, env, signals)
     die_with_parent()
     if "TORCHELASTIC_RUN_ID" in env:
         _own_log(args.run, env)
@@ -50,29 +51,34 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     return _rank(job, signals, args.check)
 
 
-def _plain(args: argparse.Namespace, env: MutableMapping[str, str], signals: Signals) -> int:
-    """Without a run folder made by somebody else: see `plain`."""
+def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
+                        signals: Signals) -> int:
+    """A rank that no supervisor has started: see the module `without_supervisor`."""
     warm = warm_up()
-    with imports():
-        from gpu_engine.worker.plain import EXIT_STOPPED, Plain, Stopped
+    with importing_torch():
+        from gpu_engine.worker.without_supervisor import (
+            EXIT_STOPPED,
+            AlreadyStopped,
+            RankWithoutSupervisor,
+        )
 
     met = threading.Event()
     threading.Thread(target=_leave_if_asked, args=(signals, met, EXIT_STOPPED), daemon=True).start()
     try:
-        plain = Plain(args, env)
-    except Stopped:
-        sys.stdout.write("stopped in the attempt before: not started again\n")
+        rank = RankWithoutSupervisor(args, env)
+    except AlreadyStopped:
+        sys.stdout.write("the previous attempt was stopped: not started again\n")
         return EXIT_STOPPED
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2
     finally:
         met.set()
-    return _rank(plain.job, signals, args.check, plain.group, warm, plain.ended, EXIT_STOPPED)
+    return _rank(rank.job, signals, args.check, rank.group, warm, rank.record_end, EXIT_STOPPED)
 
 
 def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
-    """End a rank that is asked to stop while it waits for others that don't come."""
+    """End this process if it is asked to stop while it waits for ranks that don't come."""
     while not met.wait(0.2):
         if signals.arrived():
             if not met.wait(_INIT_GRACE):
@@ -84,12 +90,12 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
           warm: threading.Thread | None = None,
           ended: Callable[[str, bool], None] = lambda outcome, trained: None,
           stopped: int = 0) -> int:
-    """Train or check as `job` says, and leave nothing open. `stopped`: the exit status of a rank
-    that was asked to stop."""
-    rec = begin(job, signals, lambda: ended("stopped", False), stopped)
+    """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
+    and whether training had begun; `stopped` is the exit status of a rank that was stopped."""
+    rec = open_record(job, signals, lambda: ended("stopped", False), stopped)
     began = time.monotonic()
     try:
-        with imports():
+        with importing_torch():
             from gpu_engine.worker import with_torch
 
         if warm is None and not check:
@@ -102,8 +108,9 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
             outcome = with_torch.train(job, group, rec, signals, warm)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
         early = signals.stop_requested and not rec.training
-        # Asked to stop before training began, the ranks leave one by one.
-        outcome = "stopped" if early else fail(err, rec, group)
+        # Ranks that are asked to stop before training begins exit one by one, so an error here
+        # may come from another rank's exit.
+        outcome = "stopped" if early else record_failure(err, rec, group)
     rec.phase = "done"
     rec.write("end", outcome=outcome, steps=rec.step_now,
               seconds=round(time.monotonic() - began, 3))
@@ -113,7 +120,7 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     if outcome == "failed" or not rec.training:
-        # Peers may wait in a collective, and leaving the group in good order would join them.
+        # Other ranks may be stuck in a collective. Closing the group would wait for them.
         sys.stderr.flush()
         os._exit(status)
     if group is not None:
@@ -121,10 +128,10 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     return status
 
 
-def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,
+def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None,
           stopped: int = 0) -> Recorder:
-    """Keep to the rank's cores and open its record: before torch is imported, so that a rank is
-    seen from its first moment."""
+    """Bind the process to the rank's cores and open its record. This happens before torch is
+    imported, so that a rank is visible from its first moment."""
     if job.cores:
         try:
             os.sched_setaffinity(0, job.cores)
@@ -144,8 +151,8 @@ def begin(job: Job, signals: Signals, leaving: Callable[[], None] = lambda: None
 
 
 class _Watch:
-    """Sees a request to stop while the main thread waits inside a call, as when it waits for
-    ranks that don't come: there's nothing to save yet, so the rank just ends."""
+    """Ends a rank that is asked to stop before training, while its main thread is stuck in a call
+    such as waiting for ranks that don't come. There is nothing to save yet."""
 
     def __init__(self, rec: Recorder, signals: Signals, leaving: Callable[[], None],
                  status: int) -> None:
@@ -167,8 +174,8 @@ class _Watch:
             os._exit(self._status)
 
 
-def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
-    """Record why this rank failed, tell the others, and say "failed"."""
+def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str:
+    """Record why this rank failed and announce it to the others. Returns the outcome, "failed"."""
     if group is not None:
         from gpu_engine.worker.rank.failures import blame
 
@@ -188,9 +195,9 @@ def fail(err: BaseException, rec: Recorder, group: Group | None) -> str:
     return "failed"
 
 
-def leave(code: int) -> NoReturn:
-    """End the process as Python would, but for taking torch's modules apart one by one: half a
-    second in which a finished run looks like a running one."""
+def exit_process(code: int) -> NoReturn:
+    """End the process as Python does, but without taking torch's modules apart. That takes half a
+    second, in which a finished run would still look like a running one."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
             thread.join()
@@ -201,9 +208,10 @@ def leave(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def imports() -> Iterator[None]:
-    """Around the import of torch, before anything of a task's is there: its objects stay for good,
-    and looking for garbage among them, now or at any later time, costs a tenth of a start."""
+def importing_torch() -> Iterator[None]:
+    """Wrap the import of torch in this, before any task is loaded. It keeps the garbage collector
+    away from torch's objects, which live as long as the process; searching them for garbage takes
+    a tenth of the time of a start."""
     gc.disable()
     try:
         yield
@@ -213,8 +221,8 @@ def imports() -> Iterator[None]:
 
 
 def warm_up() -> threading.Thread:
-    """Import in the background what PyTorch imports at the first optimizer step or by wrapping a
-    model in DDP, 0.8 s of it: meanwhile the ranks meet and the data is read."""
+    """Import in the background, while the ranks meet and the data is read, what PyTorch would
+    import when a model is wrapped in DDP or an optimizer steps first (0.8 s)."""
     def load() -> None:
         import torch._dynamo  # noqa: F401
 
@@ -224,7 +232,7 @@ def warm_up() -> threading.Thread:
 
 
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
-    """Under torchrun output would go through its agent: send it to this rank's own file."""
+    """Send this rank's output to its own log file, instead of through torchrun's agent."""
     path = log_path(run, int(env.get("RANK", 0)))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -238,8 +246,8 @@ def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpu_engine.worker",
-        description="One rank of a run. With --run, as gpu-panel starts it; with a preset, under "
-                    "torchrun, srun, mpirun, or alone.")
+        description="One rank of a run. gpu-panel starts it with --run. With a preset it runs "
+                    "under torchrun, srun or mpirun, or alone.")
     parser.add_argument("preset", nargs="?", help="a preset's name or file")
     parser.add_argument("--run", type=Path, help="a run folder with its plan.json")
     parser.add_argument("--check", action="store_true",
@@ -247,8 +255,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
                         help="change a key of the preset")
     parser.add_argument("--folder", metavar="NAME|PATH",
-                        help="the run folder, to go on there from its newest checkpoint if there "
-                             "is one: a name among the runs, or a path")
+                        help="the run folder: the name of a run, or a path; if it holds a "
+                             "checkpoint, training goes on from the newest one")
     parser.add_argument("--init-method", metavar="tcp://HOST:PORT",
                         help="where the ranks meet, with --rank and --world-size")
     parser.add_argument("--rank", type=int)
@@ -257,5 +265,6 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     if args.run is None and args.preset is None and not args.sets:
         parser.error("give --run RUN, or a preset, or --set KEY=VALUE")
     if args.run is not None and (args.preset or args.sets or args.folder):
-        parser.error("a run folder's plan is final: --run goes without a preset, --set, --folder")
+        parser.error("--run takes the plan from the run folder: leave out preset, --set and "
+                     "--folder")
     return args

@@ -20,11 +20,11 @@ from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
 _PEER_GRACE = 10.0
-"""Seconds that a rank may stay in a collective after another announced that it failed."""
+"""Seconds that a rank may stay in a collective after another rank has announced its failure."""
 
 
 def prepare(job: Job, rec: Recorder) -> None:
-    """Keep torch to the rank's cores and devices, and have `rec` read those devices' memory."""
+    """Have torch use the rank's cores and devices, and `rec` record the memory of these devices."""
     if job.cores and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(len(job.cores))
     devices = [torch.device(d) for d in job.devices]
@@ -34,31 +34,33 @@ def prepare(job: Job, rec: Recorder) -> None:
 
 
 def join_ranks(job: Job, *, check: bool) -> Group:
-    """The group of all ranks, left open. Raises CannotMeet."""
+    """The group of all ranks, which the caller closes. `check`: wait for them no longer than
+    `check.WAIT` seconds. Raises CannotMeet."""
     timeout = job.spec.parallel.timeout
     return join(job.who, job.backend, min(timeout, WAIT) if check else timeout,
                 nodes=job.plan.nodes, device=torch.device(job.devices[0]))
 
 
 def check_ranks(job: Job, group: Group, rec: Recorder) -> str:
-    """Try the connection between the ranks; the outcome."""
-    rec.training = True  # a check is over in seconds: let it
+    """Try the connection between the ranks. Returns the outcome, "completed"."""
+    rec.training = True  # a check ends in seconds: a stop need not interrupt it
     try_out(job, group, rec)
     return "completed"
 
 
 def train(job: Job, group: Group, rec: Recorder, signals: Signals,
           warm: threading.Thread | None = None) -> str:
-    """Train as `job` says; the outcome, "completed" or "stopped". `warm`: imports under way."""
+    """Train as `job` says. Returns the outcome, "completed" or "stopped". `warm` is the thread
+    that `start.warm_up` returned."""
     rec.watch = _Peers(rec, group, rec.watch)
-    group.tell_waits(rec)
+    group.report_waits_to(rec)
     return Session(job, group, rec, signals, warm).run()
 
 
 class _Peers:
-    """Tells the others once a second what this rank is doing, looks whether another announced its
-    failure, and ends this one if it then stays inside a collective that can't end any more, as
-    NCCL's don't."""
+    """Once a second, sends this rank's heartbeat and checks whether another rank has announced its
+    failure. If one has, and this rank does not end by itself, it ends the process: a collective of
+    NCCL may never return when a rank is gone."""
 
     def __init__(self, rec: Recorder, group: Group, then: Callable[[], None] | None) -> None:
         self._rec, self._then = rec, then

@@ -29,7 +29,7 @@ begun = []
 def say(*words):  # a line at once: two threads print
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 torch.cuda.is_initialized = lambda: bool(begun)
-captures.leave_alone()                       # CUDA is not in use: nothing to say
+captures.exclude_thread()                       # CUDA is not in use: nothing to say
 ticks = threading.Semaphore(0)
 rec = recorder.Recorder(Path(sys.argv[1]))
 rec.watch = lambda: (ticks.release(), say("tick", threading.get_native_id()))

@@ -1,4 +1,5 @@
-"""What a rank has whoever trains in it: which one it is, its group, its record, its signals.
+"""What every rank has, whether it runs the engine's loop or a person's own script: its identity,
+its group, its record and its signals.
 
-Torch is imported here, and never at the import of the package.
+Some of these modules import torch; importing the package itself does not.
 """

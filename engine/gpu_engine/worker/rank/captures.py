@@ -1,10 +1,10 @@
-"""The recorder's thread beside a CUDA graph that the task captures.
+"""Keeps the recorder's thread from spoiling a CUDA graph that the task captures.
 
-`torch.cuda.graph` captures in the mode "global": while it does, a call in *any* thread that waits
-for the GPU or asks an event whether it has passed is refused, and spoils the capture. A thread can
-say that its calls are none of the capture's business (`cudaThreadExchangeStreamCaptureMode`, CUDA
-Runtime API, 6.4 Stream Management), as PyTorch's own watchdog of NCCL does; torch has no function
-for it, so the runtime library that it loaded is asked.
+`torch.cuda.graph` captures in the mode "global". While it does, CUDA refuses calls from *any*
+thread that wait for the GPU or query an event, and such a call spoils the capture. A thread can
+exclude its own calls with `cudaThreadExchangeStreamCaptureMode` (CUDA Runtime API, 6.4 Stream
+Management), as PyTorch's watchdog for NCCL does. torch has no function for that, so it is called
+in the CUDA runtime library that torch has loaded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 _thread = threading.local()
 
 
-def leave_alone() -> None:
-    """Have this thread's calls leave other threads' captures alone, once CUDA is in use. It holds
-    for the thread's life; what follows costs nothing."""
+def exclude_thread() -> None:
+    """Exclude this thread's calls from other threads' captures, once CUDA is in use. This holds
+    for the thread's life; calling it again costs nothing."""
     if getattr(_thread, "apart", False):
         return
     begun = getattr(sys.modules.get("torch.cuda"), "is_initialized", None)
@@ -34,7 +34,7 @@ def leave_alone() -> None:
 
 
 def _runtime() -> str | None:
-    """The file of the CUDA runtime that this process has loaded."""
+    """The path of the CUDA runtime library that this process has loaded; None if there is none."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.partition("/")[2]
         if "/libcudart.so" in path:

@@ -1,4 +1,4 @@
-"""Where `gpu_engine.log` finds the recorder of its process."""
+"""The recorder of this process, where `gpu_engine.log` finds it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class TakesMetrics(Protocol):
     """A recorder, as `gpu_engine.log` sees it."""
 
     def metric(self, values: dict[str, Any]) -> None:
-        """Record named values of the present step."""
+        """Record named values of the current step."""
         ...
 
 
 recorder: TakesMetrics | None = None
-"""The recorder of this process; None: it is no rank, or not yet."""
+"""The recorder of this process; None if the process is not a rank, or not yet."""

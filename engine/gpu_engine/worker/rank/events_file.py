@@ -1,4 +1,4 @@
-"""A rank's events file, on a disk that may be full for a while."""
+"""A rank's events file, which survives a full disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RETRY = 5.0
 
 
 class EventsFile:
-    """Appends events. On a full disk it pauses, counts the events that it leaves out, and says so
-    in a warning when there is room again."""
+    """Appends events. On a full disk it pauses and counts the events that are lost; when there is
+    room again, it records a warning with their number."""
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
         """Open `path` for appending. `complain` is called with a sentence when the first write

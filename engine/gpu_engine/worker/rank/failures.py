@@ -1,5 +1,5 @@
-"""Which rank failed: what ranks tell each other of it, and whether an error is only the echo of
-another rank's."""
+"""Which rank failed first: ranks announce their failures to each other, so that an error which
+only follows from another rank's failure can be told apart."""
 
 from __future__ import annotations
 
@@ -17,49 +17,53 @@ from gpu_engine.worker.rank.store import Store
 _LINGER = 3.0
 _OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
         "out of memory")
-"""What NCCL says where the fault is this rank's, though it comes as its backend's error."""
+"""Texts in NCCL's errors that mean a fault of this rank itself, not of the connection."""
 
 
 class PeerLost(UserError):
-    """Another rank failed or went away; this one can't go on alone."""
+    """Another rank failed or is gone, and this one can't go on without it."""
 
     title = "Another rank failed"
 
 
 class Failures:
-    """What this rank says and hears of failures. With one rank nobody is there to hear."""
+    """Announces this rank's failure and reads those of the others. With a single rank it does
+    nothing."""
 
     def __init__(self, rank: int, size: int, store: Store | None = None) -> None:
         self._rank, self._size, self._store = rank, size, store
         self._heard: str | None = None
 
     def announce(self, message: str) -> None:
-        """Leave word that this rank failed, for those that will notice only that it is gone.
+        """Put this rank's failure on the store, for ranks that would otherwise only notice that it
+        is gone.
 
-        Rank 0 holds the store: it stays until the others have read, for a few seconds at most.
+        Rank 0 holds the store, so it stays until the others have read it, for a few seconds at
+        most.
         """
         if self._store is None or self._size == 1:
             return
         with contextlib.suppress(Exception):
             text = json.dumps({"rank": self._rank, "message": message[:2000]})
-            # The first word stands: a later failure is often an echo of it.
+            # The first announcement is kept: later failures often only follow from it.
             self._store.compare_set("gpu-panel/failed", "", text)
             self._store.set(f"gpu-panel/saw/{self._rank}", "1")
             if self._rank == 0:
                 if dist.get_backend() == "gloo":
-                    dist.destroy_process_group()  # wakes those that wait for this rank
+                    dist.destroy_process_group()  # wakes ranks that wait for this one
                 deadline = time.monotonic() + _LINGER
                 others = [f"gpu-panel/saw/{r}" for r in range(1, self._size)]
                 while time.monotonic() < deadline and not self._store.check(others):
                     time.sleep(0.02)
 
     def heard(self) -> str | None:
-        """What another rank announced, where it can be read: "rank 1: …"."""
+        """The failure that another rank has announced, as "rank 1: …"; None if there is none or
+        the store can't be reached."""
         return self._heard or self._listen(self._store)
 
     def watcher(self) -> tuple[Callable[[], str | None], Callable[[str], None]]:
-        """`heard` and a `Heartbeat`, for another thread, on a connection of its own: one that a
-        collective waits on would be busy."""
+        """`heard` and a `Heartbeat` for another thread. They use a connection of their own, as the
+        main one is busy while a collective waits on it."""
         if self._store is None or self._size == 1:
             return lambda: None, lambda activity: None
         own = self._store.clone()
@@ -72,7 +76,7 @@ class Failures:
             if not store.check(["gpu-panel/failed"]):
                 return None
             word = json.loads(store.get("gpu-panel/failed"))
-            # It comes over the network from whoever reaches the port: data, nothing more.
+            # Anybody who reaches the port could have written this: treat it as data only.
             if word["rank"] != self._rank:
                 self._heard = f"rank {int(word['rank'])}: {str(word['message'])[:2000]}"
                 store.set(f"gpu-panel/saw/{self._rank}", "1")
@@ -82,7 +86,7 @@ class Failures:
 
 
 def blame(err: BaseException, failures: Failures) -> BaseException:
-    """`err`, or PeerLost where it only follows from the failure of another rank."""
+    """`err` itself, or PeerLost if `err` only follows from the failure of another rank."""
     if _is_connection(err):
         for _ in range(10):
             word = failures.heard()
@@ -95,16 +99,16 @@ def blame(err: BaseException, failures: Failures) -> BaseException:
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of what an error says, without PyTorch's guess at its cause; its type where
-    it says nothing."""
+    """The first line of an error's message, without PyTorch's guess at the cause; the error's type
+    if it has no message."""
     text = str(err).strip()
     return text.splitlines()[0].partition(". This is typically")[0] if text else type(err).__name__
 
 
 def _is_connection(err: BaseException) -> bool:
-    """Whether it is what gloo, NCCL or the store raise when another rank is gone. By who raised
-    it: a task's own errors may speak of NCCL or of a read that timed out, too."""
+    """Whether gloo, NCCL or the store raised this because another rank is gone. The decision goes
+    by where it was raised: a task's own errors may mention NCCL or a timeout too."""
     text = str(err).lower()
     if isinstance(err, dist.DistError):
         return not any(sign in text for sign in _OWN)
-    return isinstance(err, RuntimeError) and "gloo/" in text  # the source file it comes from
+    return isinstance(err, RuntimeError) and "gloo/" in text  # the path of gloo's source file

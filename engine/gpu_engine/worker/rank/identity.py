@@ -1,6 +1,6 @@
-"""Which rank of how many this process is: read from whichever launcher started it.
+"""Which rank this process is, and of how many, according to the launcher that started it.
 
-Standard library only, pure.
+Pure, standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError
 
 @dataclass(frozen=True)
 class Identity:
-    """This process among the others."""
+    """A process's place among all ranks."""
 
     rank: int = 0
     world_size: int = 1
@@ -24,29 +24,32 @@ class Identity:
     master_addr: str | None = None
     master_port: int | None = None
     source: str = "alone"
-    """Who said so: arguments, torchrun, srun, mpirun or alone."""
+    """Where this was read from: arguments, torchrun, srun, mpirun or alone."""
     node: int = 0
-    """Which machine this is."""
+    """The node rank: the number of this machine."""
     nodes: int = 1
 
 
 def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: int | None = None,
              world_size: int | None = None) -> Identity:
-    """Rank and world size: from the arguments, else from torchrun's, srun's or mpirun's
-    variables, else alone. Raises UserError where they contradict each other or lack a part."""
+    """Rank and world size, from the arguments, else from the environment variables of torchrun,
+    srun or mpirun; without any of them, a single rank. Raises UserError if they contradict each
+    other or are incomplete."""
     if init_method is not None or rank is not None or world_size is not None:
         return _from_arguments(env, init_method, rank, world_size)
     if "RANK" in env and "WORLD_SIZE" in env:
-        who = _make(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    # An sbatch script's own shell has SLURM_PROCID too; only inside a step do ranks exist.
+        who = _from_variables(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                              "LOCAL_WORLD_SIZE")
+    # The shell of an sbatch script has SLURM_PROCID too, but ranks exist only inside a step.
     elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-        who = _make(env, "srun", "SLURM_PROCID", size, "SLURM_LOCALID", "")
+        who = _from_variables(env, "srun", "SLURM_PROCID", size, "SLURM_LOCALID", "")
     elif "OMPI_COMM_WORLD_RANK" in env:
-        who = _make(env, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        who = _from_variables(env, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                              "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     elif "PMI_RANK" in env:
-        who = _make(env, "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+        who = _from_variables(env, "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+                              "MPI_LOCALNRANKS")
     else:
         return Identity(master_addr=env.get("MASTER_ADDR"), master_port=_port(env))
     if who.world_size > 1 and (who.master_addr is None or who.master_port is None):
@@ -56,15 +59,16 @@ def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: in
 
 
 def first_host(nodelist: str) -> str:
-    """The first host of Slurm's compressed list: "gpu[03-05,9],login1" → "gpu03"."""
+    """The first host of Slurm's compressed list: "gpu[03-05,9],login1" → "gpu03". Raises
+    UserError for a text that is no such list."""
     match = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodelist)
     if match is None:
         raise UserError(f"not a list of hosts: {nodelist!r}")
     return (match[1] + (match[2] or "") + (match[3] or "")).strip()
 
 
-def _make(env: Mapping[str, str], source: str, rank: str, size: str, local: str,
-          local_size: str) -> Identity:
+def _from_variables(env: Mapping[str, str], source: str, rank: str, size: str, local: str,
+                    local_size: str) -> Identity:
     r, w = _number(env, rank), _number(env, size)
     if r is None or w is None or not 0 <= r < w:
         raise UserError(f"{rank}={env.get(rank)} and {size}={env.get(size)} "
@@ -75,7 +79,7 @@ def _make(env: Mapping[str, str], source: str, rank: str, size: str, local: str,
         lw = _slurm_local_size(env, w)
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST")
         addr = addr or (first_host(nodes) if nodes else None)
-        # One port a job, the same on every node, without asking anybody.
+        # Every node works out the same port from the number of the job.
         port = port or 20000 + (_number(env, "SLURM_JOB_ID") or 0) % 20000
     elif source == "mpirun" and lw == w:
         addr, port = addr or "127.0.0.1", port or 29500
@@ -89,23 +93,23 @@ def _make(env: Mapping[str, str], source: str, rank: str, size: str, local: str,
 
 _NODE = {"torchrun": ("GROUP_RANK", "GROUP_WORLD_SIZE"),
          "srun": ("SLURM_NODEID", "SLURM_STEP_NUM_NODES")}
-"""Where a launcher says which machine this is of how many."""
+"""The variables in which a launcher gives the node rank and the number of nodes."""
 
 
 def _slurm_local_size(env: Mapping[str, str], size: int) -> int | None:
-    """How many ranks of this step run on this machine. srun says it of all machines; what was
-    asked for with --ntasks-per-node is not always what came of it, and is not always said."""
+    """How many ranks of this step run on this machine. The lists that srun gives for all machines
+    come first, as --ntasks-per-node may be missing or differ from what Slurm really started."""
     node = _number(env, "SLURM_NODEID")
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        each = each_of(env.get(name, ""))
-        # The second is the job's: right for a step that is as large.
+        each = expand_counts(env.get(name, ""))
+        # The second list is the job's. It fits if the step is as large as the job.
         if sum(each) == size and (len(each) == 1 or node is not None) and (node or 0) < len(each):
             return each[node or 0]
     return _number(env, "SLURM_NTASKS_PER_NODE")
 
 
-def each_of(text: str) -> list[int]:
-    """Slurm's compressed counts: "2(x3),1" → [2, 2, 2, 1]; [] where it is something else."""
+def expand_counts(text: str) -> list[int]:
+    """Slurm's compressed counts: "2(x3),1" → [2, 2, 2, 1]; [] if the text is something else."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
@@ -133,7 +137,7 @@ def _from_arguments(env: Mapping[str, str], init_method: str | None, rank: int |
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name)
-    # Slurm may write "4(x2)" for the same figure on several nodes.
+    # Slurm may write "4(x2)" for the same number on several nodes.
     match = re.match(r"\d+", text) if text else None
     return int(match[0]) if match else None
 

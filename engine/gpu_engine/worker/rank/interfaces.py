@@ -1,4 +1,4 @@
-"""Network interfaces: what a host's name means to this machine, and which way leads there."""
+"""The address of a host as this machine sees it, and the network interface that leads to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def address_of(host: str | None) -> str | None:
-    """The numeric address that `host` means to this machine; None where it means this machine
-    itself (Debian gives a machine's own name 127.0.1.1) or nothing."""
+    """The numeric address that `host` resolves to here; None if that is this machine itself
+    (Debian resolves a machine's own name to 127.0.1.1) or it does not resolve."""
     try:
         found = socket.getaddrinfo(host or "", 9, type=socket.SOCK_DGRAM)[0][4][0]
     except OSError:
@@ -22,9 +22,9 @@ def address_of(host: str | None) -> str | None:
 
 
 def interface_to(address: str) -> str | None:
-    """The network interface through which `address` is reached; None where it can't be told.
+    """The name of the network interface through which `address` is reached; None if unknown.
 
-    A UDP socket sends nothing when it connects, but its local address is the route's.
+    Connecting a UDP socket sends nothing, but gives it the local address of the route.
     """
     try:
         infos = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
@@ -37,7 +37,7 @@ def interface_to(address: str) -> str | None:
     for _, name in socket.if_nameindex():
         if local in _addresses(name):
             return name
-    # 127.0.0.2 and the like are no interface's own address.
+    # No interface lists 127.0.0.2 and the like as its address.
     return "lo" if local.startswith("127.") else None
 
 

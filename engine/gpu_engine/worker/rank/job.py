@@ -1,4 +1,4 @@
-"""The job of one rank: its part of the plan, read once. Standard library only."""
+"""The job of one rank: the plan, and this rank's part of it. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_engine.worker.rank.identity import Identity, identify
 
 @dataclass(frozen=True)
 class Job:
-    """What this rank is and what it does."""
+    """Which rank this is and what it does."""
 
     run: Path
     """The run folder."""
@@ -28,7 +28,7 @@ class Job:
 
     @property
     def spec(self) -> RunSpec:
-        """What was asked for."""
+        """What the person chose."""
         return self.plan.spec
 
     @property
@@ -38,12 +38,12 @@ class Job:
 
     @property
     def lr(self) -> float:
-        """The learning rate, scaled as `train.lr_scale` says."""
+        """The learning rate, already scaled by `train.lr_scale`."""
         return self.plan.lr.scaled
 
     @property
     def mode(self) -> str:
-        """The name of its record in `spec/modes.py`."""
+        """The mode's name in `spec/modes.py`."""
         return self.plan.mode
 
     @property
@@ -58,43 +58,43 @@ class Job:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """This rank's devices as torch names them ("cuda:0"); several under dp."""
+        """This rank's devices as torch names them ("cuda:0"); several only under DataParallel."""
         return tuple(d.torch for d in self.mine.devices)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The same for people, by the machine's own numbering."""
+        """The same devices as people know them, by the machine's own numbering."""
         return tuple(d.label for d in self.mine.devices)
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The CPU cores this rank keeps to; empty: any."""
+        """The CPU cores that this rank is bound to; empty: not bound."""
         return self.mine.cores
 
     @property
     def micro(self) -> int:
-        """Examples in one backward pass of this process."""
+        """Examples in one backward pass of this process, over its local replicas."""
         return self.batch.per_gpu * len(self.local_replicas)
 
     @property
     def local_replicas(self) -> range:
-        """Which of the replicas train in this process: one, under DataParallel all."""
+        """The numbers of the replicas in this process: one, or all of them under DataParallel."""
         replicas, ranks = self.batch.replicas, self.who.world_size
         first = self.who.rank * replicas // ranks
         return range(first, first + max(replicas // ranks, 1))
 
     @property
     def resume_from(self) -> str | None:
-        """The name of the checkpoint that this attempt goes on from; None: the newest that
-        loads."""
+        """The name of the checkpoint that a person chose for this attempt; None: the newest one
+        that can be loaded."""
         chosen = self.plan.resume_from
         return chosen.checkpoint if chosen is not None and chosen.attempt == self.attempt else None
 
 
 def read(run: Path, env: Mapping[str, str]) -> Job:
-    """The job that RUN/plan.json and the environment give this process.
+    """The job of this process, from plan.json in the run folder and from the environment.
 
-    Raises UserError where the plan can't be read or has no such rank.
+    Raises UserError if the plan can't be read or has no such rank.
     """
     path = run / "plan.json"
     try:

@@ -1,5 +1,5 @@
-"""How the ranks come together: on a store first, where those that are missing can be named, and
-then as a process group over the interface that leads to the others."""
+"""How the ranks form a group. They meet on a store first, where missing ranks can be named, and
+then make the process group over the network interface that leads to the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_engine.worker.rank.failures import first_line
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.interfaces import address_of, interface_to
 from gpu_engine.worker.rank.process_group import Group
-from gpu_engine.worker.rank.store import Store, below, of_agent, tcp
+from gpu_engine.worker.rank.store import Store, of_agent, prefixed, tcp
 
 
 class CannotMeet(UserError):
@@ -29,9 +29,9 @@ class CannotMeet(UserError):
 
 def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
          device: torch.device | None = None) -> Group:
-    """Form the group of all ranks. `backend` "none": a group of one, without any of it.
+    """Form the group of all ranks. With the backend "none" it is a group of one, without a store.
 
-    Raises CannotMeet naming the ranks that did not come within `timeout` seconds.
+    Raises CannotMeet, naming the ranks that did not come within `timeout` seconds.
     """
     if backend == "none":
         return Group(who)
@@ -39,15 +39,15 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     several = nodes > 1 or who.local_world_size < who.world_size
     store = _store(who, wait)
     if _agents_store():
-        store = _this_time(store, who, timeout)
+        store = _attempt_store(store, who, timeout)
     if several:
         store.set(f"gpu-panel/sees/{who.rank}", address_of(who.master_addr) or "")
     _roll_call(store, who, timeout)
     if several and "GLOO_SOCKET_IFNAME" not in os.environ:
-        _name_interface(store, who)
+        _choose_interface(store, who)
     bound = device if backend == "nccl" else None
     try:
-        dist.init_process_group(backend, store=below("pg", store), rank=who.rank,
+        dist.init_process_group(backend, store=prefixed("pg", store), rank=who.rank,
                                 world_size=who.world_size, timeout=wait, device_id=bound)
         control = dist.new_group(backend="gloo", timeout=wait)
     except (RuntimeError, ValueError) as err:
@@ -58,15 +58,15 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     return Group(who, store, control, timeout)
 
 
-def _name_interface(store: Store, who: Identity) -> None:
-    """Tell gloo and NCCL which interface leads to the other machines. Gloo would ask what the host
-    name resolves to: on Debian 127.0.1.1, which the others can't reach. Where the meeting point is
-    that to us, too, it is our own name, and the others know the address behind it."""
+def _choose_interface(store: Store, who: Identity) -> None:
+    """Tell gloo and NCCL which interface leads to the other machines. Gloo would use the address
+    of the host name, which is 127.0.1.1 on Debian and can't be reached by the others. If the
+    master address is this machine's own name, the address that the other ranks see is used."""
     at = address_of(who.master_addr)
     if at is None:
         keys = [f"gpu-panel/sees/{r}" for r in range(who.world_size)]
         at = next((seen.decode() for seen in store.multi_get(keys) if seen), None)
-    # Nobody sees another: all ranks are on this machine, though it is called several.
+    # No rank sees the master at another address: all ranks are on this machine after all.
     name = interface_to(at or "127.0.0.1")
     if name:
         os.environ["GLOO_SOCKET_IFNAME"] = name
@@ -74,19 +74,19 @@ def _name_interface(store: Store, who: Identity) -> None:
 
 
 def _agents_store() -> bool:
-    """Whether torchrun's agent listens on the port; a rank that did too would wait for ever."""
+    """Whether torchrun's agent holds the store. A rank that made one too would wait for ever."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _this_time(store: Store, who: Identity, timeout: float) -> Store:
-    """A part of torchrun's store for these processes alone: it holds what the ranks of earlier
-    attempts said, and their agents may count attempts differently. Rank 0 answers each rank's
-    greeting, a number nobody else has, with the number of this time. Raises CannotMeet."""
+def _attempt_store(store: Store, who: Identity, timeout: float) -> Store:
+    """The part of torchrun's store that belongs to this attempt. The store still holds the keys of
+    earlier attempts, and the agents may number attempts differently. So rank 0 picks a number for
+    this attempt, and each other rank asks for it with a random text. Raises CannotMeet."""
     hello, answer = "gpu-panel/hello/{}", "gpu-panel/answer/{}"
     others, deadline, pause = range(1, who.world_size), time.monotonic() + timeout, 0.005
     if who.rank == 0:
         number = store.add("gpu-panel/times", 1)
-        this: Store = below(f"gpu-panel/{number}", store)
+        this: Store = prefixed(f"gpu-panel/{number}", store)
         answered: dict[int, bytes] = {}
         while others and time.monotonic() < deadline \
                 and not this.check([f"gpu-panel/here/{r}" for r in others]):
@@ -94,19 +94,19 @@ def _this_time(store: Store, who: Identity, timeout: float) -> Store:
                 if not store.check([hello.format(rank)]):
                     continue
                 word = store.get(hello.format(rank))
-                if answered.get(rank) != word:  # else it is answered, or is of an earlier attempt
+                if answered.get(rank) != word:  # the rank is new, or has been started once more
                     answered[rank] = word
                     store.set(answer.format(rank), f"{word.decode()} {number}")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.25)
-        return this  # the roll call names those that did not come
+        return this  # the roll call names the ranks that are missing
     word = secrets.token_hex(8)
     store.set(hello.format(who.rank), word)
     while time.monotonic() < deadline:
         if store.check([answer.format(who.rank)]):
             got, _, number = store.get(answer.format(who.rank)).decode().partition(" ")
             if got == word:
-                return below(f"gpu-panel/{number}", store)
+                return prefixed(f"gpu-panel/{number}", store)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
     raise CannotMeet(f"rank 0 of {who.world_size} did not come to {who.master_addr}:"
@@ -131,21 +131,21 @@ def _store(who: Identity, wait: timedelta) -> Store:
 
 
 def _roll_call(store: Store, who: Identity, timeout: float) -> None:
-    """Wait until every rank is there, so that one that isn't can be named."""
+    """Wait until every rank is there. Raises CannotMeet, naming the ranks that are missing."""
     store.set(f"gpu-panel/here/{who.rank}", socket.gethostname())
     keys = [f"gpu-panel/here/{r}" for r in range(who.world_size)]
     deadline = time.monotonic() + timeout
     pause = 0.005
     while not store.check(keys):
         if time.monotonic() > deadline:
-            gone = missing(store.check([k]) for k in keys)
+            gone = missing_ranks(store.check([k]) for k in keys)
             raise CannotMeet(f"{gone} of {who.world_size} did not come to "
                              f"{who.master_addr}:{who.master_port} within {timeout:g} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
 
 
-def missing(there: Iterable[bool]) -> str:
-    """"rank 1" or "ranks 1, 3": those that are not there."""
+def missing_ranks(there: Iterable[bool]) -> str:
+    """The ranks that are not there, as "rank 1" or "ranks 1, 3"."""
     gone = [str(rank) for rank, here in enumerate(there) if not here]
     return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"

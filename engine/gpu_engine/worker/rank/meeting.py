@@ -1,10 +1,10 @@
-"""Ranks that wait for each other while one is busy for long: reading its data, writing a large
+"""Lets ranks wait for one that is busy for a long time, reading its data or writing a large
 checkpoint.
 
-A collective gives up after `parallel.timeout`, however healthy the rank is that others wait for.
-So where one may be busy, the ranks meet on the store first: each leaves word that it is there, and
-looks for the others' word for as long as they show signs of life. A rank's recorder thread gives
-one a second, with what the rank is doing, which those that wait show as their own `detail`.
+A collective gives up after `parallel.timeout`, even if the rank that it waits for is healthy. So
+where a rank may be busy, all ranks meet on the store first: each sets a key when it arrives, and
+waits for the keys of the others as long as their heartbeats go on. A heartbeat also says what its
+rank is doing; a rank that waits shows that as its own `detail`.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ from gpu_engine.worker.rank.store import Store
 _LOOK = 0.5
 _PARTING = 10.0
 _PAUSES = (0.0002, 0.1)
-"""Seconds between two questions to the store: at first, and at most."""
+"""Seconds between two looks at the store: at first, and at most."""
 
 
 class Meetings:
-    """One rank's side. All ranks call `meet` and `broadcast` in the same order, from one thread."""
+    """One rank's part in the meetings. All ranks call `meet` and `broadcast` in the same order,
+    each from one thread."""
 
     def __init__(self, rank: int, size: int, store: Store, timeout: float,
                  failure: Callable[[], str | None]) -> None:
-        """`timeout`: seconds without a sign of life after which a rank is given up; `failure`:
-        what another rank announced."""
+        """`timeout`: seconds without a heartbeat after which a rank counts as lost; `failure`
+        returns the failure that another rank has announced."""
         self._rank, self._size, self._store = rank, size, store
         self._timeout, self._failure = timeout, failure
         self._count = 0
         self._unread: list[int] = []
-        self.say: Callable[[str], None] = lambda text: None
-        """Told what this rank waits for, and "" when it does no more."""
+        self.report_wait: Callable[[str], None] = lambda text: None
+        """Called with what this rank waits for, and with "" when the wait is over."""
 
     def meet(self) -> None:
-        """Wait until every rank is here. Raises PeerLost."""
+        """Wait until every rank has called this. Raises PeerLost."""
         self._count += 1
-        with self._broken():
-            if self._count > 2:  # whoever is at the one before has left that one behind
+        with self._peer_lost():
+            if self._count > 2:  # every rank has passed the meeting before the last
                 self._store.delete_key(_here(self._count - 2, self._rank))
             self._store.set(_here(self._count, self._rank), "1")
         self._wait({r: _here(self._count, r) for r in range(self._size)})
 
     def broadcast(self, text: str) -> str:
-        """Rank 0's text, on every rank, whenever rank 0 has it. Raises PeerLost."""
+        """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
         self._count += 1
         key, read = f"gpu-panel/said/{self._count}", f"gpu-panel/read/{self._count}"
-        with self._broken():
+        with self._peer_lost():
             if self._rank == 0:
                 self._store.set(key, text)
                 self._unread.append(self._count)
                 self._forget()
                 return text
         self._wait({0: key})
-        with self._broken():
+        with self._peer_lost():
             text = self._store.get(key).decode()
             self._store.add(read, 1)
         return text
 
-    def part(self) -> None:
-        """The last word: rank 0, which holds the store, stays until the others need it no more,
-        or are gone."""
+    def leave(self) -> None:
+        """Say that this rank no longer needs the store. Rank 0, which holds it, waits until all
+        others have said so, for ten seconds at most."""
         if self._size == 1:
             return
         with contextlib.suppress(RuntimeError):
@@ -77,7 +78,7 @@ class Meetings:
                 time.sleep(0.005)
 
     def _forget(self) -> None:
-        """Take what everybody has read off the store."""
+        """Delete the texts that every rank has read from the store."""
         for number in self._unread[:-1]:
             if self._store.add(f"gpu-panel/read/{number}", 0) == self._size - 1:
                 self._store.delete_key(f"gpu-panel/said/{number}")
@@ -90,7 +91,7 @@ class Meetings:
         seen: dict[int, tuple[str, float]] = {}
         try:
             while True:
-                with self._broken():
+                with self._peer_lost():
                     if self._store.check(list(keys.values())):
                         return
                     now = time.monotonic()
@@ -101,10 +102,10 @@ class Meetings:
                 pause = min(pause * 1.5, _PAUSES[1])
         finally:
             if seen:
-                self.say("")
+                self.report_wait("")
 
     def _look(self, keys: dict[int, str], seen: dict[int, tuple[str, float]], now: float) -> None:
-        """Whom this rank waits for, and whether they live."""
+        """Say which ranks this one waits for. Raises PeerLost if one has failed or is silent."""
         word = self._failure()
         if word:
             raise PeerLost(f"{word} (this rank could not go on without it)")
@@ -114,16 +115,16 @@ class Meetings:
             before, since = seen.get(rank, ("", now))
             seen[rank] = (beat, since if beat == before and rank in seen else now)
             if now - seen[rank][1] > self._timeout:
-                raise PeerLost(f"rank {rank} has given no sign of life for {self._timeout:g} s "
+                raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
                                f"(parallel.timeout); it was last "
                                f"{heartbeat.activity_in(beat)}")
         if late:
-            self.say(f"waits for {_named(late)}: "
+            self.report_wait(f"waiting for {_named(late)}: "
                      f"{heartbeat.activity_in(seen[late[0]][0])}")
 
     @contextlib.contextmanager
-    def _broken(self) -> Iterator[None]:
-        """The store lives on rank 0, which may be gone."""
+    def _peer_lost(self) -> Iterator[None]:
+        """Raise PeerLost if a call to the store fails: rank 0 holds it and may be gone."""
         try:
             yield
         except RuntimeError as err:

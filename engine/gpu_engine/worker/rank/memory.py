@@ -1,4 +1,4 @@
-"""How much memory this process uses, and what a device held when there was not enough of it."""
+"""How much memory this process uses, and the figures of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def in_use(gpus: Sequence[Any]) -> schema.Memory:
-    """What this process holds now in the host's memory and on `gpus`, as torch.cuda takes them."""
+    """What this process uses now of the host's memory and of each of `gpus` (devices or indices,
+    as torch.cuda takes them)."""
     if not gpus:
         return schema.Memory(_rss())
     import torch
 
-    stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counters in the host's memory
+    stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
 
     def each(name: str) -> tuple[int, ...]:
         return tuple(s.get(name, 0) for s in stats)
@@ -34,9 +35,9 @@ def in_use(gpus: Sequence[Any]) -> schema.Memory:
 
 
 def of_error(err: BaseException) -> dict[str, Any]:
-    """allocated, reserved and requested (bytes) of an out-of-memory error; {} of any other.
+    """allocated, reserved and requested (bytes) for an out-of-memory error; {} for any other.
 
-    What was requested stands in the message alone (c10/cuda/CUDACachingAllocator.cpp).
+    The size of the request is found only in the message (c10/cuda/CUDACachingAllocator.cpp).
     """
     torch = sys.modules.get("torch")
     text = str(err)

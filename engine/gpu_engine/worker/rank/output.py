@@ -1,5 +1,5 @@
-"""stdout and stderr of a rank that survive a full disk: both go to a file, and an epoch must not
-be lost because a line of progress found no room."""
+"""Lets a rank's stdout and stderr survive a full disk. Both go to a file, and training must not
+fail because there is no room for a line of output."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import io
 import sys
 from typing import Any
 
-_before: list[Any] = []  # collected, they would close the descriptors that go on being used
+_before: list[Any] = []  # kept: deleting these objects would close descriptors still in use
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Forgiving(io.FileIO):
-    """Drops what finds no room."""
+    """A file that drops what a full disk can't take."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         size, done = len(view), 0
         try:
-            while done < size:  # nothing stands between this and the text layer
+            while done < size:  # there is no buffer above this to retry a short write
                 done += super().write(view[done:]) or 0
         except OSError as err:
             if err.errno not in _FULL:
@@ -30,7 +30,8 @@ class _Forgiving(io.FileIO):
 
 
 def forgive_full_disk() -> None:
-    """Replace both, where they are plain files or the like; whoever prints notices nothing."""
+    """Replace sys.stdout and sys.stderr by files that drop output on a full disk instead of
+    raising. Streams without a file descriptor stay as they are."""
     for name in ("stdout", "stderr"):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             before = getattr(sys, name)

@@ -1,4 +1,4 @@
-"""Losses on their way from a GPU to the record, without waiting for the GPU."""
+"""Copies losses from a GPU to the host without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 
 class PinnedLosses:
-    """A ring of losses in pinned host memory, each with the CUDA event that says that it has
-    arrived. Read earlier, a slot would give garbage."""
+    """A ring of losses in pinned host memory. Each slot has a CUDA event that tells when its loss
+    has arrived; read before that, the slot holds garbage."""
 
     def __init__(self, slots: int = 4096) -> None:
-        """Room for `slots` losses under way at once."""
+        """`slots`: how many losses may be on their way at once."""
         self._ring = torch.empty(slots, dtype=torch.float64, pin_memory=True)
         self._events = [torch.cuda.Event() for _ in range(slots)]
         self._slots = slots
@@ -18,8 +18,8 @@ class PinnedLosses:
         self._taken = 0
 
     def put(self, loss: torch.Tensor) -> int | None:
-        """Start to copy `loss`, of shape (); the slot to read it from. None where the ring is
-        full: a loss that is not told is better than a step that waits."""
+        """Start to copy `loss`, of shape (). Returns the slot to read it from, or None if the ring
+        is full: losing a loss is better than holding up a step."""
         if self._put - self._taken >= self._slots:
             return None
         slot = self._put % self._slots
@@ -33,7 +33,7 @@ class PinnedLosses:
         return self._events[slot].query()
 
     def take(self, slot: int) -> float:
-        """The loss of this slot, which has arrived, and the slot is free again."""
+        """The loss in this slot, which must have arrived. This frees the slot."""
         self._taken += 1
         return self._ring[slot].item()
 

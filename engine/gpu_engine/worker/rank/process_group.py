@@ -1,7 +1,7 @@
-"""The ranks as a group: agreeing on flags, adding up sums, handing bytes around, and leaving.
+"""The ranks as a group: small reductions, broadcasts, and leaving in good order.
 
-Flags and sums travel over gloo between CPUs even where gradients go over NCCL, so that asking
-the others costs no GPU synchronisation. How a group comes about: see `joining`.
+Flags and sums travel between CPUs over gloo, even if gradients go over NCCL, so that they cost no
+GPU synchronisation. `joining` makes a group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.store import Store
 
 _TEXT = 8192
-_PIECE = 64 << 20  # gloo sends a message in one piece
+_PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
 
 
 class ReadsInto(Protocol):
@@ -38,37 +38,39 @@ class ReadsInto(Protocol):
 
 
 class Group:
-    """This rank's view of all ranks. With one rank and no process group everything is local."""
+    """All ranks, as one of them uses them. With a single rank and no process group, every method
+    works locally."""
 
     def __init__(self, who: Identity, store: Store | None = None,
                  control: dist.ProcessGroup | None = None, timeout: float = 300.0) -> None:
-        """`timeout`: seconds without a sign of life after which another rank is given up."""
+        """`timeout`: seconds without a heartbeat after which another rank counts as lost."""
         self.rank, self.size = who.rank, who.world_size
         self._control = control
         self.failures = Failures(who.rank, who.world_size, store)
         self.meetings = None if store is None else Meetings(
             who.rank, who.world_size, store, timeout, self.failures.heard)
 
-    # --- where one may be busy for long -----------------------------------------------------
+    # --- waiting for a rank that may be busy for a long time --------------------------------
 
     def meet(self) -> None:
-        """Wait until all ranks are here, however long one is busy: see `meeting`."""
+        """Wait until all ranks have called this, however long one is busy: see `meeting`. Raises
+        PeerLost."""
         if self.meetings is not None:
             self.meetings.meet()
 
     def broadcast_patiently(self, text: str) -> str:
-        """Rank 0's text, on every rank, however long rank 0 takes to come to it."""
+        """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
         return text if self.meetings is None else self.meetings.broadcast(text)
 
-    def tell_waits(self, rec: Recorder) -> None:
-        """Have `rec` say what this rank waits for."""
+    def report_waits_to(self, rec: Recorder) -> None:
+        """Have `rec` record which ranks this one waits for."""
         if self.meetings is not None:
-            self.meetings.say = lambda text: setattr(rec, "detail", text)
+            self.meetings.report_wait = lambda text: setattr(rec, "detail", text)
 
     # --- collectives ------------------------------------------------------------------------
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
-        """Of each value the largest that any rank gave. All ranks call it, at the same step."""
+        """For each value, the largest that any rank passed. All ranks call it at the same step."""
         if self._control is None:
             return values
         # float64 holds every whole number up to 2**53 exactly.
@@ -77,8 +79,8 @@ class Group:
         return table.tolist()
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
-        """Ask for the smallest value that any rank gives, without waiting for the answer; call
-        what it returns to have it."""
+        """Start to find the smallest value that any rank passes, without waiting. Returns a
+        function that waits for the result and returns it."""
         if self._control is None:
             return lambda: value
         cell = torch.tensor([value])
@@ -90,14 +92,15 @@ class Group:
         return answer
 
     def all_reduce_sum(self, table: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks of a CPU tensor, in place. Exact where all but one rank give 0."""
+        """Add up a CPU tensor over all ranks, in place. The sum is exact if, for each element, all
+        ranks but one pass 0."""
         if self._control is not None:
             dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
         return table
 
     def start_all_reduce_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to add up a tensor over ranks, in place and on its own device (over NCCL on a
-        GPU, which no rank waits for); call what it returns to have the sum."""
+        """Start to add up a tensor over all ranks, in place and on its own device, without waiting
+        (on a GPU over NCCL). Returns a function that returns the sum."""
         if self._control is None:
             return lambda: cell
         work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
@@ -131,7 +134,8 @@ class Group:
         return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
 
     def broadcast_pieces(self, source: ReadsInto | None, size: int) -> Iterator[memoryview]:
-        """The `size` bytes of rank 0's file, piece by piece, on every rank."""
+        """The `size` bytes of rank 0's file, piece by piece, on every rank. `source` is that file
+        on rank 0 and None elsewhere. Raises OSError if it is shorter."""
         cell = torch.empty(min(size, _PIECE), dtype=torch.uint8)
         view = memoryview((ctypes.c_char * len(cell)).from_address(cell.data_ptr())).cast("B")
         for start in range(0, size, _PIECE):
@@ -147,7 +151,7 @@ class Group:
             yield view[:count]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, in order, on rank 0; [] elsewhere."""
+        """Every rank's bytes, in the order of ranks, on rank 0; [] elsewhere."""
         if self._control is None:
             return [data]
         sizes = torch.zeros(self.size, dtype=torch.int64)
@@ -162,9 +166,9 @@ class Group:
         return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist(), strict=True)]
 
     def close(self) -> None:
-        """Leave in good order. Rank 0 takes the store with it, so it goes last."""
+        """Leave the group in good order. Rank 0 leaves last, as it holds the store."""
         if self.meetings is not None:
-            self.meetings.part()
+            self.meetings.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None
@@ -182,13 +186,13 @@ def _bytes(data: bytes) -> torch.Tensor:
 
 
 def pack_first(step: int | None, rank: int, size: int) -> float:
-    """The earliest step and then the lowest rank as a number that is larger the earlier it is,
-    so that MAX finds it; 0 for no step."""
+    """Pack (step, rank) into one number that is larger for an earlier step and, at the same step,
+    for a lower rank, so that a MAX reduction finds the first one. 0 stands for no step."""
     return 0.0 if step is None else float(2 ** 52 - (step * size + rank))
 
 
 def unpack_first(value: float, size: int) -> tuple[int, int] | None:
-    """(step, rank) of `pack_first`."""
+    """The (step, rank) that `pack_first` packed; None for no step."""
     if value <= 0 or not math.isfinite(value):
         return None
     return divmod(2 ** 52 - int(value), size)

@@ -1,4 +1,5 @@
-"""A line of progress in the rank's log every two seconds, for who reads it without a panel."""
+"""A line of progress in the rank's log every two seconds, for people who read it without a
+panel."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ EVERY = 2.0
 
 
 class ProgressLine:
-    """Prints the last step that it was told of, when it is time and there is something new."""
+    """Prints the latest step, at most every two seconds and only if it is new."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -18,14 +19,14 @@ class ProgressLine:
 
     def stepped(self, step: int, total: int | None, epoch: int, loss: float | None, lr: float,
                 examples_per_s: float) -> None:
-        """Step `step` of `total` (None: not known) is done; `epoch` counts from 0."""
+        """Note that step `step` of `total` (None: unknown) is done; `epoch` counts from 0."""
         of = f"/{total}" if total else ""
         shown = "?" if loss is None else f"{loss:.4f}"
         self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {lr:.3g} "
                       f"{_short(examples_per_s)} examples/s\n")
 
     def print_due(self) -> None:
-        """Print a line if the last one is long enough ago and a step was done since."""
+        """Print a line, if the last one is two seconds old and a step was done since."""
         if self._line is None or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY

@@ -1,8 +1,8 @@
-"""Writes one rank's record: its events in order, a heartbeat and its memory once a second.
+"""Writes one rank's record: its events in order, and once a second a heartbeat and its memory.
 
-What the events are is the source's business: the recorder of the engine's own training loop
-(`worker/rank/recorder.py`), or that of a person's own script (`observe/recorder.py`). Each has a
-thread of its own kind that calls `tick`.
+The events come from a source: the recorder of the engine's training loop
+(`worker/rank/recorder.py`), or the recorder of a person's own script (`observe/recorder.py`). Each
+of them runs a thread that calls `tick`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HEARTBEAT = 1.0
 
 
 class Source(Protocol):
-    """Where the contents of a record come from. The methods are called while the record is
-    locked, in the thread that ticks or the one that writes or flushes."""
+    """Where the contents of a record come from. Its methods are called while the record is locked,
+    in whichever thread calls `tick`, `write` or `flush`."""
 
     phase: str
     """What the rank is doing now."""
@@ -33,7 +33,7 @@ class Source(Protocol):
     """Steps so far."""
 
     def new_lines(self) -> list[bytes]:
-        """The events since the last call that can be told by now, in order, one a line."""
+        """The events since the last call whose values are known by now, in order, one a line."""
         ...
 
     def progress(self) -> dict[str, Any]:
@@ -49,19 +49,20 @@ class RecordWriter:
     """One rank's events file. Its methods may be called from any thread."""
 
     def __init__(self, path: Path, source: Source, complain: Callable[[str], None]) -> None:
-        """Append to `path`; `complain` is told what is wrong with the record itself. Raises
-        OSError."""
+        """Append to `path`. `complain` is called with a sentence when the record itself has a
+        problem. Raises OSError."""
         self._source = source
         self._complain = complain
         self._file = EventsFile(path, complain)
-        self._lock = threading.RLock()  # a signal handler may write in the midst of a write
+        self._lock = threading.RLock()  # a signal handler may write while a write is under way
         self._phase_since = (source.phase, time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
 
     def write(self, event: schema.Event, *, timeout: float = -1) -> bool:
-        """Write an event at once, after everything that came before it. False: another thread has
-        been writing for `timeout` seconds (-1: wait as long as it takes), so nothing was done."""
+        """Write an event at once, after everything that came before it. Returns False, with
+        nothing written, if another thread holds the record for more than `timeout` seconds (-1: no
+        limit)."""
         with self._locked(timeout) as locked:
             if locked:
                 self._write_new()
@@ -69,16 +70,16 @@ class RecordWriter:
         return locked
 
     def flush(self, *, timeout: float = -1) -> bool:
-        """Write what the source has to tell. False: as `write`."""
+        """Write the source's new events. Returns False as `write` does."""
         with self._locked(timeout) as locked:
             if locked:
                 self._write_new()
         return locked
 
     def tick(self) -> None:
-        """Write what the source has to tell; once a second also the heartbeat and the memory.
-        Called by the recorder's thread, several times a second."""
-        captures.leave_alone()
+        """Write the source's new events, and once a second the heartbeat and the memory. The
+        recorder's thread calls it several times a second."""
+        captures.exclude_thread()
         with self._lock:
             self._write_new()
             phase, now = self._source.phase, time.time()
@@ -89,13 +90,13 @@ class RecordWriter:
                 self._write_heartbeat()
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Call `work`; a fault in it is complained of and goes no further, as a fault in the
-        record must never end training."""
+        """Call `work`. An error in it is reported and goes no further, as a problem of the record
+        must never end training."""
         try:
             work()
         except Exception as err:  # noqa: BLE001
             fault = f"{type(err).__name__}: {err}"
-            if fault != self._last_fault:  # ten times a second would fill the log
+            if fault != self._last_fault:  # repeated ten times a second, it would fill the log
                 self._complain(fault)
             self._last_fault = fault
 

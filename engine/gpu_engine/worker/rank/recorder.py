@@ -1,9 +1,9 @@
-"""The record of a rank that the engine trains: what the training loop says, written to the events
-file by another thread.
+"""The recorder of the engine's training loop, which writes to the events file in another thread.
 
-The loop pays a few microseconds a step: it appends to a queue. Losses on a GPU are copied into
-pinned host memory behind the step that made them and read when their event has passed; nothing
-here ever waits for the GPU. Standard library until `attach`; started before torch is imported.
+The loop only appends to a queue, which takes a few microseconds a step. A loss on a GPU is copied
+into pinned host memory after its step, and read once its CUDA event says that it has arrived; only
+`settle` waits for the GPU. The recorder starts before torch is imported and needs only the
+standard library until `attach`.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
     from .pinned_losses import PinnedLosses
 
 _TICK = 0.1
-_EACH_LOSS_UP_TO = 20  # steps a tick, 200 a second; faster than that, the least and the largest
+_EACH_LOSS_UP_TO = 20  # losses a tick, 200 a second; of more, only the smallest and the largest
 
 
 @dataclass
 class Progress:
-    """How far something is that takes long. Written by one thread, read by another."""
+    """How far a long piece of work is. One thread writes it, another reads it."""
 
     done: int = 0
     """Bytes so far."""
     total: int | None = None
-    """Bytes in all, about; None where that is not known."""
+    """Bytes in all, roughly; None if unknown."""
 
 
 class _Step(NamedTuple):
-    """One optimizer step, as the loop has told it."""
+    """One optimizer step, as the loop reports it."""
 
     step: int
     epoch: int
     loss: float | None
-    """None: the ring was full."""
+    """None if it is still on its way from a GPU (see `slot`), or the ring was full."""
     slot: int | None
-    """Where the loss comes from, if it is on its way from a GPU."""
+    """The slot in the ring where the loss arrives; None if it comes from no GPU."""
     lr: float
     examples: int
     wait: float
-    """Seconds that it waited for its examples."""
+    """Seconds that the step waited for its examples."""
     ended: float
 
 
 class _Mark(NamedTuple):
-    """Training goes on at this moment."""
+    """The moment at which training goes on after something else, such as an evaluation."""
 
     at: float
 
@@ -73,25 +73,24 @@ class _Values(NamedTuple):
 
 
 class Recorder:
-    """Records one rank. Public attributes are plain, set by the loop as it goes."""
+    """Records one rank. The loop sets the public attributes as it goes."""
 
     def __init__(self, path: Path, *, echo: bool = False) -> None:
-        """Append to `path`; `echo`: also a line of progress on stdout now and then. Raises
-        OSError."""
+        """Append to `path`. `echo`: also print a line of progress now and then. Raises OSError."""
         self.phase = "init"
         self.step_now = 0
         self.total_steps: int | None = None
         self.training = False
-        """Whether the first step has been begun: before, there is nothing to save."""
+        """Whether the training loop has begun; before that, there is nothing to save."""
         self.skipped = 0
         self.nonfinite: tuple[int, float] | None = None
         """The first step whose loss was not a finite number, and that loss."""
         self.watch: Callable[[], None] | None = None
         """Called at each tick, in the recorder's thread."""
         self.writing: Progress | None = None
-        """How far a checkpoint is, while one is written."""
+        """The progress of a checkpoint, while one is being written."""
         self.detail: str | Callable[[], str] = ""
-        """What this rank is busy with or waits for, where the phase alone says too little."""
+        """What this rank is doing or waiting for, if the phase alone says too little."""
         self._queue: deque[_Step | _Mark | _Values] = deque()
         self._losses: PinnedLosses | None = None
         self._gpus: list[torch.device] = []
@@ -109,7 +108,8 @@ class Recorder:
         self._thread.start()
 
     def attach(self, devices: list[torch.device]) -> None:
-        """Say which GPUs this rank uses, once torch is there; none: losses are on the CPU."""
+        """Say which devices this rank uses, once torch is imported. Without a GPU among them,
+        losses are read at once."""
         gpus = [d for d in devices if d.type == "cuda"]
         if gpus:
             from .pinned_losses import PinnedLosses
@@ -119,8 +119,8 @@ class Recorder:
 
     def step(self, step: int, epoch: int, loss: torch.Tensor, lr: float, examples: int,
              wait: float) -> None:
-        """One optimizer step: its loss (a detached tensor of shape ()), the examples this rank
-        saw in it and the seconds it waited for them."""
+        """Record one optimizer step: its `loss` (a detached tensor of shape ()), how many
+        `examples` this rank trained on, and the seconds that it had to `wait` for them."""
         value = slot = None
         if self._losses is None:
             value = loss.item()
@@ -131,26 +131,28 @@ class Recorder:
             _Step(step, epoch, value, slot, lr, examples, wait, time.monotonic()))
 
     def mark(self) -> None:
-        """Training goes on from here: what came between is no part of the rates."""
+        """Note that training goes on now, so that the time since the last step is not counted in
+        the rates."""
         self._queue.append(_Mark(time.monotonic()))
 
     def metric(self, values: dict[str, Any]) -> None:
-        """Named values of the present step. Tensors are read later, in the other thread."""
+        """Record named values of the current step. Tensors are read later, in the other thread."""
         self._queue.append(_Values(self.step_now, {k: _copy(v) for k, v in values.items()}))
         self._warn_of_names(values)
 
     def evaluated(self, step: int, values: dict[str, float]) -> None:
-        """What an evaluation at this step has found."""
+        """Record the values that an evaluation at this step gave."""
         self._writer.write(schema.Eval(step, dict(values)))
         self._warn_of_names(values)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """An event that is written at once, after everything that came before it; its fields
-        are those of the kind's class in `events.schema`."""
+        """Write an event at once, after everything that came before it. `fields` are those of the
+        kind's class in `events.schema`."""
         self._writer.write(schema.KINDS[kind](**fields))
 
     def settle(self) -> None:
-        """Wait until the losses of all steps so far are read. Waits for the GPU: not in a step."""
+        """Wait until the losses of all steps so far are read. This waits for the GPU, so it is not
+        for use within a step."""
         if self._losses is not None:
             self._losses.wait()
         self._writer.flush()
@@ -184,11 +186,11 @@ class Recorder:
         if self._progress_line is not None:
             self._progress_line.print_due()
 
-    # --- what the writer asks -----------------------------------------------------------------
+    # --- what the writer calls (`record_writer.Source`) ---------------------------------------
 
     def new_lines(self) -> list[bytes]:
-        """Events of all that has arrived, steps that follow each other in one; losses that are
-        still on their way from a GPU, and all after them, wait."""
+        """The events of everything in the queue up to the first loss that is still on its way from
+        a GPU. Steps that follow each other make one event."""
         steps: list[_Step] = []
         lines: list[bytes] = []
         while self._queue:
@@ -232,17 +234,17 @@ class Recorder:
         return encode(event)
 
     def progress(self) -> dict[str, Any]:
-        """done and total while a checkpoint is written; detail where there is one."""
+        """`done` and `total` while a checkpoint is being written, and `detail` if there is one."""
         writing, detail = self.writing, self.details()
         fields = {"done": writing.done, "total": writing.total} if writing is not None else {}
         return fields | ({"detail": detail} if detail else {})
 
     def gpus(self) -> Sequence[torch.device]:
-        """Those of `attach`."""
+        """The GPUs given to `attach`."""
         return self._gpus
 
     def details(self) -> str:
-        """`detail` as it is now."""
+        """The text of `detail` as it is now."""
         detail = self.detail
         return detail() if callable(detail) else detail
 
@@ -252,5 +254,5 @@ def _complain(text: str) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """A tensor as it is now; its own later changes don't reach the copy."""
+    """A copy of a tensor, which later changes don't reach; any other value itself."""
     return value.detach().clone() if hasattr(value, "detach") else value

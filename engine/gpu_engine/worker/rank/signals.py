@@ -1,6 +1,6 @@
-"""Signals of a rank: they set a flag and nothing more, and death of the parent is death here.
+"""A rank's signals, which only set a flag, and its end when its parent dies.
 
-Standard library only, so that all of it is armed before torch is imported.
+Standard library only, so that both are set up before torch is imported.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGUSR1 (Slurm's warning) ask this rank to finish its step, save and
-    end. SIGUSR2 prints the stacks of all threads to stderr, whatever the main thread does."""
+    """SIGTERM, SIGINT and SIGUSR1 (Slurm's warning before the time limit) ask this rank to finish
+    its step, save and end. SIGUSR2 prints the stacks of all threads to stderr, whatever the main
+    thread is doing."""
 
     def __init__(self) -> None:
         self.stop_requested = False
-        """Whether a signal asked for a stop. Read at step boundaries, by the main thread."""
+        """Whether a signal has asked for a stop. The main thread reads it between two steps."""
         self._read = -1
 
     def install(self) -> None:
-        """Main thread only."""
+        """Set the handlers. For the main thread only."""
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be no file
             faulthandler.register(signal.SIGUSR2, all_threads=True)
             faulthandler.enable()
         self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        # A Python handler runs only between two bytecodes; this pipe hears of the signal while
-        # the main thread is inside a call that waits, so that another thread can.
+        # A Python handler does not run while the main thread is inside a blocking call. The signal
+        # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in _STOPS:
             signal.signal(number, self._request_stop)
 
     def arrived(self) -> bool:
-        """Whether a request to stop has come, though the main thread may not have taken notice yet.
-        For any thread."""
+        """Whether a request to stop has come, even if the main thread has not handled it yet. For
+        any thread."""
         if self.stop_requested:
             return True
         try:
@@ -55,8 +56,8 @@ class Signals:
 def die_with_parent() -> None:
     """Have the kernel end this process when the thread that started it ends.
 
-    Called from the main thread, as early as possible. The parent may be gone already, which the
-    kernel would never tell: hence the look before and after (prctl(2)).
+    Call it from the main thread, as early as possible. The kernel sends no signal for a parent
+    that is gone already, so the parent is compared before and after the call (prctl(2)).
     """
     parent = os.getppid()
     if not sys.platform.startswith("linux"):
@@ -67,11 +68,11 @@ def die_with_parent() -> None:
 
 
 def in_loader_worker() -> None:
-    """What a DataLoader worker must undo and arm: it inherits the rank's handlers by fork.
+    """Set up the signals of a DataLoader worker, which inherits the rank's handlers by fork.
 
-    Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's whole process group
-    are the rank's business: a worker that dies of them would spoil the save. SIGTERM itself
-    still ends a worker, as that is how DataLoader ends one. It never outlives the rank.
+    Only the rank handles Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's
+    process group: a worker that dies of them would spoil the save. A SIGTERM to the worker itself
+    still ends it, as DataLoader ends its workers that way. A worker never outlives its rank.
     """
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

@@ -1,4 +1,4 @@
-"""The key-value store on which ranks meet: rank 0 holds it, the others connect over TCP."""
+"""The key-value store on which ranks meet. Rank 0 holds it, the others connect over TCP."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ import torch.distributed as dist
 
 
 class Store(Protocol):
-    """What ranks use of torch.distributed's stores. A call raises RuntimeError where the process
-    that holds the store is gone."""
+    """The methods of torch.distributed's stores that ranks use. A call raises RuntimeError if the
+    process that holds the store is gone."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Put a value, in place of one that is there."""
+        """Set a key, in place of any old value."""
         ...
 
     def get(self, key: str, /) -> bytes:
-        """The value, waited for where it is not there yet."""
+        """The value of a key. Waits until it is set."""
         ...
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """The values of several keys, waited for."""
+        """The values of several keys. Waits until all are set."""
         ...
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, 0 at first; its new value."""
+        """Add to a counter, which begins at 0. Returns its new value."""
         ...
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether all of them are there."""
+        """Whether all of these keys are set."""
         ...
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Put `desired` where the value is `expected`, "" for none; the value afterwards."""
+        """Set `desired` if the value is `expected` ("": not set). Returns the value afterwards."""
         ...
 
     def delete_key(self, key: str, /) -> bool:
-        """Take a key away; whether it was there."""
+        """Delete a key. Returns whether it was set."""
         ...
 
     def set_timeout(self, timeout: timedelta, /) -> None:
-        """How long a call waits for a key."""
+        """Set how long a call waits for a key."""
         ...
 
     def clone(self) -> Store:
-        """The same store over a connection of its own, for another thread."""
+        """The same store over a new connection, for another thread."""
         ...
 
 
 def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelta) -> Store:
-    """The store at `host`: made there by the rank that `holds` it. Raises RuntimeError."""
+    """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError."""
     made = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False)
     return cast(Store, made)
 
 
 def of_agent(rank: int, world_size: int) -> Store:
-    """The store that torchrun's agent holds, where the environment says. Raises RuntimeError."""
+    """Connect to the store of torchrun's agent, which the environment names. Raises
+    RuntimeError."""
     from torch.distributed.rendezvous import rendezvous
 
     store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
     return cast(Store, store)
 
 
-def below(prefix: str, store: Store) -> Any:
-    """The part of `store` whose keys begin with `prefix`, without it: a Store, and torch's own."""
+def prefixed(prefix: str, store: Store) -> Any:
+    """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix. It
+    is a Store, and also a store that torch accepts."""
     return dist.PrefixStore(prefix, cast(Any, store))  # pyright: ignore[reportPrivateImportUsage]

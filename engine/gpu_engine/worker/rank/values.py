@@ -1,4 +1,4 @@
-"""Numbers as a record keeps them: losses of steps, and values that a task or script logs."""
+"""Numbers in the form in which a record keeps them: losses of steps, and logged values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...events import schema
 
 
 def loss_fields(losses: list[float], each_up_to: int) -> dict[str, Any]:
-    """The fields of a step event that tell these losses: their mean and each of them; where there
-    are more than `each_up_to`, the least, the largest and the last. Without losses: none."""
+    """The fields of a step event for these losses: their mean, and each of them; of more than
+    `each_up_to` losses only the smallest, the largest and the last. {} for no losses."""
     if not losses:
         return {}
     total = sum(losses)
@@ -27,13 +27,13 @@ def loss_fields(losses: list[float], each_up_to: int) -> dict[str, Any]:
 
 
 def short(value: float) -> float:
-    """`value` in nine digits: a float32 read back is the same float32."""
+    """`value` rounded to nine digits, enough to read back the same float32."""
     return float(f"{value:.9g}")
 
 
 def number(value: Any) -> float | None:
-    """A logged value as a number; None where it is none. Waits for the GPU if it is a tensor on
-    one."""
+    """A logged value as a number; None if it is not a number. Waits for the GPU if it is a tensor
+    on one."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -41,14 +41,15 @@ def number(value: Any) -> float | None:
 
 
 class ReservedNames:
-    """Tells once of each set of names that an event needs for its own fields."""
+    """Warns about logged names that clash with an event's own fields, once for each set of
+    names."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def warning(self, values: dict[str, Any]) -> str | None:
-        """A sentence about the names in `values` that are recorded under others; None: there are
-        none, or it has been told before."""
+        """A sentence about those names in `values` that are recorded under another name; None if
+        there are none, or the sentence has been returned before."""
         if schema.OWN_NAMES.isdisjoint(values):
             return None
         text = schema.apart_in_words(values)

@@ -1,12 +1,12 @@
-"""Training without panel and supervisor: under plain torchrun, srun, mpirun, or started by hand
-with `--init-method tcp://host:port --rank R --world-size W`.
+"""A rank without a supervisor: started by torchrun, srun or mpirun, or by hand with
+`--init-method tcp://host:port --rank R --world-size W`.
 
     torchrun --nproc-per-node 2 -m gpu_engine.worker ddp --set batch.size=64
 
-Started once more by torchrun or Slurm, the ranks go on in the run folder that they had (see
-`restarts`); a rank that was asked to stop exits with 75. Where each rank runs and how many there
-are is the launcher's business; the preset says the rest. Here gpu_engine is installed, so its
-presets, plan and run folders are used, and the panel can follow the run.
+The launcher decides how many ranks there are and where each one runs; the preset decides
+everything else. The rank makes the same plan and run folder as a launch from the panel, so the
+panel can follow the run. When torchrun or Slurm starts the ranks once more, they go on in their
+old run folder (see `restarts`). A rank that was asked to stop exits with 75.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from gpu_engine.worker.rank.joining import join
 from gpu_engine.worker.rank.process_group import Group
 
 EXIT_STOPPED = os.EX_TEMPFAIL
-"""What a stopped rank exits with, 75: not done, and to be started again (sysexits.h)."""
+"""The exit code of a stopped rank, 75: not finished, start it again later (sysexits.h)."""
 
 
-class Stopped(Exception):
-    """These ranks were asked to stop in the attempt before; they are not to go on."""
+class AlreadyStopped(Exception):
+    """The previous attempt was asked to stop, so these ranks must not go on."""
 
 
-class Plain:
-    """One rank's job and its place among the ranks, and the run folder that rank 0 keeps."""
+class RankWithoutSupervisor:
+    """A rank that joins the others by itself; rank 0 also keeps the run folder."""
 
     def __init__(self, args: argparse.Namespace, env: MutableMapping[str, str]) -> None:
-        """Meet the other ranks and agree on a run folder: the one that these ranks had before,
-        where they are started again. Raises UserError."""
+        """Join the other ranks and agree with them on a run folder: a new one, or their old one
+        if this is a restart. Raises UserError, and AlreadyStopped."""
         spec = read_spec(args.preset, args.sets)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
@@ -81,10 +81,10 @@ class Plain:
         self.job: Job = from_plan(plan, path, who, attempt)
 
     def _folder(self) -> tuple[Path, int]:
-        """The same run folder for all ranks, on another machine one of the same name; and which
-        attempt this is."""
+        """(run folder, number of this attempt), agreed on by all ranks. A machine that does not
+        share rank 0's disk has a folder of the same name."""
         before = self._named if self._named and (self._named / "plan.json").exists() else \
-            None if self._named else self._launcher.before()
+            None if self._named else self._launcher.previous_run()
         found = self.group.gather_bytes(json.dumps({
             "host": socket.gethostname(), "run": before and str(before),
             "newest": restarts.newest_step(before),
@@ -99,7 +99,7 @@ class Plain:
         if "problem" in told:
             raise UserError(told["problem"])
         if "stopped" in told:
-            raise Stopped
+            raise AlreadyStopped
         path = Path(told["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.private_folder(places.runs_folder()) / path.name
@@ -110,8 +110,8 @@ class Plain:
         return path, told["attempt"]
 
     def _open(self, found: list[dict[str, Any]]) -> dict[str, Any]:
-        """Rank 0 makes the run folder or opens it again. `found`: what each rank has of it.
-        Raises UserError."""
+        """On rank 0, make the run folder or open the old one; the answer for all ranks. `found`
+        says which run folder and newest checkpoint each rank sees. Raises UserError."""
         path = next((p for f in found if f["run"] and (p := Path(f["run"], "plan.json")).exists()),
                     None)
         path, newest = path and path.parent, restarts.newest_step(path and path.parent)
@@ -120,17 +120,17 @@ class Plain:
             raise UserError(
                 f"this run's newest checkpoint (step {elsewhere['newest']:,}) is on "
                 f"{elsewhere['host']} in {elsewhere['run']}, but rank 0 is on {found[0]['host']} "
-                "now; put GPU_PANEL_HOME on a disk that all machines share, or say where with "
-                "--folder")
-        if path is not None and self._launcher.made(path) and _was_stopped(runs.Run(path)):
-            return {"stopped": True}  # torchrun takes 75 for a failure, and starts us again
+                "now; put GPU_PANEL_HOME on a disk that all machines share, or name the run "
+                "folder with --folder")
+        if path is not None and self._launcher.has_used(path) and _was_stopped(runs.Run(path)):
+            return {"stopped": True}  # torchrun took exit code 75 for a failure and restarted us
         ranks = [read_record(RankPlan, f["rank"]) for f in found]
         plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
         spec = self._spec
         if path is None and self._launcher.requeued and not self._named:
             warning = (
                 f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
-                f"found below {places.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
+                f"found in {places.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
                 "all machines share, or name the folder with --folder")
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))
@@ -150,9 +150,10 @@ class Plain:
             sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, {where}\n")
         return {"run": str(self._run.path), "attempt": number}
 
-    def ended(self, outcome: str, trained: bool) -> None:
-        """Write down how it ended: rank 0 does what a supervisor would. The others stay until it
-        has, where they `trained`: many a launcher ends all ranks when the first has left."""
+    def record_end(self, outcome: str, trained: bool) -> None:
+        """Record the outcome of the attempt: on rank 0, as a supervisor would. If the ranks have
+        `trained`, the others wait until that is done, as many launchers end all ranks when the
+        first one exits."""
         if self._run is not None and self._state is not None:
             self._run.write_state(_ended(self._state, outcome, trained))
         if trained and outcome != "failed":
@@ -161,7 +162,7 @@ class Plain:
 
 
 def _ended(state: runs.State, outcome: str, trained: bool) -> runs.State:
-    """The state of a run whose attempt has ended just now."""
+    """The state of a run whose attempt has just ended."""
     now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
     *before, last = state.attempts
     return replace(state, state=cast(runs.StateName, outcome), ended=now,
@@ -173,25 +174,26 @@ _TOO_EARLY = "asked to stop before it trained"
 
 
 def _was_stopped(run: runs.Run) -> bool:
-    """Whether its ranks agreed to stop. Before training, torchrun asks them one by one when
-    another has failed."""
+    """Whether its ranks agreed to stop during training. A stop before training does not count:
+    torchrun also sends one to each rank when another rank has failed."""
     state = run.state()
     return state.state == "stopped" and bool(state.attempts) \
         and state.attempts[-1].reason != _TOO_EARLY
 
 
 def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
-    """A preset by name or file (None: the defaults) with `key=value`s. Raises UserError."""
+    """A preset, by name or file (None: the defaults), changed by the `key=value` texts in `sets`.
+    Raises UserError."""
     data = presets.load(preset).data if preset else {}
     apply_sets(data, sets)
     return from_dict(data)
 
 
 def devices_here(spec: RunSpec, who: Identity) -> Inventory:
-    """The devices of this process: what the launcher left visible.
+    """The devices of this process, among those that the launcher made visible to it.
 
-    `devices.ids` is not looked at beyond CPU or GPU: CUDA_VISIBLE_DEVICES already chose. Raises
-    UserError where a rank has no GPU of its own.
+    `devices.ids` only decides between CPU and GPU here, as CUDA_VISIBLE_DEVICES has already chosen
+    the GPUs. Raises UserError if there is no GPU for this local rank.
     """
     wants_cpu = bool(spec.devices.ids) and all(i.startswith("cpu") for i in spec.devices.ids)
     if wants_cpu or not torch.cuda.is_available():
@@ -204,7 +206,7 @@ def devices_here(spec: RunSpec, who: Identity) -> Inventory:
     elif spec.parallel.backend == "gloo":
         chosen = [who.local_rank % count]
     elif count == 1:
-        chosen = [0]  # srun --gpus-per-task=1 shows each rank its own
+        chosen = [0]  # under srun --gpus-per-task=1 each rank sees one GPU
     elif who.local_rank < count:
         chosen = [who.local_rank]
     else:
@@ -215,7 +217,7 @@ def devices_here(spec: RunSpec, who: Identity) -> Inventory:
 
 
 def layout_of(who: Identity) -> Layout:
-    """What the launcher has settled: this rank among the others, and where they meet."""
+    """What the launcher has decided: this rank's place among the others, and where they meet."""
     return Layout(first_rank=who.rank, first_local_rank=who.local_rank, ranks=1,
                   world_size=who.world_size, local_world_size=max(who.local_world_size, 1),
                   node=who.node, nodes=who.nodes, master_addr=who.master_addr or "127.0.0.1",
