@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -78,6 +80,14 @@ def test_toml_is_refused_with_file_and_place(tmp_path):
         read.load(path)
     with pytest.raises(UserError, match="no such file"):
         read.load(tmp_path / "absent.toml")
+
+
+def test_what_is_not_a_file_is_refused_by_its_kind_and_never_waited_for(tmp_path):
+    os.mkfifo(fifo := tmp_path / "fifo.toml")
+    for path, kind in ((fifo, "a FIFO"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        with pytest.raises(UserError) as caught:
+            read.load(path)
+        assert str(caught.value) == f"{path}: cannot be read: it is {kind}, not a file"
 
 
 # --- --set -------------------------------------------------------------------------------------

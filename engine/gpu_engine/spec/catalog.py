@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import reason
 from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
 
@@ -158,8 +159,10 @@ def _parse(file: Path) -> ast.Module:
         line = getattr(err, "lineno", None)
         raise UserError(f"{file}{f', line {line}' if line else ''}: "
                         f"not valid Python: {getattr(err, 'msg', err)}") from None
-    except (OSError, RecursionError) as err:
-        raise UserError(f"{file}: cannot be read: {err}") from None
+    except OSError as err:
+        raise UserError(f"{file}: cannot be read: {reason(err)}") from None
+    except RecursionError:
+        raise UserError(f"{file}: nested too deeply to be read") from None
 
 
 def parse(text: bytes, name: str) -> ast.Module:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import why_not_readable, write_atomic
+from gpu_engine.common.files import write_atomic
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
@@ -74,9 +74,6 @@ def load(name: str) -> Preset:
         path, shipped = Path(name).expanduser(), False
     else:
         path, shipped = _locate(name)
-        why = why_not_readable(path)  # a FIFO there would be waited for
-        if why is not None:
-            raise UserError(f"{path}: cannot be read: {why}")
     data = read_toml(path)
     return Preset(name, path, shipped, data, from_dict(data))
 

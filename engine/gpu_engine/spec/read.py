@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import ANY, convert, describe, parse
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 
@@ -48,10 +49,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_file(path) as file:  # a FIFO there would be waited for
+            return tomllib.loads(file.read().decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as err:
+    except OSError as err:
+        raise UserError(f"{path}: cannot be read: {reason(err)}") from None
+    except UnicodeDecodeError as err:
         raise UserError(f"{path}: cannot be read: {err}") from None
     except tomllib.TOMLDecodeError as err:
         raise UserError(f"{path}: not valid TOML: {err}") from None
