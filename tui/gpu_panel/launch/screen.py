@@ -305,10 +305,11 @@ class LaunchScreen(PaneScreen):
         self.update_classes({f"-pane-{tab}": tab == name for tab, _ in self.tabs()})
 
     def action_leave(self) -> None:
-        """Out of a field: to the pane's own keys; at the table: close the details."""
+        """Out of a field: to the pane's own keys; at the table: close the details. Where one pane
+        is seen at a time, a list that has the focus keeps it: there is nothing else to go to."""
         if self.focused is self.devices:
             self._close_detail()
-        if self.bar.display and self.has_class("-narrow"):
+        if not (self.bar.display and self.has_class("-narrow")):
+            self.devices.focus()
+        elif self.form.has_focus_within:
             self.set_focus(None)
-            return
-        self.devices.focus()

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_panel.launch.devices.pane import DevicesPane
+from gpu_panel.launch.devices.pane import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
 from ...machines import busy_machine
-from ...panel_kit import StillSampler, panel, screen_text, settled, shown
+from ...panel_kit import StillSampler, panel, screen_text, settled, shown, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -103,3 +103,20 @@ async def test_the_table_can_be_sorted_and_ranks_keep_the_machine_s_order():
         await pilot.press("o")
         await pilot.pause()
         assert table.keys == ["0", "1", "2", "3"]
+
+
+# --- what a preset asks for, where the driver is slow -------------------------------------------
+
+async def test_the_freest_are_ticked_however_long_the_first_look_takes():
+    machine = gpus(3)
+    late = StillSampler(machine)
+    seen, late.latest, late.recent = late.latest, None, ()
+    async with panel(machine, "ddp", sets=("devices.pick=2",), sampler=late,
+                     ready=False) as (pilot, screen):
+        await until(pilot, lambda: screen.form.ready)
+        for _ in range(3 * MOST_WAITS):
+            screen.devices.look()
+            await pilot.pause()
+        assert screen.draft.ids == []
+        late.latest, late.recent = seen, (seen,) * 3
+        await until(pilot, lambda: screen.draft.ids == ["0", "1"])

@@ -56,6 +56,10 @@ async def test_only_what_can_be_done_is_offered():
             await until(pilot, lambda: "u resume" in screen_text(pilot.app))
             assert "s stop" not in screen_text(pilot.app)
             assert table.line_at_cursor.id == stopped.id
+            # There is no other pane to go to: the list's keys go on.
+            await pilot.press("escape", "up")
+            await until(pilot, lambda: table.line_at_cursor.id == live.id)
+            assert table.has_focus
     finally:
         os.close(lock)
 

@@ -29,7 +29,8 @@ from gpu_panel.launch.runs.feed import RunLine
 STALE_AFTER = 3.0
 """Seconds after which the pane says how old its figures are."""
 MOST_WAITS = 6
-"""Looks at the devices after which the freest are chosen from what is known by then."""
+"""Looks after which the freest are chosen from what is known by then, counted from the first one
+that the sampler has brought: a driver that hangs for one GPU may keep us from that for long."""
 
 
 class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -108,7 +109,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
     def look(self) -> None:
         """Take in what the sampler has seen, tick what can be resolved by now, and paint."""
         inventory = self._source.inventory
-        self._waits += 1
+        self._waits += bool(self._source.looks)
         if inventory is not None and not self.resolved and self._may_resolve(inventory):
             self._resolve()
         self._source.remember()
