@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gpu_engine.common import units
 
-_CHASE = 3
-"""How often to copy what came meanwhile before cutting."""
+_CHASE = 16
+"""How often to copy what came meanwhile before cutting all the same."""
 
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,12 +65,12 @@ def bound(path: Path, limit: int) -> bool:
         if size <= limit:
             return False
         try:
-            left_out = _keep(fd, size, limit, path)
+            left_out = _keep_and_cut(fd, size, limit, path)
         except OSError as err:  # a full disk: being bounded is worth more than the old text
             log.warning("%s: not kept: %s", path.name, err)
             left_out = size
             old(path).unlink(missing_ok=True)
-        os.ftruncate(fd, 0)
+            os.ftruncate(fd, 0)
         where = f"the output before this is in {old(path).name}" if left_out < size else \
             "the output before this could not be kept"
         if 0 < left_out < size:
@@ -87,28 +87,37 @@ def old(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-def _keep(fd: int, size: int, limit: int, path: Path) -> int:
-    """Copy the newest part; how many bytes before it were left out. Raises OSError."""
+def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
+    """Copy the newest part, then cut; how many bytes before it were left out. Raises OSError."""
     begin = max(0, size - limit * 5 // 4)
     if begin:
         begin = _line_after(fd, begin)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        at = begin
+        at = _copy(fd, out, begin, size)
+        temporary.replace(old(path))
+        # Nothing slow stands between the last look and the cut, so that a rank's last words are
+        # not what comes there.
         for _ in range(_CHASE):
             end = os.fstat(fd).st_size
             if at == end:
                 break
-            while at < end and (done := os.sendfile(out, fd, at, min(end - at, 1 << 24))):
-                at += done
-        temporary.replace(old(path))
+            at = _copy(fd, out, at, end)
+        os.ftruncate(fd, 0)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(out)
     return begin
+
+
+def _copy(fd: int, out: int, at: int, end: int) -> int:
+    """Append what stands from `at` to `end`; where it came to."""
+    while at < end and (done := os.sendfile(out, fd, at, min(end - at, 1 << 24))):
+        at += done
+    return at
 
 
 def _line_after(fd: int, at: int) -> int:

@@ -1,0 +1,34 @@
+"""Logs that are cut: what a rank writes meanwhile is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.supervisor import logs
+
+
+@pytest.mark.parametrize(("where", "step"), [(os, "sendfile"), (Path, "replace")])
+def test_words_that_come_while_a_log_is_cut_are_kept(tmp_path: Path, monkeypatch, where, step):
+    path = tmp_path / "00000.log"
+    path.write_bytes(b"a line before\n" * 100)
+    real, said = getattr(where, step), 0
+
+    def meanwhile(*args):
+        nonlocal said
+        done = real(*args)
+        if said < 5:
+            with path.open("a") as rank:
+                rank.write(f"{said} more\n")
+            said += 1
+        return done
+
+    monkeypatch.setattr(where, step, meanwhile)
+    assert logs.bound(path, 500)
+    kept = logs.old(path).read_text()
+    assert said
+    assert kept.endswith("a line before\n" + "".join(f"{n} more\n" for n in range(said)))
+    assert path.read_text().startswith("--- the output before this is in 00000.log.1")
+    assert not list(tmp_path.glob(".*"))
