@@ -9,9 +9,11 @@ import pytest
 
 from gpu_engine.common import files
 from gpu_engine.events import hang
+from gpu_engine.events.convert import from_dict
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
-from gpu_engine.events.schema import Error, from_dict
-from gpu_engine.events.view import RankView, RunView
+from gpu_engine.events.schema import Error
+from gpu_engine.events.view import RunView
 from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.state import State

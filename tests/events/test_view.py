@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events import schema, view
+from gpu_engine.events.convert import from_dict
 from gpu_engine.events.paths import events_path
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader, Tail
-from gpu_engine.events.schema import from_dict
-from gpu_engine.events.view import RankView, RunView
+from gpu_engine.events.view import RunView
 from gpu_engine.events.writer import encode
 
 from .. import event_lines
@@ -155,7 +156,7 @@ def _temperature(run: RunView, rank: RankView, event: Temperature) -> None:
 
 @pytest.fixture
 def temperature() -> Iterator[None]:
-    view.FOLD[Temperature] = _temperature  # … and its line in view.py
+    view.folds(Temperature)(_temperature)  # … and its function in view.py
     yield
     del view.FOLD[Temperature]
 
@@ -182,7 +183,7 @@ def test_another_kind_is_a_dataclass_and_a_line_in_the_view(temperature, home, m
     run, _lock = create_run("x", "", plan(1))
     seen = RankState.from_now(0, Tail(run.events(0)), 1)
     recorder = Recorder(run.events(0))
-    recorder.write("temperature", celsius=81.5, where="GPU 0")
+    recorder.write(Temperature(celsius=81.5, where="GPU 0"))
     recorder.close()
     (line,) = event_lines.read(events_path(run.path, 0))
     assert line | {"t": 0} == {"t": 0, "kind": "temperature", "celsius": 81.5, "where": "GPU 0"}

@@ -13,7 +13,7 @@ from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
-    from gpu_engine.events.view import RankView
+    from gpu_engine.events.rank_view import RankView
     from gpu_engine.runs.folder import State
 
 _METRICS = 30
@@ -110,7 +110,7 @@ def _processes(state: State) -> list[str]:
 
 
 def _dumps(value: object) -> str:
-    from gpu_engine.events.schema import strict
+    from gpu_engine.events.convert import strict
     from gpu_engine.runs.folder import dumps
 
     return dumps(strict(value))

@@ -11,7 +11,7 @@ import click
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
 from gpu_engine.runs.follow import Follower
 

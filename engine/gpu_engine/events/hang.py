@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import units
 
 if TYPE_CHECKING:
-    from gpu_engine.events.view import RankView
+    from gpu_engine.events.rank_view import RankView
 
 SILENT = 5.0
 """Seconds without a heartbeat, which comes once a second, that mean something."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_engine.common.files import open_file
+from gpu_engine.events.convert import BadEvent, from_dict
 from gpu_engine.events.paths import events_path
-from gpu_engine.events.schema import BadEvent, Event, from_dict
+from gpu_engine.events.schema import Event
 
 END = 64 * 1024
 """Bytes that are read of a large file's end where only how it ended is asked."""

@@ -5,9 +5,9 @@ Strict JSON, so a number that is not finite goes as the string "NaN", "Infinity"
 A field whose default is None or empty is left out of the line where it has that value; any other
 is always there, null where it is not known.
 
-A new kind is a class here and its line in `view.FOLD`: it is written, read and checked by its
-annotations. Those may be `int` (a whole number from 0), `float`, `str`, each also with `| None`,
-the tuples and mappings that `_CHECKS` knows, and `Named`.
+A new kind is a class here and a function in `view`: it is written, read and checked by its
+annotations (see `convert`). Those may be `int` (a whole number from 0), `float`, `str`, each also
+with `| None`, the tuples and mappings that `convert` knows, and `Named`.
 
 Standard library only, and no newer than Python 3.9: a rank imports this in any environment that
 has torch.
@@ -15,11 +15,10 @@ has torch.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Dict, Optional  # noqa: UP035
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Dict, Optional, TypeVar  # noqa: UP035
 
 Named = Dict[str, Optional[float]]  # noqa: UP006, UP045
 """Values by their names, which stand among the event's own fields in its line. None: a value that
@@ -28,12 +27,10 @@ could not be read."""
 OWN_NAMES = frozenset({"t", "kind", "step"})
 """Names that an event of named values needs for itself."""
 
+_Value = TypeVar("_Value")
+
 KINDS: dict[str, type[Event]] = {}
 """Every kind of event by its name."""
-
-
-class BadEvent(ValueError):
-    """A line that is no event, or one with a field of another type than it must have."""
 
 
 @dataclass(frozen=True)
@@ -245,51 +242,10 @@ class End(Event):
     seconds: float | None
 
 
-# --- to and from the object in a line ---------------------------------------------------------
+# --- names of values --------------------------------------------------------------------------
 
 
-def to_dict(event: Event) -> dict[str, Any]:
-    """The JSON object of an event, numbers that are not finite included."""
-    out: dict[str, Any] = {"t": round(event.t, 3), "kind": event.kind}
-    _put(event, _shape_of(type(event)), out)
-    return out
-
-
-def from_dict(data: Any, unknown: Callable[[str], None] = lambda name: None) -> Event | None:
-    """The event of a JSON object; None for a kind that is not known here.
-
-    `unknown` is called with the name of a kind or a field that is left out. Raises BadEvent where
-    it is no event or a field has another type than it must have.
-    """
-    if type(data) is not dict or type(data.get("kind")) is not str:
-        raise BadEvent("not an event")
-    cls = KINDS.get(data["kind"])
-    if cls is None:
-        unknown(data["kind"])
-        return None
-    return _read(cls, _shape_of(cls), data, unknown)
-
-
-def number(value: Any) -> float | None:
-    """A number as an event carries it, back as a float ("NaN" as nan); None if it is none."""
-    try:
-        return _number(value)
-    except BadEvent:
-        return None
-
-
-def strict(value: Any) -> Any:
-    """`value` with every float that is not finite as a string, so that strict JSON takes it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, dict):
-        return {str(k): strict(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(v) for v in value]
-    return value
-
-
-def apart(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def apart(values: Mapping[str, _Value]) -> Mapping[str, _Value]:
     """Named values as an event takes them: a name that it needs for itself ("step") gets an
     underscore behind."""
     if OWN_NAMES.isdisjoint(values):
@@ -310,174 +266,3 @@ def apart_in_words(values: Iterable[str]) -> str | None:
         return None
     return "; ".join(f'a value named "{name}" is recorded as "{name}_": the record needs the name '
                      "for itself" for name in names)
-
-
-# --- what a class's annotations say -----------------------------------------------------------
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_LARGEST = 1 << 60
-_Check = Callable[[Any], Any]
-"""Takes a value from JSON and returns the field's. Raises BadEvent."""
-
-
-def _whole(value: Any) -> int:
-    if type(value) is int and 0 <= value < _LARGEST:
-        return value
-    raise BadEvent(f"not a whole number: {value!r:.40}")
-
-
-def _number(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if type(value) is int and -_LARGEST < value < _LARGEST:
-        return float(value)
-    if type(value) is str and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
-    raise BadEvent(f"not a number: {value!r:.40}")
-
-
-def _text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    raise BadEvent(f"not a text: {value!r:.40}")
-
-
-def _time(value: Any) -> float:
-    found = _number(value)
-    if math.isfinite(found):
-        return found
-    raise BadEvent("not a time")
-
-
-def _or_none(check: _Check) -> _Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _whole_or_none(value: Any) -> int | None:
-    if value is None or (type(value) is int and 0 <= value < _LARGEST):
-        return value
-    return _whole(value)
-
-
-def _each(check: _Check) -> _Check:
-    def checked(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise BadEvent(f"not a list: {value!r:.40}")
-        return tuple(map(check, value))
-
-    return checked
-
-
-def _numbers(value: Any) -> tuple[float, ...]:
-    if type(value) is list and set(map(type, value)) == {float}:  # nearly always, and much faster
-        return tuple(value)
-    return _each(_number)(value)
-
-
-def _others(value: Any) -> dict[int, Other]:
-    if type(value) is not dict or not all(k.isascii() and k.isdigit() for k in value):
-        raise BadEvent(f"not optimizers by their numbers: {value!r:.40}")
-    shape = _shape_of(Other)
-    return {_whole(int(k)): _read(Other, shape, v, lambda name: None) for k, v in value.items()}
-
-
-_CHECKS: dict[str, _Check] = {
-    "int": _whole, "int | None": _whole_or_none,
-    "float": _number, "float | None": _or_none(_number),
-    "str": _text, "str | None": _or_none(_text),
-    "tuple[str, ...]": _each(_text), "tuple[float, ...]": _numbers,
-    "tuple[int | None, ...]": _each(_whole_or_none),
-    "Mapping[int, Other] | None": _or_none(_others),
-}
-"""By annotation, as text: Python 3.9 can't evaluate `int | None`."""
-_AS_IT_IS = {"float": float, "float | None": float, "str": str, "str | None": str}
-
-
-class _Shape:
-    """The fields of one class."""
-
-    def __init__(self, cls: type) -> None:
-        self.checks: dict[str, tuple[type | None, _Check]] = {}
-        """By name: a value of just this type is right as it is; the check for any other."""
-        self.needed: list[str] = []
-        """Those without which a line is no event of this kind."""
-        self.or_null: dict[str, None] = {}
-        """Those that may be missing in a line though they have no default."""
-        self.left_out: list[tuple[str, Any]] = []
-        """(name, default) of those that are not written where they have their default."""
-        self.written: list[str] = []
-        """The names of the others."""
-        self.named: str | None = None
-        """The name of the field whose values stand among the others."""
-        for one in fields(cls):
-            if one.name == "t":
-                self.checks["t"] = (None, _time)
-                self.needed.append("t")
-            elif one.type == "Named":
-                self.named = one.name
-            else:
-                self._add(cls, one.name, str(one.type), one.default)
-
-    def _add(self, cls: type, name: str, kind: str, default: Any) -> None:
-        if kind not in _CHECKS:
-            raise TypeError(f"{cls.__name__}.{name}: no check for fields of type {kind}")
-        self.checks[name] = (_AS_IT_IS.get(kind), _CHECKS[kind])
-        if default is None or default == ():
-            self.left_out.append((name, default))
-            return
-        self.written.append(name)
-        if default is MISSING and kind.endswith("None"):
-            self.or_null[name] = None
-        elif default is MISSING:
-            self.needed.append(name)
-
-
-_shapes: dict[type, _Shape] = {}
-
-
-def _shape_of(cls: type) -> _Shape:
-    shape = _shapes.get(cls)
-    if shape is None:
-        shape = _shapes[cls] = _Shape(cls)
-    return shape
-
-
-def _put(record: Any, shape: _Shape, out: dict[str, Any]) -> None:
-    for name in shape.written:
-        out[name] = getattr(record, name)
-    for name, default in shape.left_out:
-        value = getattr(record, name)
-        if isinstance(value, dict):
-            each = out[name] = {}
-            for key, other in value.items():
-                _put(other, _shape_of(type(other)), each.setdefault(str(key), {}))
-        elif value is not None and value != default:
-            out[name] = value
-    if shape.named is not None:
-        out.update(apart(getattr(record, shape.named)))
-
-
-def _read(cls: type, shape: _Shape, data: Any, unknown: Callable[[str], None]) -> Any:
-    if type(data) is not dict:
-        raise BadEvent(f"not an object: {data!r:.40}")
-    checks, named = shape.checks, {}
-    found: dict[str, Any] = dict(shape.or_null)
-    for name, value in data.items():
-        check = checks.get(name)
-        if check is not None:
-            found[name] = value if type(value) is check[0] else check[1](value)
-        elif name == "kind":
-            continue
-        elif shape.named is not None and (value is None or number(value) is not None):
-            named[name] = number(value)
-        else:
-            unknown(name)
-    for name in shape.needed:
-        if name not in found:
-            raise BadEvent(f"without {name}")
-    if shape.named is not None:
-        found[shape.named] = named
-    # What __init__ would do, at a fraction of its cost. Missing fields are the class's defaults.
-    record = object.__new__(cls)
-    object.__setattr__(record, "__dict__", found)
-    return record

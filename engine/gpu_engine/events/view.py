@@ -8,135 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
-from gpu_engine.common import units
 from gpu_engine.events import schema
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
-
-
-@dataclass(slots=True)
-class RankView:
-    """The latest that is known of one rank. None: not known (yet)."""
-
-    rank: int
-    local_rank: int | None = None
-    node: int | None = None
-    pid: int | None = None
-    started: int | None = None
-    """When its process started, in clock ticks since boot."""
-    attempt: int = 1
-    as_rank: int | None = None
-    """The rank that this process trains as, where another process of the run does so too."""
-    process: int | None = None
-    """Which of those it is, from 2; None: the first, or the only one."""
-    training: int | None = None
-    """Which training of the process this is, from 2; None: the first, or the only one."""
-    training_from: int | None = None
-    """Steps before this training."""
-    training_name: str | None = None
-    """Its optimizer's."""
-    devices: list[str] = field(default_factory=list)
-    phase: str | None = None
-    phase_since: float | None = None
-    """Unix seconds."""
-    written: int | None = None
-    """Bytes of a checkpoint that is being written; None: none is."""
-    to_write: int | None = None
-    """Bytes that it will have, about."""
-    detail: str | None = None
-    """What it is busy with or waits for, where its phase says too little."""
-    progressed: float | None = None
-    """When that last changed, unix seconds."""
-    beat: float | None = None
-    """When the rank was last heard of, unix seconds."""
-    step: int | None = None
-    """The last whose loss was told."""
-    at_step: int | None = None
-    """The last that it told of, in a heartbeat too."""
-    stepped: bool = False
-    """Whether a step was done in this attempt: what comes before may take as long as it likes."""
-    epoch: int | None = None
-    loss: float | None = None
-    lr: float | None = None
-    samples_per_s: float | None = None
-    """This rank's own."""
-    data_wait: float | None = None
-    skipped: int | None = None
-    gpu_allocated: list[int | None] = field(default_factory=list)
-    gpu_reserved: list[int | None] = field(default_factory=list)
-    gpu_peak: list[int | None] = field(default_factory=list)
-    """Bytes, one entry a device."""
-    rss: int | None = None
-    evaluations: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    checkpoint: str | None = None
-    checkpoint_step: int | None = None
-    warnings: list[str] = field(default_factory=list)
-    error: schema.Error | None = None
-    """The first of this attempt."""
-    ended: bool = False
-    """Whether it has said that it ends."""
-    outcome: str | None = None
-    """completed | stopped | failed, once it has ended."""
-    total_steps: int | None = None
-    steps_per_epoch: int | None = None
-    epochs: int | None = None
-    first_step: int = 0
-    examples: int | None = None
-    dropped: int | None = None
-    step_times: list[tuple[float, int]] = field(default_factory=list)
-    """(unix seconds, step) of the last step events, oldest first: for the rate."""
-
-    @property
-    def busy(self) -> str:
-        """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; ""
-        where nothing was heard."""
-        words = [self.phase or ""]
-        if self.written is not None:
-            of = f" of {units.size(self.to_write)}" if self.to_write is not None else ""
-            what = "" if self.phase == "checkpoint" else " of a checkpoint"
-            words.append(f"{units.size(self.written)}{of}{what} written")
-        if self.detail:
-            words.append(self.detail)
-        return ", ".join(filter(None, words))
-
-    @property
-    def saving(self) -> bool:
-        """Whether it writes a checkpoint."""
-        return self.phase == "checkpoint" or self.written is not None
-
-    @property
-    def label(self) -> str:
-        """ "3"; "0.2" for the second process that trains as rank 0."""
-        return str(self.rank) if self.process is None else f"{self.as_rank}.{self.process}"
-
-    @property
-    def steps_per_s(self) -> float | None:
-        """Steps a second over the last half minute or so; None before two reports."""
-        recent = [p for p in self.step_times if p[0] >= self.step_times[-1][0] - 30]
-        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
-            return None
-        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
-
-    def to_dict(self) -> dict[str, Any]:
-        """For scripts: every field but the times of the last steps; the error as its line has
-        it."""
-        out = asdict(self)
-        del out["step_times"]
-        if self.error is not None:
-            out["error"] = schema.to_dict(self.error)
-        return out
-
-    def forget_attempt(self) -> None:
-        """A new attempt has begun elsewhere: how this rank's last one ended says nothing about
-        it now."""
-        self.error = self.outcome = self.phase = self.phase_since = self.beat = None
-        self.pid = self.samples_per_s = self.data_wait = self.rss = None
-        self.ended = False
-        self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
-        self.step_times.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +124,24 @@ class RunView:
 
 # --- one function a kind ------------------------------------------------------------------------
 
+E = TypeVar("E", bound=Event)
+Fold = Callable[[RunView, RankView, E], None]
+"""What an event of one kind changes of the run's view and of the view of its rank."""
 
+FOLD: dict[type[Event], Fold[Event]] = {}
+"""By kind. One without a function here raises KeyError."""
+
+
+def folds(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
+    """Enters a function into `FOLD`."""
+    def enter(function: Fold[E]) -> Fold[E]:
+        FOLD[kind] = cast("Fold[Event]", function)
+        return function
+
+    return enter
+
+
+@folds(schema.Start)
 def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.attempt, rank.pid, rank.started = event.attempt or 1, event.pid, event.started
     rank.node, rank.local_rank = event.node, event.local_rank
@@ -261,6 +155,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
         run.attempt, run.bad_step = rank.attempt, None
 
 
+@folds(schema.Training)
 def _training(run: RunView, rank: RankView, event: schema.Training) -> None:
     rank.training, rank.training_from = event.number, event.step
     rank.training_name = event.name
@@ -268,6 +163,7 @@ def _training(run: RunView, rank: RankView, event: schema.Training) -> None:
         run.trainings.setdefault(event.number, event.step)
 
 
+@folds(schema.Schedule)
 def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
     rank.total_steps, rank.steps_per_epoch = event.total_steps, event.steps_per_epoch
     rank.epochs, rank.examples, rank.dropped = event.epochs, event.examples, event.dropped
@@ -277,6 +173,7 @@ def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
         rank.step, rank.loss = rank.first_step, None
 
 
+@folds(schema.Step)
 def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
     rank.stepped, rank.at_step = True, event.step
     rank.skipped = event.skipped
@@ -301,15 +198,18 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
         run.bad_step = (bad, rank.rank)
 
 
+@folds(schema.Memory)
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
     rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
 
 
+@folds(schema.Metric)
 def _metric(run: RunView, rank: RankView, event: schema.Metric) -> None:
     rank.metrics.update(_known(event.values))
 
 
+@folds(schema.Eval)
 def _eval(run: RunView, rank: RankView, event: schema.Eval) -> None:
     values = _known(event.values)
     rank.evaluations.update(values)
@@ -318,12 +218,14 @@ def _eval(run: RunView, rank: RankView, event: schema.Eval) -> None:
         del run.evaluations[:-20]
 
 
+@folds(schema.Checkpoint)
 def _checkpoint(run: RunView, rank: RankView, event: schema.Checkpoint) -> None:
     rank.checkpoint, rank.checkpoint_step = event.path, event.step
     if run.saved is None or event.t >= run.saved.at:
         run.saved = SavedCheckpoint(event.step, event.t, event.path, event.bytes)
 
 
+@folds(schema.Phase)
 def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
     rank.phase, rank.phase_since = event.phase, event.since
     if event.step is not None:
@@ -333,35 +235,21 @@ def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
     rank.written, rank.to_write, rank.detail = event.done, event.total, event.detail
 
 
+@folds(schema.Warning)
 def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
     rank.warnings.append(event.message)
     del rank.warnings[:-50]
 
 
+@folds(schema.Error)
 def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
     if rank.error is None:  # the first is the cause, what follows its wake
         rank.error = event
 
 
+@folds(schema.End)
 def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.ended, rank.outcome, rank.phase = True, event.outcome, "done"
-
-
-FOLD: dict[type[Event], Callable[[RunView, RankView, Any], None]] = {
-    schema.Start: _start,
-    schema.Training: _training,
-    schema.Schedule: _schedule,
-    schema.Step: _step,
-    schema.Memory: _memory,
-    schema.Metric: _metric,
-    schema.Eval: _eval,
-    schema.Checkpoint: _checkpoint,
-    schema.Phase: _phase,
-    schema.Warning: _warning,
-    schema.Error: _error,
-    schema.End: _end,
-}
-"""What each kind of event changes. A kind without a line here raises KeyError."""
 
 
 def _last_loss(event: schema.Step | schema.Other) -> float | None:

@@ -9,18 +9,18 @@ import json
 import os
 from pathlib import Path
 
-from . import schema  # relative: in a script that is observed the package has another name
+from . import convert, schema  # relative: in a script that is observed the package has another name
 
 _encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def encode(event: schema.Event) -> bytes:
     """One event as a line, newline included. Numbers not finite become strings."""
-    fields = schema.to_dict(event)
+    fields = convert.to_dict(event)
     try:
         text = _encoded(fields)
     except ValueError:
-        text = _encoded(schema.strict(fields))
+        text = _encoded(convert.strict(fields))
     return text.encode() + b"\n"
 
 

@@ -1,17 +1,14 @@
-"""Which rank an observed process is, and what it says of itself at its start and of an error."""
+"""Which rank an observed process is, and what it says of itself at its start."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..common import procs
 from ..events import schema
-from ..worker.rank import memory
 
 
 class Identity(NamedTuple):
@@ -60,17 +57,6 @@ def start_event(who: Identity, devices: Sequence[str], process: int) -> schema.S
 def record_number(who: Identity, process: int) -> int:
     """The number of the record of the `process`th process, from 1, that trains as this rank."""
     return who.rank + (process - 1) * who.world_size
-
-
-def error_event(err: BaseException, phase: str, step: int) -> schema.Error:
-    """That `err` ends the script's training in this phase, after `step` steps."""
-    memory_then: dict[str, int | None] = {}
-    with contextlib.suppress(Exception):
-        memory_then = memory.of_error(err)
-    return schema.Error(
-        type(err).__name__, str(err) or type(err).__name__,
-        "".join(traceback.format_exception(type(err), err, err.__traceback__)), phase, step,
-        **memory_then)
 
 
 def _first_int(*names: str) -> int | None:

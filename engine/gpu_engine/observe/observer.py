@@ -20,6 +20,7 @@ from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import current
+from ..worker.rank.error_event import error_event
 from . import frames, identity, notes
 from .by_hand import ByHand
 from .identity import Identity
@@ -272,7 +273,7 @@ class Observer:
         """`err` ends the script, which nobody catches; None: nothing is known of it."""
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
-            self.rec.write(identity.error_event(err, self.rec.phase, self.rec.settled_step()))
+            self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step()))
 
     def before_fork(self) -> None:
         """The process is about to fork: without the thread, which could hold a lock in the

@@ -165,9 +165,9 @@ class ScriptRecorder:
         self.step_now = self._events.step
         return [] if self._given_up else lines
 
-    def progress(self) -> dict[str, Any]:
-        """Nothing: a script writes its checkpoints unseen."""
-        return {}
+    def heartbeat(self, phase: str, since: float) -> schema.Phase:
+        """Without more: a script writes its checkpoints unseen."""
+        return schema.Phase(phase, since, self.step_now)
 
     def gpus(self) -> Sequence[int]:
         """This rank's GPU, or all on which it has ever held memory."""

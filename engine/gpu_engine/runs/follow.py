@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader
 from gpu_engine.events.schema import Event
-from gpu_engine.events.view import Progress, RankView, RunView
+from gpu_engine.events.view import Progress, RunView
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from gpu_engine.events import schema
 from gpu_engine.events.hang import Standing
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
-from gpu_engine.events.view import RankView, RunView
+from gpu_engine.events.view import RunView
 
 _AT_ONCE = 1 << 23
 """Bytes to read while the ranks run: whoever supervises must also hear signals."""

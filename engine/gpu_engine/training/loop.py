@@ -226,7 +226,7 @@ class Loop:
         if rank == self.group.rank and time.monotonic() - self._warned_at > 10:
             self._warned_at = time.monotonic()
             left = "left out on all ranks" if self.on_nonfinite == "skip" else "gone on with"
-            self.recorder.write("warning", message=f"{what}; {left}")
+            self.recorder.warn(f"{what}; {left}")
 
     def _left_out(self) -> None:
         """All ranks come here alike: they look at the same averaged gradients."""

@@ -105,8 +105,7 @@ def _choose(folder: Path, rec: Recorder, told: Told | None,
     rec.detail = _telling("verifying a checkpoint", progress)
     try:
         if told is None:
-            path = checkpoint.newest(folder, lambda text: rec.write("warning", message=text),
-                                     progress)
+            path = checkpoint.newest(folder, rec.warn, progress)
         else:
             path = _as_told(folder, told, rec, progress)
         if path is None:
@@ -140,8 +139,8 @@ def _as_told(folder: Path, told: Told, rec: Recorder, progress: Progress) -> Pat
         raise _NotAsTold(f"{err.filename}: {err.strerror}; the checkpoints behind {told.name} "
                          "can't be set aside") from None
     if moved:
-        rec.write("warning", message=f"going on from {told.name} as asked; moved to "
-                  f"{folder / aside}: {', '.join(moved)}")
+        rec.warn(f"going on from {told.name} as asked; moved to {folder / aside}: "
+                 f"{', '.join(moved)}")
     return path
 
 
@@ -161,8 +160,8 @@ def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:
         return None
     finally:
         rec.detail = ""
-    rec.write("warning", message=f"{chosen['name']} on this machine is not what rank 0 has by that "
-              "name; going on from rank 0's")
+    rec.warn(f"{chosen['name']} on this machine is not what rank 0 has by that name; going on from "
+             "rank 0's")
     return None
 
 
@@ -170,9 +169,9 @@ def _notice_newer(folder: Path, name: str, rec: Recorder) -> None:
     """Say so where this machine's own folder holds a later checkpoint than the one taken."""
     there = checkpoint.listed(folder)
     if there and there[-1].name > name:
-        rec.write("warning", message=f"this machine has {there[-1].name}, which rank 0 has not: "
-                  + (f"all go on from rank 0's {name}" if name else "rank 0 has no checkpoint, and "
-                     "all start afresh"))
+        rec.warn(f"this machine has {there[-1].name}, which rank 0 has not: "
+                 + (f"all go on from rank 0's {name}" if name else "rank 0 has no checkpoint, and "
+                    "all start afresh"))
 
 
 def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.events import schema
 from gpu_engine.runs import checkpoints
 from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint, checkpoint_state, rng
@@ -135,7 +136,7 @@ class Saver:
         if bad:
             text = (f"the weights after step {state['step']} are not finite ({bad}); not saved, "
                     "the checkpoint before is kept")
-            self._recorder.write("warning", message=text)
+            self._recorder.warn(text)
             return _NOT_FINITE + text
         job = self._job
         about = {"attempt": job.attempt, "mode": job.mode, "world_size": job.who.world_size,
@@ -160,8 +161,8 @@ class Saver:
                 raise
             if not self._said_why:
                 self._said_why = True
-                self._recorder.write("warning", message="training waits while a checkpoint is "
-                                     f"written, instead of going on beside it: {err}")
+                self._recorder.warn("training waits while a checkpoint is written, "
+                                    f"instead of going on beside it: {err}")
             return None
 
     def _write(self, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
@@ -178,16 +179,14 @@ class Saver:
             self._recorder.writing = None
         self._prune()
         seconds = time.monotonic() - began
-        self._recorder.write("checkpoint", step=saved.step,
-                             path=str(saved.path.relative_to(self._job.run)),
-                             seconds=round(seconds, 3),
-                             blocked=round(seconds if blocked is None else blocked, 3),
-                             bytes=saved.size)
+        self._recorder.write(schema.Checkpoint(
+            saved.step, str(saved.path.relative_to(self._job.run)), round(seconds, 3), saved.size,
+            blocked=round(seconds if blocked is None else blocked, 3)))
         return ""
 
     def _not_written(self, why: str) -> str:
         text = f"checkpoint not written, those before it are intact: {why}"
-        self._recorder.write("warning", message=text)
+        self._recorder.warn(text)
         return text
 
     def _note(self, step: int, found: dict[str, float]) -> None:
@@ -196,8 +195,8 @@ class Saver:
         try:
             checkpoint.note(self.folder / checkpoint.name_of(step), found)
         except (OSError, checkpoint.Damaged) as err:
-            self._recorder.write("warning", message=f"the evaluation of step {step} could not be "
-                                 f"put into its checkpoint: {err}")
+            self._recorder.warn(f"the evaluation of step {step} could not be put "
+                                f"into its checkpoint: {err}")
         self._prune()
 
     def _is_best(self, found: dict[str, float]) -> bool:
@@ -213,8 +212,8 @@ class Saver:
     def _warn_best(self, found: dict[str, float]) -> None:
         if self.best and self.best[0] not in found and not self._warned_best:
             self._warned_best = True
-            self._recorder.write("warning", message=f"train.best: the evaluation gives no "
-                                 f"{self.best[0]!r}; it gives {', '.join(found)}")
+            self._recorder.warn(f"train.best: the evaluation gives no "
+                                f"{self.best[0]!r}; it gives {', '.join(found)}")
 
     def _prune(self) -> None:
         best = self.best and checkpoints.best_of(self.folder, *self.best)

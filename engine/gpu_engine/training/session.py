@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.events import schema
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import Watch
@@ -143,8 +144,8 @@ class Session:
         try:
             self.save()
         except Exception as err:  # noqa: BLE001 - the first error is the one to raise
-            self.recorder.write("warning", message="no checkpoint could be written after the "
-                                f"evaluation failed: {err}")
+            self.recorder.warn("no checkpoint could be written after the "
+                               f"evaluation failed: {err}")
 
     def _evaluation_due(self, state: dict[str, Any]) -> bool:
         """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
@@ -194,8 +195,8 @@ class Session:
         if self._own is not None:
             rng.restore(self._own, self.devices)
         else:
-            self.recorder.write("warning", message="resumed with other ranks than before: this "
-                                "rank's random generators start afresh")
+            self.recorder.warn("resumed with other ranks than before: this rank's "
+                               "random generators start afresh")
 
     # --- data and length ----------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class Session:
                 ranks=who.world_size, workers=workers, device=self.devices[0],
                 collate=self.task.collate, seed=self.seed, watched=self._watched.divides,
                 start_all_reduce_min=self.data.start_all_reduce_min, gather=self.group.gather_bytes,
-                warn=self._warn), None
+                warn=self.recorder.warn), None
         if not hasattr(data, "__len__"):
             raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
                             "a dataset has len() and [index], or is a "
@@ -248,25 +249,22 @@ class Session:
             return None
         chunk = min(int(self.task.eval_batch), self.job.batch.global_size)
         return Evaluation(self.task, data, chunk, self.group, self.devices[0],
-                          others=self.devices[1:], warn=self._warn, watched=watched.divides,
+                          others=self.devices[1:], warn=self.recorder.warn, watched=watched.divides,
                           workers=self.job.spec.train.workers)
-
-    def _warn(self, text: str) -> None:
-        self.recorder.write("warning", message=text)
 
     def _announce(self, total: int | None, epochs: int | None) -> None:
         sampler = self.sampler
         self.recorder.total_steps = total
         if self.job.who.rank == 0 and not self.strategy.raw.training:
             # from_pretrained of several libraries returns a model in this mode.
-            self.recorder.write("warning", message="the model is in evaluation mode, and is "
-                                "trained so: its dropout is off and its BatchNorm averages stand "
-                                "still. If that is not meant, call train() on it in Task.model")
-        self.recorder.write(
-            "schedule", total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
+            self.recorder.warn("the model is in evaluation mode, and is trained so: its dropout is "
+                               "off and its BatchNorm averages stand still. If that is not meant, "
+                               "call train() on it in Task.model")
+        self.recorder.write(schema.Schedule(
+            total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
             epochs=epochs, examples=sampler.examples if sampler else None,
             dropped=sampler.dropped if sampler else None, first_step=self.at.step,
-            batch=self.job.batch.global_size)
+            batch=self.job.batch.global_size))
 
 
 def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.events import schema
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
@@ -46,7 +47,7 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
         n = who.world_size
         speed = size / seconds * 2 * (n - 1) / n
         figures = {"bytes": size, "seconds": round(seconds, 9), "bytes_per_s": round(speed)}
-        rec.write("metric", step=0, values=figures)
+        rec.write(schema.Metric(0, figures))
         if who.rank == 0:
             _say({"check": "reduce", "ranks": n, **figures})
 

@@ -10,15 +10,16 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, log_path
 from gpu_engine.worker.rank import current
+from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.output import forgive_full_disk
 from gpu_engine.worker.rank.recorder import Recorder
@@ -112,8 +113,7 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         # may come from another rank's exit.
         outcome = "stopped" if early else record_failure(err, rec, group)
     rec.phase = "done"
-    rec.write("end", outcome=outcome, steps=rec.step_now,
-              seconds=round(time.monotonic() - began, 3))
+    rec.write(schema.End(outcome, rec.step_now, round(time.monotonic() - began, 3)))
     rec.close()
     ended(outcome, rec.training)
     status = {"failed": 1, "stopped": stopped}.get(outcome, 0)
@@ -142,9 +142,9 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     rec = Recorder(path, echo=who.rank == 0)
     current.recorder = rec
-    rec.write("start", rank=who.rank, local_rank=who.local_rank, node=job.mine.node,
-              pid=os.getpid(), started=procs.start_ticks(os.getpid()), device=tuple(job.labels),
-              world_size=who.world_size, attempt=job.attempt)
+    pid = os.getpid()
+    rec.write(schema.Start(who.rank, who.local_rank, job.mine.node, pid, procs.start_ticks(pid),
+                           who.world_size, tuple(job.labels), job.attempt))
     rec.watch = _Watch(rec, signals, leaving, stopped)
     rec.begin()
     return rec
@@ -168,8 +168,8 @@ class _Watch:
             return
         if time.monotonic() - self._since > _INIT_GRACE:
             self._rec.phase = "done"
-            self._rec.write("end", outcome="stopped", steps=self._rec.step_now,
-                            seconds=round(time.monotonic() - self._began, 3))
+            self._rec.write(schema.End("stopped", self._rec.step_now,
+                                       round(time.monotonic() - self._began, 3)))
             self._leaving()
             os._exit(self._status)
 
@@ -180,18 +180,13 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
         from gpu_engine.worker.rank.failures import blame
 
         err = blame(err, group.failures)
-    fields = {"type": type(err).__name__, "message": str(err) or type(err).__name__,
-              "traceback": "", "phase": rec.phase, "step": rec.step_now}
-    if not isinstance(err, UserError):
-        fields["traceback"] = "".join(traceback.format_exception(err))
-    from gpu_engine.worker.rank import memory
-
-    fields |= memory.of_error(err)
-    rec.write("error", **fields)
-    sys.stderr.write((fields["traceback"] or f"{fields['type']}: {fields['message']}") + "\n")
+    event = error_event(err, rec.phase, rec.step_now, traced=not isinstance(err, UserError))
+    rec.write(event)
+    what = f"{event.type}: {event.message}"
+    sys.stderr.write((event.traceback or what) + "\n")
     sys.stderr.flush()
-    if group is not None and fields["type"] != "PeerLost":
-        group.failures.announce(f"{fields['type']}: {fields['message']}")
+    if group is not None and event.type != "PeerLost":
+        group.failures.announce(what)
     return "failed"
 
 

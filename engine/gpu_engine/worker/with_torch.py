@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from gpu_engine.events import schema
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
@@ -81,7 +82,8 @@ class _Peers:
             return
         self._since = self._since or now
         if now - self._since > _PEER_GRACE:
-            self._rec.write("error", type="PeerLost", traceback="", phase=self._rec.phase,
-                            message=f"{word} (this rank waited for it)", step=self._rec.step_now)
-            self._rec.write("end", outcome="failed", steps=self._rec.step_now, seconds=None)
+            step = self._rec.step_now
+            self._rec.write(schema.Error("PeerLost", f"{word} (this rank waited for it)", "",
+                                         self._rec.phase, step))
+            self._rec.write(schema.End("failed", step, None))
             os._exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
 from gpu_panel.themed import ThemedApp

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_engine.events import schema
+from gpu_engine.events.convert import number
 from gpu_engine.events.reader import Tail
-from gpu_engine.events.schema import number
 from gpu_engine.events.writer import EventWriter
 from gpu_engine.worker.rank import current, events_file
 from gpu_engine.worker.rank.recorder import Recorder
@@ -69,9 +70,9 @@ def test_a_loss_on_its_way_from_a_gpu_holds_back_what_follows(rec: Recorder, tmp
     rec.step_now = 1
     rec.metric({"accuracy": 0.5})
     rec.step(2, 0, torch.tensor(float("nan")), 0.01, 8, 0.0)
-    rec.write("warning", message="nothing has arrived")
+    rec.warn("nothing has arrived")
     made[0].passed = True
-    rec.write("warning", message="the first has")
+    rec.warn("the first has")
     assert rec.nonfinite is None
     rec.settle()  # waits for the rest
     found = lines(tmp_path / "r.jsonl")
@@ -96,7 +97,7 @@ def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
     rec.step_now = 1
     rec.metric({"accuracy": torch.tensor(0.5), "odd": "text"})
     rec.step(2, 0, torch.tensor(2.0), 0.01, 8, 0.0)
-    rec.write("checkpoint", step=2, path="x", seconds=0.0, bytes=1)
+    rec.write(schema.Checkpoint(2, "x", 0.0, 1))
     kinds = [e["kind"] for e in lines(tmp_path / "r.jsonl")]
     assert kinds == ["step", "metric", "step", "checkpoint"]
     assert lines(tmp_path / "r.jsonl")[1] | {"t": 0} == {
@@ -160,11 +161,11 @@ def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch)
         os.write(self._fd, data[0][:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    rec.write("warning", message="before")
+    rec.warn("before")
     monkeypatch.setattr(EventWriter, "write", half)
-    rec.write("warning", message="lost")
+    rec.warn("lost")
     monkeypatch.setattr(EventWriter, "write", write)
-    rec.write("warning", message="after")
+    rec.warn("after")
     tail = Tail(tmp_path / "r.jsonl")
     messages = [e.message for e in tail.read()]
     assert messages[0] == "before"

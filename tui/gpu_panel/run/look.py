@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpu_engine.common import procs
 from gpu_engine.events import hang
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run, State

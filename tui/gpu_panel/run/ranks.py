@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from gpu_engine.common.clean import clean
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_panel import keys
 from gpu_panel.common import units

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gpu_engine.events import schema
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader
 from gpu_engine.events.schema import Event
-from gpu_engine.events.view import Progress, RankView, RunView, SavedCheckpoint
+from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series

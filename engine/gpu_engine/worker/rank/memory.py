@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ...events import schema
 
@@ -34,7 +34,15 @@ def in_use(gpus: Sequence[Any]) -> schema.Memory:
                          gpu_peak=each("allocated_bytes.all.peak"))
 
 
-def of_error(err: BaseException) -> dict[str, Any]:
+class ErrorMemory(TypedDict, total=False):
+    """What an `Error` tells of memory, in bytes."""
+
+    allocated: int | None
+    reserved: int | None
+    requested: int | None
+
+
+def of_error(err: BaseException) -> ErrorMemory:
     """allocated, reserved and requested (bytes) for an out-of-memory error; {} for any other.
 
     The size of the request is found only in the message (c10/cuda/CUDACachingAllocator.cpp).

@@ -36,8 +36,8 @@ class Source(Protocol):
         """The events since the last call whose values are known by now, in order, one a line."""
         ...
 
-    def progress(self) -> dict[str, Any]:
-        """Further fields of the heartbeat: done, total, detail."""
+    def heartbeat(self, phase: str, since: float) -> schema.Phase:
+        """The heartbeat of a rank that has been in this phase since then, unix seconds."""
         ...
 
     def gpus(self) -> Sequence[Any]:
@@ -117,6 +117,5 @@ class RecordWriter:
     def _write_heartbeat(self) -> None:
         phase, since = self._phase_since
         self._file.write(
-            encode(schema.Phase(phase, round(since, 3), self._source.step_now,
-                                **self._source.progress())),
+            encode(self._source.heartbeat(phase, round(since, 3))),
             encode(memory.in_use(self._source.gpus())))

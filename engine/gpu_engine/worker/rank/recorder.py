@@ -145,10 +145,13 @@ class Recorder:
         self._writer.write(schema.Eval(step, dict(values)))
         self._warn_of_names(values)
 
-    def write(self, kind: str, **fields: Any) -> None:
-        """Write an event at once, after everything that came before it. `fields` are those of the
-        kind's class in `events.schema`."""
-        self._writer.write(schema.KINDS[kind](**fields))
+    def write(self, event: schema.Event) -> None:
+        """Write an event at once, after everything that came before it."""
+        self._writer.write(event)
+
+    def warn(self, text: str) -> None:
+        """Write a warning at once: what a person should know, and what ends nothing."""
+        self._writer.write(schema.Warning(text))
 
     def settle(self) -> None:
         """Wait until the losses of all steps so far are read. This waits for the GPU, so it is not
@@ -171,7 +174,7 @@ class Recorder:
     def _warn_of_names(self, values: dict[str, Any]) -> None:
         text = self._reserved.warning(values)
         if text is not None:
-            self._writer.write(schema.Warning(text))
+            self.warn(text)
 
     # --- the recorder's thread ----------------------------------------------------------------
 
@@ -233,11 +236,12 @@ class Recorder:
                                         last.lr, rate)
         return encode(event)
 
-    def progress(self) -> dict[str, Any]:
-        """`done` and `total` while a checkpoint is being written, and `detail` if there is one."""
-        writing, detail = self.writing, self.details()
-        fields = {"done": writing.done, "total": writing.total} if writing is not None else {}
-        return fields | ({"detail": detail} if detail else {})
+    def heartbeat(self, phase: str, since: float) -> schema.Phase:
+        """With `done` and `total` while a checkpoint is being written, and `detail` if there is
+        one."""
+        writing = self.writing
+        return schema.Phase(phase, since, self.step_now, writing and writing.done,
+                            writing and writing.total, self.details() or None)
 
     def gpus(self) -> Sequence[torch.device]:
         """The GPUs given to `attach`."""

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 from ...events import schema
 
 
-def loss_fields(losses: list[float], each_up_to: int) -> dict[str, Any]:
+class LossFields(TypedDict, total=False):
+    """What a `Step` tells of its losses."""
+
+    loss: float
+    losses: tuple[float, ...]
+    loss_min: float
+    loss_max: float
+    loss_last: float
+
+
+def loss_fields(losses: list[float], each_up_to: int) -> LossFields:
     """The fields of a step event for these losses: their mean, and each of them; of more than
     `each_up_to` losses only the smallest, the largest and the last. {} for no losses."""
     if not losses:
         return {}
     total = sum(losses)
-    fields: dict[str, Any] = {"loss": short(total / len(losses))}
+    fields: LossFields = {"loss": short(total / len(losses))}
     if len(losses) <= each_up_to:
         fields["losses"] = tuple(map(short, losses))
     else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Error
-from gpu_engine.events.view import RankView
 from gpu_panel.run.text.ranks import doing
 
 from ...run_kit import T0

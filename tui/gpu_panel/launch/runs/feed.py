@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from gpu_engine.common import places
 from gpu_engine.events import hang
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import both_ends
 from gpu_engine.events.schema import Event, Step
-from gpu_engine.events.view import RankView, RunView
+from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run

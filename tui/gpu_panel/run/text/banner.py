@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import hang
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.state import State
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore

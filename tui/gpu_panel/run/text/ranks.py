@@ -8,7 +8,7 @@ from statistics import median
 from gpu_engine.common.clean import clean
 from gpu_engine.events import hang
 from gpu_engine.events.hang import SILENT
-from gpu_engine.events.view import RankView
+from gpu_engine.events.rank_view import RankView
 from gpu_panel.common import units
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.states import GLYPHS

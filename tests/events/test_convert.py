@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.events import schema
-from gpu_engine.events.schema import BadEvent, from_dict, number
+from gpu_engine.events.convert import BadEvent, from_dict, number, to_dict
 from gpu_engine.events.writer import encode
 
 from .. import event_lines
@@ -20,7 +20,7 @@ from . import kinds
 
 def same(a: Any, b: Any) -> bool:
     """Equal, where NaN is NaN; times as they are written, to the millisecond."""
-    return repr(schema.to_dict(a)) == repr(schema.to_dict(b)) and type(a) is type(b)
+    return repr(to_dict(a)) == repr(to_dict(b)) and type(a) is type(b)
 
 
 @given(kinds.any_event)

@@ -1,0 +1,233 @@
+"""Events to and from the JSON objects that the lines of a rank's file hold.
+
+What a field of an event takes, and how it is written, follows from its annotation in `schema`.
+Standard library only, and no newer than Python 3.9, as `schema`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+from .schema import KINDS, Event, Other, apart  # relative: see `writer`
+
+_T = TypeVar("_T")
+
+
+class BadEvent(ValueError):
+    """A line that is no event, or one with a field of another type than it must have."""
+
+
+def to_dict(event: Event) -> dict[str, object]:
+    """The JSON object of an event, numbers that are not finite included."""
+    out: dict[str, object] = {"t": round(event.t, 3), "kind": event.kind}
+    _put(event, _shape_of(type(event)), out)
+    return out
+
+
+def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) -> Event | None:
+    """The event of a JSON object; None for a kind that is not known here.
+
+    `unknown` is called with the name of a kind or a field that is left out. Raises BadEvent where
+    it is no event or a field has another type than it must have.
+    """
+    if type(data) is not dict or type(data.get("kind")) is not str:
+        raise BadEvent("not an event")
+    cls = KINDS.get(data["kind"])
+    if cls is None:
+        unknown(data["kind"])
+        return None
+    return _read(cls, _shape_of(cls), data, unknown)
+
+
+def number(value: object) -> float | None:
+    """A number as an event carries it, back as a float ("NaN" as nan); None if it is none."""
+    try:
+        return _number(value)
+    except BadEvent:
+        return None
+
+
+def strict(value: object) -> object:
+    """`value` with every float that is not finite as a string, so that strict JSON takes it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {str(k): strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    return value
+
+
+# --- what a class's annotations say -----------------------------------------------------------
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LARGEST = 1 << 60
+_Check = Callable[[object], Any]
+"""Takes a value from JSON and returns the field's. Raises BadEvent."""
+
+
+def _whole(value: object) -> int:
+    if type(value) is int and 0 <= value < _LARGEST:
+        return value
+    raise BadEvent(f"not a whole number: {value!r:.40}")
+
+
+def _number(value: object) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int and -_LARGEST < value < _LARGEST:
+        return float(value)
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    raise BadEvent(f"not a number: {value!r:.40}")
+
+
+def _text(value: object) -> str:
+    if type(value) is str:
+        return value
+    raise BadEvent(f"not a text: {value!r:.40}")
+
+
+def _time(value: object) -> float:
+    found = _number(value)
+    if math.isfinite(found):
+        return found
+    raise BadEvent("not a time")
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _whole_or_none(value: object) -> int | None:
+    if value is None or (type(value) is int and 0 <= value < _LARGEST):
+        return value
+    return _whole(value)
+
+
+def _each(check: Callable[[object], _T]) -> Callable[[object], tuple[_T, ...]]:
+    def checked(value: object) -> tuple[_T, ...]:
+        if type(value) is not list:
+            raise BadEvent(f"not a list: {value!r:.40}")
+        return tuple(map(check, value))
+
+    return checked
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    if type(value) is list and set(map(type, value)) == {float}:  # nearly always, and much faster
+        return tuple(value)
+    return _each(_number)(value)
+
+
+def _others(value: object) -> dict[int, Other]:
+    if type(value) is not dict or not all(k.isascii() and k.isdigit() for k in value):
+        raise BadEvent(f"not optimizers by their numbers: {value!r:.40}")
+    shape = _shape_of(Other)
+    return {_whole(int(k)): _read(Other, shape, v, lambda name: None) for k, v in value.items()}
+
+
+_CHECKS: dict[str, _Check] = {
+    "int": _whole, "int | None": _whole_or_none,
+    "float": _number, "float | None": _or_none(_number),
+    "str": _text, "str | None": _or_none(_text),
+    "tuple[str, ...]": _each(_text), "tuple[float, ...]": _numbers,
+    "tuple[int | None, ...]": _each(_whole_or_none),
+    "Mapping[int, Other] | None": _or_none(_others),
+}
+"""By annotation, as text: Python 3.9 can't evaluate `int | None`."""
+_AS_IT_IS = {"float": float, "float | None": float, "str": str, "str | None": str}
+
+
+class _Shape:
+    """The fields of one class."""
+
+    def __init__(self, cls: type) -> None:
+        self.checks: dict[str, tuple[type | None, _Check]] = {}
+        """By name: a value of just this type is right as it is; the check for any other."""
+        self.needed: list[str] = []
+        """Those without which a line is no event of this kind."""
+        self.or_null: dict[str, None] = {}
+        """Those that may be missing in a line though they have no default."""
+        self.left_out: list[tuple[str, Any]] = []
+        """(name, default) of those that are not written where they have their default."""
+        self.written: list[str] = []
+        """The names of the others."""
+        self.named: str | None = None
+        """The name of the field whose values stand among the others."""
+        for one in fields(cls):
+            if one.name == "t":
+                self.checks["t"] = (None, _time)
+                self.needed.append("t")
+            elif one.type == "Named":
+                self.named = one.name
+            else:
+                self._add(cls, one.name, str(one.type), one.default)
+
+    def _add(self, cls: type, name: str, kind: str, default: Any) -> None:
+        if kind not in _CHECKS:
+            raise TypeError(f"{cls.__name__}.{name}: no check for fields of type {kind}")
+        self.checks[name] = (_AS_IT_IS.get(kind), _CHECKS[kind])
+        if default is None or default == ():
+            self.left_out.append((name, default))
+            return
+        self.written.append(name)
+        if default is MISSING and kind.endswith("None"):
+            self.or_null[name] = None
+        elif default is MISSING:
+            self.needed.append(name)
+
+
+_shapes: dict[type, _Shape] = {}
+
+
+def _shape_of(cls: type) -> _Shape:
+    shape = _shapes.get(cls)
+    if shape is None:
+        shape = _shapes[cls] = _Shape(cls)
+    return shape
+
+
+def _put(record: object, shape: _Shape, out: dict[str, object]) -> None:
+    for name in shape.written:
+        out[name] = getattr(record, name)
+    for name, default in shape.left_out:
+        value = getattr(record, name)
+        if isinstance(value, dict):
+            each: dict[str, dict[str, object]] = {}
+            for key, other in value.items():
+                _put(other, _shape_of(type(other)), each.setdefault(str(key), {}))
+            out[name] = each
+        elif value is not None and value != default:
+            out[name] = value
+    if shape.named is not None:
+        out.update(apart(getattr(record, shape.named)))
+
+
+def _read(cls: type, shape: _Shape, data: object, unknown: Callable[[str], None]) -> Any:
+    if type(data) is not dict:
+        raise BadEvent(f"not an object: {data!r:.40}")
+    checks, named = shape.checks, {}
+    found: dict[str, Any] = dict(shape.or_null)
+    for name, value in data.items():
+        check = checks.get(name)
+        if check is not None:
+            found[name] = value if type(value) is check[0] else check[1](value)
+        elif name == "kind":
+            continue
+        elif shape.named is not None and (value is None or number(value) is not None):
+            named[name] = number(value)
+        else:
+            unknown(name)
+    for name in shape.needed:
+        if name not in found:
+            raise BadEvent(f"without {name}")
+    if shape.named is not None:
+        found[shape.named] = named
+    # What __init__ would do, at a fraction of its cost. Missing fields are the class's defaults.
+    record = object.__new__(cls)
+    object.__setattr__(record, "__dict__", found)
+    return record
