@@ -34,7 +34,7 @@ MESSAGES = [
     protocol.Follow("ab12", (protocol.At("ranks/00000.jsonl", 5, 3, 99),)),
     protocol.Stop("ab12", True), protocol.Stacks("ab12", (0, 1)),
     protocol.ListCheckpoints("ab12"), protocol.Read("ab12", "step-00000001/state.pt", 4),
-    protocol.Cancel(3),
+    protocol.Cancel(3), protocol.Ping(),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
                      None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0")),
     protocol.Devices(gpus(8)),

@@ -28,6 +28,9 @@ LONGEST = 1 << 20
 """Bytes of one line, at most."""
 PIECE = 256 << 10
 """Bytes of a file in one message, at most, before they are packed."""
+SILENCE = 90.0
+"""Seconds without a word from here after which an agent ends: a connection can be cut without
+anybody there being told."""
 MARK = "gpu-panel-agent"
 """Stands at the beginning of an agent's first line, before the word that it was started with:
 whatever a login shell printed before is not ours."""
@@ -51,6 +54,8 @@ class Watch:
     interval: float = 1.0
     once: bool = False
     """End after the first look."""
+    slots: bool = False
+    """The slots of its processor, although it has GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +187,16 @@ class Cancel:
     request: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Somebody is still there: an agent that hears nothing for `SILENCE` seconds ends. Answered by
+    `Done`."""
+
+    kind: ClassVar[str] = "ping"
+
+
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | Cancel
+    | ListCheckpoints | Read | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -386,7 +399,7 @@ Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | 
 
 _REQUESTS: dict[str, Any] = {c.kind: c for c in (
     Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    Cancel)}
+    Cancel, Ping)}
 _ANSWERS: dict[str, Any] = {c.kind: c for c in (
     Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints, Done,
     Failed)}

@@ -1,0 +1,1 @@
+"""The other end of `hosts`: `gpu-engine agent` answers requests on its standard streams."""

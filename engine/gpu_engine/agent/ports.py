@@ -1,0 +1,78 @@
+"""Trying the way between machines before any rank waits on it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+from gpu_engine.agent.wire import Asked
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import reason
+from gpu_engine.hosts.protocol import Attempted, Listen, Listening, Reach, Reached
+
+_LONGEST = 30.0
+GREETING = b"gpu-panel\n"
+"""What a listener of ours says: something else may listen on that port of another machine."""
+
+
+def listen(asked: Asked, request: Listen) -> None:
+    try:
+        sock = _listener(request.port)
+    except OSError as err:
+        raise UserError(f"port {request.port} can't be listened on: {reason(err)}") from None
+    with sock:
+        asked.say(Listening(sock.getsockname()[1]))
+        sock.settimeout(0.1)
+        end = time.monotonic() + min(request.seconds, _LONGEST)
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                other, _ = sock.accept()
+                with other, contextlib.suppress(OSError):
+                    other.sendall(GREETING)
+            asked.pause(0)
+
+
+def reach(asked: Asked, request: Reach) -> None:
+    """All addresses at once: one behind a firewall keeps us waiting to the end."""
+    seconds = min(request.seconds, _LONGEST)
+    tried: dict[str, str | None] = {}
+    threads = [threading.Thread(target=_try, args=(address, request.port, seconds, tried),
+                                daemon=True) for address in request.addresses[:16]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + 1)
+    asked.say(Reached(tuple(Attempted(a, tried.get(a, "no answer"))
+                            for a in request.addresses[:16])))
+
+
+def _listener(port: int) -> socket.socket:
+    """On all addresses, as a rendezvous would."""
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((address, port))
+            sock.listen(16)
+            return sock
+        except OSError:
+            sock.close()
+            if family == socket.AF_INET:
+                raise
+    raise AssertionError
+
+
+def _try(address: str, port: int, seconds: float, tried: dict[str, str | None]) -> None:
+    try:
+        with socket.create_connection((address, port), seconds) as sock:
+            sock.settimeout(seconds)
+            said = sock.recv(len(GREETING), socket.MSG_WAITALL)
+        tried[address] = None if said == GREETING else "another program answers there"
+    except TimeoutError:
+        tried[address] = "no answer: a firewall may be between"
+    except OSError as err:
+        tried[address] = reason(err)

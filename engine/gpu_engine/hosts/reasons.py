@@ -1,0 +1,66 @@
+"""Why a host could not be asked, in a sentence to act on. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from gpu_engine.common.clean import clean
+from gpu_engine.hosts.records import Host
+
+_KNOWN: tuple[tuple[str, str], ...] = (
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for \S+ has changed",
+     "its host key is another one than before. If it was set up anew, forget the old key "
+     "(ssh-keygen -R {name}) and look at the new one (ssh {name}); if not, somebody may be "
+     "between you and it"),
+    (r"Host key verification failed|No \S+ host key is known",
+     "its host key is not known here yet. Type once: ssh {name}  and compare the fingerprint"),
+    (r"Permission denied",
+     "it let nobody in without a password. Bring your key there (ssh-copy-id {name}), or load it "
+     "(ssh-add)"),
+    (r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
+     "there is no host of that name: neither in ~/.ssh/config nor known to this machine"),
+    (r"hostname contains invalid characters", "that is no host's name"),
+    (r"Bad configuration option|terminating, \d+ bad configuration",
+     "~/.ssh/config can't be read: {said}"),
+    (r"Too many authentication failures",
+     "it gave up over too many keys. Name the right one in ~/.ssh/config (IdentityFile, "
+     "IdentitiesOnly yes)"),
+    (r"Connection refused", "nothing answers at its ssh port"),
+    (r"Connection timed out|Operation timed out|timed out during banner|Connection to \S+ timed out",
+     "no answer: it is off, or a firewall is between"),
+    (r"No route to host|Network is unreachable", "there is no way to it from here"),
+    (r"No module named .?gpu_engine", "the interpreter there has no gpu-panel. {setup}"),
+    (r"No module named", "gpu-panel there is not whole: {said}"),
+    (r"not responding|Broken pipe|Connection reset|closed by remote host|Connection closed by",
+     "the connection broke"),
+    (r"No space left on device", "no space left on a disk there: {said}"),
+)
+
+
+def why(host: Host, stderr: str, code: int | None, *, greeted: bool) -> str:
+    """Why the way to `host` ended: `stderr` is the end of what ssh and the shell there said,
+    `code` the exit status (None: it still ran), `greeted` whether the agent had begun."""
+    lines = [clean(line, 300) for line in stderr.splitlines() if line.strip()]
+    said = lines[-1] if lines else ""
+    for pattern, words in _KNOWN:
+        if re.search(pattern, stderr, re.IGNORECASE):
+            return words.format(name=host.destination, said=said, setup=setup(host))
+    if code == 127 and not greeted:
+        return f"gpu-panel was not found there. {setup(host)}"
+    if greeted:
+        return f"the connection ended{': ' + said if said else ''}"
+    return said or (f"its shell ended with {code}" if code is not None else "it does not answer")
+
+
+def not_there(host: Host) -> str:
+    """Where the shell there found no agent to start."""
+    if host.python:
+        return (f"there is no interpreter {host.python} there; name another (python in "
+                "hosts.toml)")
+    return f"gpu-panel was not found there. {setup(host)}"
+
+
+def setup(host: Host) -> str:
+    """What brings our program there."""
+    return f"Bring it there (gpu-engine hosts setup {host.name}), or say where it is (python in " \
+           "hosts.toml)"
