@@ -27,8 +27,8 @@ SAMPLE = Sample(DEVICE, 0.5, 1, 2, throttle=("too hot (hardware)",),
                 processes=(DeviceProcess(9, 4, user="alice", command="python train.py"),))
 MESSAGES = [
     protocol.Hello(), protocol.Watch(0.5, True),
-    protocol.Check({"name": "x", "batch": {"size": 4}, "task": {"params": {"a": [1, 2.5]}}}, "/d",
-                   (protocol.Digest("train.py", "0" * 64),)),
+    protocol.Check({"name": "x", "batch": {"size": 4}, "task": {"params": {"a": [1, 2.5]}}},
+                   ("/d", "~"), (protocol.Digest("train.py", "0" * 64),)),
     protocol.Listen(29500), protocol.Reach(("10.0.0.1",), 29500),
     protocol.Start({"name": "x"}, "key"), protocol.Resume("ab12", {}, 2, "step-00000100"),
     protocol.Follow("ab12", (protocol.At("ranks/00000.jsonl", 5, 3, 99),)),

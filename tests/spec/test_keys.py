@@ -46,7 +46,8 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
         return st.integers(int(low or 0), int(bounds.le or 10**9))
     return {"none": st.none(), "bool": st.booleans(), "str": words,
             "float": st.floats(low, 1e12, exclude_min=bounds.gt is not None),
-            "list": st.lists(words, min_size=1, max_size=4),
+            "list": st.lists(values(kind.args[0]) if kind.name == "list" else words,
+                             min_size=1, max_size=4),
             "dict": st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True),
                                     st.integers() | st.booleans() | words, max_size=3),
             }[kind.name]

@@ -39,10 +39,10 @@ def test_a_mode_on_one_machine_knows_no_other():
 
 @pytest.mark.parametrize(("name", "hidden"), [
     ("single", {"nodes", "node_rank", "master_addr", "master_port", "timeout", "find_unused",
-                "backend", "launcher", "bucket_cap_mb", "static_graph"}),
+                "backend", "launcher", "bucket_cap_mb", "static_graph", "node_devices"}),
     ("dp", {"nodes", "node_rank", "master_addr", "master_port", "timeout", "find_unused",
-            "backend", "launcher", "bucket_cap_mb", "static_graph"}),
-    ("ddp", {"nodes", "node_rank", "master_addr"}),
+            "backend", "launcher", "bucket_cap_mb", "static_graph", "node_devices"}),
+    ("ddp", {"nodes", "node_rank", "master_addr", "node_devices"}),
     ("multinode", set()),
 ])
 def test_which_keys_mean_nothing_in_a_mode(name, hidden):

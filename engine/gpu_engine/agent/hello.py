@@ -14,7 +14,7 @@ from gpu_engine import __version__
 from gpu_engine.agent.wire import Asked
 from gpu_engine.common import places, procs
 from gpu_engine.hosts.protocol import VERSION, Hello, Torch, Welcome
-from gpu_engine.plan import torch_build
+from gpu_engine.launch import torch_build
 from gpu_engine.runs import disk_room
 
 
@@ -33,7 +33,7 @@ def addresses() -> tuple[str, ...]:
     """This machine's addresses for others, the one that ssh came in by first."""
     import psutil
 
-    from gpu_engine.plan.addresses import is_loopback
+    from gpu_engine.launch.addresses import is_loopback
 
     came_by = os.environ.get("SSH_CONNECTION", "").split()
     first = came_by[2:3] if len(came_by) == 4 and not is_loopback(came_by[2]) else []

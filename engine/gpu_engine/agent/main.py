@@ -94,7 +94,7 @@ class _Agent:
                 self._fail(number, str(err))
         except UserError as err:
             self._fail(number, str(err))
-        except Exception:
+        except Exception:  # noqa: BLE001 - told to whoever asked
             self._fail(number, traceback.format_exc()[-8192:], ours=True)
         finally:
             self._asked.pop(number, None)

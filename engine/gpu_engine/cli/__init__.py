@@ -15,7 +15,7 @@ from gpu_engine import __version__
 from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume",
-          "export", "presets", "describe", "hosts")
+          "export", "presets", "describe", "hosts", "agent")
 
 
 class _Lazy(click.Group):

@@ -68,14 +68,13 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a launch of `spec` in `folder` needs, without starting it. Answered by `Checked`."""
+    """What a launch of `spec` needs, without starting it. Answered by `Checked`."""
 
     kind: ClassVar[str] = "check"
     spec: Mapping[str, object]
-    folder: str | None = None
+    folders: tuple[str, ...] = ()
+    """The first of these that exists is where it would run; none given: the home."""
     files: tuple[Digest, ...] = ()
-    run: str | None = None
-    """The run there that would get another attempt; None: a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +100,13 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a run of `spec` in `folder`. Answered by `Started`. Said twice with one `key`, as
-    after a connection that broke, it starts one run."""
+    """Start a run of `spec`, in a folder as with `Check`. Answered by `Started`. Said
+    twice with one `key`, as after a connection that broke, it starts one run."""
 
     kind: ClassVar[str] = "start"
     spec: Mapping[str, object]
     key: str
-    folder: str | None = None
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
      "it gave up over too many keys. Name the right one in ~/.ssh/config (IdentityFile, "
      "IdentitiesOnly yes)"),
     (r"Connection refused", "nothing answers at its ssh port"),
-    (r"Connection timed out|Operation timed out|timed out during banner|Connection to \S+ timed out",
+    (r"(?:Connection|Operation) timed out|timed out during banner|Connection to \S+ timed out",
      "no answer: it is off, or a firewall is between"),
     (r"No route to host|Network is unreachable", "there is no way to it from here"),
     (r"No module named .?gpu_engine", "the interpreter there has no gpu-panel. {setup}"),

@@ -122,8 +122,23 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     spec = from_dict(data)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
+    return _again(run, spec, chosen)
+
+
+def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None) -> Prepared:
+    """Start another attempt of an ended run, with `spec`, from `checkpoint`; None: from the newest
+    that loads. Returns at once. Raises as `resume`."""
+    if run.state().live:
+        raise UserError(f"run {run.id} is running; stop it first")
+    room.require(run.path)
+    leftovers.end(run.path)
+    return _again(run, spec, checkpoint)
+
+
+def _again(run: runs.Run, spec: RunSpec, chosen: str | None) -> Prepared:
     prepared = prepare(spec, cwd=Path(run.cwd()))
-    resolved = prepared.plan
+    before = run.plan()
+    resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(chosen, run.state().attempt + 1))
     _supervise(run, reopen_run(run, to_toml(prepared.spec), resolved))

@@ -71,15 +71,24 @@ class Layout:
 
 
 def layout_of(spec: RunSpec, devices: int) -> Layout:
-    """The ranks of this node, taking every node to have as many devices."""
+    """The ranks of this node. Every node has as many devices, unless parallel.node_devices says
+    how many each has."""
     p = spec.parallel
     mode = modes.get(p.mode)
     local, node, nodes = mode.local_processes(devices), mode.node_rank(p.node_rank), \
         mode.nodes(p.nodes)
-    return Layout(first_rank=node * local, first_local_rank=0, ranks=local,
-                  world_size=local * nodes, local_world_size=local, node=node, nodes=nodes,
+    each = ranks_a_node(spec, local)
+    return Layout(first_rank=sum(each[:node]), first_local_rank=0, ranks=local,
+                  world_size=sum(each), local_world_size=local, node=node, nodes=nodes,
                   master_addr=p.master_addr if mode.several_nodes else "127.0.0.1",
                   master_port=port_of(spec))
+
+
+def ranks_a_node(spec: RunSpec, local: int) -> tuple[int, ...]:
+    """Processes of each node, node 0's first, where this one has `local`."""
+    nodes = modes.get(spec.parallel.mode).nodes(spec.parallel.nodes)
+    told = spec.parallel.node_devices
+    return tuple(told) if told and nodes > 1 and len(told) == nodes else (local,) * nodes
 
 
 def replicas_of(spec: RunSpec, layout: Layout, devices: int) -> int:

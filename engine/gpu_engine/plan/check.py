@@ -53,7 +53,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems += _check_task(spec)
         if devices:
             problems += _check_mode(spec, devices)
-        problems += _check_nodes(spec)
+        problems += _check_nodes(spec, len(devices))
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
         problems += _check_kind(spec, devices)
@@ -211,7 +211,7 @@ def _check_precision(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     return []
 
 
-def _check_nodes(spec: RunSpec) -> list[Problem]:
+def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:
     p = spec.parallel
     mode = modes.get(p.mode)
     if not mode.several_nodes:
@@ -227,6 +227,13 @@ def _check_nodes(spec: RunSpec) -> list[Problem]:
     elif p.node_rank >= p.nodes:
         out.append(Problem("parallel.node_rank", p.node_rank,
                            f"with {p.nodes} nodes the ranks are 0 to {p.nodes - 1}"))
+    elif p.node_devices and len(p.node_devices) != p.nodes:
+        out.append(Problem("parallel.node_devices", p.node_devices,
+                           f"expected a number for each of {p.nodes} nodes"))
+    elif p.node_devices and devices and p.node_devices[p.node_rank] != devices:
+        out.append(Problem("parallel.node_devices", p.node_devices,
+                           f"node {p.node_rank} would use {p.node_devices[p.node_rank]}, and "
+                           f"{devices} {'is' if devices == 1 else 'are'} chosen here"))
     if p.master_port == 0:
         out.append(Problem("parallel.master_port", 0,
                            "all nodes must know the port; name one, for example 29500"))

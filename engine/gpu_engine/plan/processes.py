@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan.batch import ranks_a_node
 from gpu_engine.plan.records import RUN_DIR, WORKER, LaunchPlan, Process
 from gpu_engine.spec import modes
 
@@ -38,8 +39,9 @@ def torchrun_options(plan: LaunchPlan, *, node_rank: int | None = None) -> tuple
     """Static rendezvous: ranks in node order, and no pickle on the rendezvous port."""
     if plan.nodes == 1:
         return ("--standalone", f"--nproc-per-node={plan.local_world_size}")
-    return (f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.local_world_size}",
-            f"--node-rank={plan.node_rank if node_rank is None else node_rank}",
+    node = plan.node_rank if node_rank is None else node_rank
+    local = ranks_a_node(plan.spec, plan.local_world_size)[node]
+    return (f"--nnodes={plan.nodes}", f"--nproc-per-node={local}", f"--node-rank={node}",
             f"--master-addr={plan.master_addr}", f"--master-port={plan.master_port}",
             # Its agents wait ten minutes in silence for a node that does not come.
             f"--rdzv-conf=timeout={max(int(plan.spec.parallel.timeout), 1)}")

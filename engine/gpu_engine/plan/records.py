@@ -114,6 +114,8 @@ class LaunchPlan:
     """The run's; None before there is a run folder."""
     cwd: str | None = None
     """The folder that the processes start in; None before there is a run folder."""
+    origin: str | None = None
+    """The word of whoever on another machine asked for it; None: it was started here."""
     resume_from: ResumeFrom | None = None
     """None: every attempt goes on from the newest checkpoint that loads."""
 
@@ -151,7 +153,8 @@ class LaunchPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plan.json holds it."""
-        out: dict[str, Any] = {k: v for k in ("id", "cwd") if (v := getattr(self, k)) is not None}
+        out: dict[str, Any] = {k: v for k in ("id", "cwd", "origin")
+                               if (v := getattr(self, k)) is not None}
         out["version"] = 1
         for name in ("name", "mode", "backend", "device_type", "source", "world_size",
                      "local_world_size", "nodes", "node_rank", "replicas", "master_addr",

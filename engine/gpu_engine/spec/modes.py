@@ -120,7 +120,7 @@ def get(name: str) -> Mode:
 
 _RANKS = frozenset({"master_port", "backend", "launcher", "timeout", "bucket_cap_mb",
                     "static_graph", "find_unused"})
-_NODES = frozenset({"nodes", "node_rank", "master_addr"})
+_NODES = frozenset({"nodes", "node_rank", "master_addr", "node_devices"})
 _DDP = "gpu_engine.training.strategies.distributed:Distributed"
 
 register(Mode(

@@ -42,12 +42,15 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class DevicesSpec:
-    """Which devices: named (`ids`), or the freest at launch (`pick`)."""
+    """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`)."""
 
     ids: list[str] | None = None
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""
     pick: Count | None = None
     """How many of the freest devices to take at launch."""
+    hosts: list[str] | None = None
+    """Devices of other machines, a host each: "gpu1:0,1", "alice@gpu2:3", "local:0"; without ids
+    all that the host has. One host: the run is there. Several: a node each, in this order."""
     share: bool = False
     """Take GPUs although another run holds them or another process computes on them."""
 
@@ -68,6 +71,8 @@ class ParallelSpec:
     master_port: Port | None = None
     """TCP port on node 0; 0 on one machine: any free one. None: 29500 for several machines, any
     free one on a single machine."""
+    node_devices: list[Count] | None = None
+    """multinode: how many devices each node uses, node 0's first. None: all as many as this one."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """auto: nccl on GPUs, gloo on CPU."""
     launcher: Literal["auto", "direct", "torchrun"] = "auto"
@@ -183,6 +188,7 @@ SECTIONS: Mapping[str, type] = MappingProxyType({
 """Section → its class, in the order in which they are written."""
 
 ONE_OF = (("task.use", "task.command"), ("devices.ids", "devices.pick"),
+          ("devices.ids", "devices.hosts"), ("devices.pick", "devices.hosts"),
           ("train.epochs", "train.steps"))
 """Pairs of keys of which one may be given."""
 

@@ -146,7 +146,9 @@ MORE_ROWS = (
 )
 
 NO_FIELD = frozenset({
-    "task.params", "devices.ids", "devices.pick", "devices.share",  # ticks, and Launch asks
+    "task.params", "devices.ids", "devices.pick", "devices.hosts",  # ticks
+    "devices.share",  # Launch asks
+    "parallel.node_devices",
     "train.epochs", "train.steps",  # one field for both
     "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
 })

@@ -1,0 +1,189 @@
+"""The way to one host, over agents that are real and some that are not what they should be."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.hosts import channel, protocol, reasons, ssh
+from gpu_engine.hosts.channel import Refused, Unreachable, open_channel
+from gpu_engine.hosts.records import Host
+from tests.conftest import wait_for
+
+NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
+HERE = Host("local")
+
+
+def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
+    """A host whose login runs `script` before the shell that we ask for."""
+    return Host("box", via=("sh", "-c", script, "login"), python=python)
+
+
+def fake(body: str) -> Host:
+    """One whose agent is a few lines of shell, run when it is asked who it is."""
+    return box("read -r line; word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
+               "echo; echo gpu-panel-agent $word; "
+               f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
+
+
+def ended(process) -> bool:
+    return process.poll() is not None
+
+
+@pytest.mark.parametrize("host", [HERE, box(), box(NOISY)], ids=["local", "shell", "noisy"])
+def test_an_agent_answers(host, home):
+    with open_channel(host) as way:
+        welcome = way.ask(protocol.Hello())
+        assert isinstance(welcome, protocol.Welcome)
+        assert (welcome.protocol, welcome.home) == (protocol.VERSION, str(home))
+        assert welcome.python == sys.executable
+        assert abs(welcome.clock - time.time()) < 60
+    assert ended(way._process)
+
+
+def test_devices_come_again_and_again_until_nobody_wants_them(home):
+    with open_channel(HERE) as way:
+        stream = way.stream(protocol.Watch(0.25))
+        found = stream.next(60)
+        assert isinstance(found, protocol.Devices)
+        times = set()
+        while len(times) < 3:
+            look = stream.next(60)
+            assert isinstance(look, protocol.Looked)
+            times.add(look.snapshot.taken)
+            assert {f.device for f in look.freedom} == {d.id for d in found.inventory.devices}
+        stream.close()
+        assert way.ask(protocol.Ping()) == protocol.Done()
+    assert not way._streams
+
+
+def test_what_can_not_be_done_is_told_and_the_channel_goes_on(home):
+    with open_channel(HERE) as way:
+        for name in ("zz", "../..", "abcdef", "", "a\nb"):
+            with pytest.raises(Refused, match="no run"):
+                way.ask(protocol.Stop(name))
+        (home / "runs" / "ab").mkdir(parents=True)
+        with pytest.raises(Refused, match="no file of a checkpoint"):
+            way.ask(protocol.Read("ab", "../../../etc/passwd"))
+        with pytest.raises(Refused, match="there is no folder"):
+            way.ask(protocol.Start({"name": "x"}, "key", ("/nowhere",)))
+        assert way.ask(protocol.Ping()) == protocol.Done()
+
+
+def test_an_agent_ends_with_its_input_and_does_nothing_odd_with_odd_lines(home):
+    with open_channel(HERE) as way:
+        pipe = way._process.stdin
+        assert pipe is not None
+        pipe.write(b"{}\nnonsense\n\n[1]\n" + b'{"id": 5, "kind": "stop"}\n')
+        assert way.ask(protocol.Ping()) == protocol.Done()
+        pipe.close()
+        wait_for(lambda: ended(way._process))
+        wait_for(lambda: way.ended)
+        assert way._process.returncode == 0
+
+
+def test_an_agent_that_is_told_without_end_gives_up(home):
+    with open_channel(HERE) as way:
+        pipe = way._process.stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(200):
+                pipe.write(b"x" * 65536)
+        wait_for(lambda: ended(way._process))
+
+
+@pytest.mark.parametrize(("host", "why"), [
+    (box(python="/no/such/python"), "there is no interpreter /no/such/python"),
+    (box('HOME=/nowhere PATH=/usr/bin:/bin; exec "$@"', None), "hosts setup box"),
+    (box("exit 3"), "its shell ended with 3"),
+    (box("yes"), "prints without end"),
+    (box("exec cat >/dev/null"), "it does not answer"),
+    (Host("box", via=("/no/such/program",)), "can't be started"),
+    (Host("-oProxyCommand=x"), "no name of a host"),
+    (Host("box", ssh="a;touch x"), "no name of a host"),
+], ids=lambda v: v if isinstance(v, str) else None)
+def test_no_agent_comes(host, why):
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=why):
+        open_channel(host, seconds=3)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("body", "why"), [
+    ("printf '{\"id\":1,\"ki'", "the connection ended"),
+    ("echo '{\"id\":1,\"kind\":\"what\"}'; cat", "none of an agent's: unknown kind"),
+    ("echo '{\"id\":1,\"kind\":\"done\"'; cat", "none of an agent's: not JSON"),
+    ("while :; do echo job done; done", "none of an agent's: 1000 lines"),
+    ("printf '{'; exec tr '\\0' x </dev/zero", "none of an agent's: a line of more than"),
+], ids=["cut", "unknown", "broken", "endless", "long"])
+def test_an_agent_that_is_none(body, why):
+    way = open_channel(fake(body), seconds=60)
+    with pytest.raises(Unreachable, match=why):
+        way.ask(protocol.Hello())
+    way.close()
+    wait_for(lambda: ended(way._process))
+
+
+def test_lines_of_the_login_shell_between_answers_are_passed_over():
+    with open_channel(fake("echo '[1]+ Done'; echo '{\"id\":1,\"kind\":\"done\"}'; cat")) as way:
+        assert way.ask(protocol.Hello()) == protocol.Done()
+
+
+def test_who_reads_slowly_holds_up_what_is_sent_and_loses_nothing():
+    lines = 3 * channel._WAITING
+    with open_channel(fake(f"for i in $(seq {lines}); do echo \"{{\\\"id\\\":1,\\\"kind\\\":"
+                           "\\\"listening\\\",\\\"port\\\":$i}\"; done; cat")) as way:
+        stream = way.stream(protocol.Hello())
+        wait_for(stream._answers.full)
+        ports = [answer.port for _ in range(lines)
+                 if isinstance(answer := stream.next(60), protocol.Listening)]
+        assert ports == list(range(1, lines + 1))
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ("@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nHost key verification failed.",
+     "ssh-keygen -R"),
+    ("No ED25519 host key is known for gpu1 and you have requested strict checking.\n"
+     "Host key verification failed.", "not known here yet"),
+    ("alice@gpu1: Permission denied (publickey,password).", "ssh-copy-id gpu1"),
+    ("ssh: Could not resolve hostname gpu1: Name or service not known", "no host of that name"),
+    ("ssh: connect to host gpu1 port 22: Connection refused", "nothing answers"),
+    ("ssh: connect to host gpu1 port 22: Connection timed out", "no answer"),
+    ("/usr/bin/python3: No module named gpu_engine", "hosts setup gpu1"),
+    ("Timeout, server gpu1 not responding.", "the connection broke"),
+    ("\x1b]0;title\x07odd", "odd")])
+def test_why_in_words(said, why):
+    words = reasons.why(Host("gpu1"), said, 255, greeted=False)
+    assert why in words
+    assert words.isprintable()
+
+
+@pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
+                                    "$(touch x)"])
+def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_path: Path):
+    import subprocess
+
+    asked = tmp_path / python.replace("~/", "")
+    asked.parent.mkdir(parents=True, exist_ok=True)
+    asked.write_text("#!/bin/sh\necho started \"$@\"\n")
+    asked.chmod(0o755)
+    host = Host("box", python=str(tmp_path) + "/" + python if "~" not in python else python)
+    out = subprocess.run(["sh", "-s"], input=ssh.script(host, "w0rd"), capture_output=True,
+                         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+    assert out.stdout == b"started -m gpu_engine agent w0rd\n", out
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_argument_list_of_ssh(home):
+    words = ssh.shell(Host("gpu1", ssh="alice@10.0.0.2"))
+    assert words[0] == "ssh"
+    assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
+    assert "BatchMode=yes" in words
+    assert not any("StrictHostKeyChecking" in w for w in words)
+    control = next(w for w in words if w.startswith("ControlPath="))
+    folder = Path(control.removeprefix("ControlPath=")).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
