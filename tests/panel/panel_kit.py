@@ -74,6 +74,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float
         assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}\n" \
             + _told(pilot.app)
         await pilot.pause(0.01)
+    await pilot.pause()  # a screen that is on top may still be without what stands in it
     return found
 
 
