@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
-from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_engine.devices.availability import judge_all
+from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.seen import HostSeen
 
 from ..conftest import gpus
-from .panel_kit import NOW, StillSampler
+from .panel_kit import NOW, StillHosts, StillSampler
+
+NOT_THERE = "gpu-panel was not found there. Bring it there (gpu-engine hosts setup gpu3)"
+"""What a host without our program says."""
 
 GPU = Device("0", "gpu", "NVIDIA A100-SXM4-80GB", 0, "GPU-00000000-0000", 80 << 30,
              capability=(8, 0))
@@ -48,3 +55,30 @@ def busy_machine():
                *(Sample(d, 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=(), taken=NOW)
                  for d in four.devices[1:]))
     return four, StillSampler(four, samples)
+
+
+def seen(host: Host, inventory: Inventory, *samples: Sample, age: float = 0.0) -> HostSeen:
+    """As an agent there has told."""
+    shot = Snapshot(NOW, samples or tuple(
+        Sample(d, 0.0, 0, d.memory_total, 33.0, 54.0, 400.0, processes=())
+        for d in inventory.devices))
+    return HostSeen(host, "seen", inventory, shot, (shot,), judge_all((shot,) * 3, {}),
+                    time.monotonic() - age)
+
+
+def away(of: HostSeen, reason: str, age: float = 75.2) -> HostSeen:
+    return replace(of, state="away", reason=reason, heard=time.monotonic() - age)
+
+
+def lab() -> StillHosts:
+    """One that answers, one that answers no more, one without our program, one never heard of."""
+    first, second, third = gpus(2), gpus(1), gpus(1)
+    alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
+                          started=NOW - 3 * 86400 - 60)
+    d = first.devices
+    one = seen(Host("gpu1", label="left"), first,
+               Sample(d[0], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=()),
+               Sample(d[1], 0.99, 71 << 30, 80 << 30, 77.0, 398.0, 400.0, processes=(alice,)))
+    two = away(seen(Host("alice@gpu2"), second), "no answer: it is off, or a firewall is between")
+    three = replace(seen(Host("gpu3"), third), state="read only", freedom={}, reason=NOT_THERE)
+    return StillHosts(one, two, three, HostSeen(Host("gpu4")))

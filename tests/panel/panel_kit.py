@@ -15,6 +15,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
+from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.seen import HostSeen
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.screen import LaunchScreen
 
@@ -49,15 +51,33 @@ class StillSampler:
         self.closed = True
 
 
+class StillHosts:
+    """Other machines, which are always seen the same; `show` changes one."""
+
+    def __init__(self, *seen: HostSeen) -> None:
+        self.seen: tuple[HostSeen, ...] = seen
+        self.closed = False
+
+    def show(self, seen: HostSeen) -> None:
+        self.seen = tuple(seen if s.host.name == seen.host.name else s for s in self.seen)
+
+    def watch(self, host: Host) -> None:
+        if host.name not in [s.host.name for s in self.seen]:
+            self.seen += (HostSeen(host),)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 @asynccontextmanager
 async def panel(inventory: Inventory, preset: str | None = None, *,
                 size: tuple[int, int] = (160, 48), sampler: Any = None,
                 sets: tuple[str, ...] = (), command: tuple[str, ...] | None = None,
-                ready: bool = True, notifications: bool = False,
+                ready: bool = True, notifications: bool = False, hosts: Any = None,
                 ) -> AsyncIterator[tuple[Pilot[None], LaunchScreen]]:
     """The panel on a made-up machine, its form filled and reviewed."""
     app = PanelApp(preset, sets=sets, command=command, inventory=inventory,
-                   sampler=sampler or StillSampler(inventory))
+                   sampler=sampler or StillSampler(inventory), hosts=hosts)
     async with app.run_test(size=size, notifications=notifications) as pilot:
         screen = app.screen_stack[0]
         assert isinstance(screen, LaunchScreen)

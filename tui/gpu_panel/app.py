@@ -21,7 +21,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
-from gpu_panel.launch.devices.source import DeviceSource, Sampling
+from gpu_panel.launch.devices.source import DeviceSource, Sampling, Watching
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.themed import SHEET, ThemedApp
 
@@ -39,14 +39,14 @@ class PanelApp(ThemedApp):
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  command: Sequence[str] | None = None, inventory: Inventory | None = None,
-                 sampler: Sampling | None = None) -> None:
+                 sampler: Sampling | None = None, hosts: Watching | None = None) -> None:
         """`command`: the person's own command, in place of the preset's task. `inventory` and
-        `sampler` replace this machine's devices."""
+        `sampler` replace this machine's devices, `hosts` the way to others."""
         super().__init__()
         self.preset = preset
         self.sets = tuple(sets)
         self.command = list(command) if command is not None else None
-        self.devices = DeviceSource(inventory, sampler)
+        self.devices = DeviceSource(inventory, sampler, hosts)
         self.animation_level = "none"
         self.begin_with_last_theme()
         self._keys = KeyOrder(self, super().on_event)

@@ -6,13 +6,14 @@ import time
 
 import pytest
 
+from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
 from ...conftest import slots
 from ..colours import as_painted
-from ..machines import shared_machine
+from ..machines import lab, shared_machine
 from ..panel_kit import compare, looked, panel, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -46,6 +47,16 @@ async def test_a_shared_machine(size):
     async with panel(machine, sampler=sampler, size=size) as (pilot, screen):
         await looked(pilot, screen)
         await golden(f"shared-{size[0]}", pilot, screen)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_several_machines(size, monkeypatch):
+    ages = {"away": 75.0, "seen": 0.4, "read only": 2.0}
+    monkeypatch.setattr(HostSeen, "age", lambda self, now=None: ages.get(self.state))
+    async with panel(slots(2), hosts=lab(), size=size) as (pilot, screen):
+        await looked(pilot, screen)
+        screen.devices.scroll_to(y=0, animate=False)
+        await golden(f"hosts-{size[0]}", pilot, screen)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -176,16 +176,30 @@ class Draft:
         return list(ids) if isinstance(ids, list) else []
 
     @property
+    def hosts(self) -> list[str]:
+        """The entries of other machines' devices, where some of those take part; then `ids` is
+        empty, and this machine's are among these."""
+        hosts = self.data.get("devices", {}).get("hosts")
+        return list(hosts) if isinstance(hosts, list) else []
+
+    @property
     def first_rank(self) -> int:
         """The rank of the first device that is ticked here."""
         node, mode = self.value("parallel.node_rank"), modes.find(self.value("parallel.mode"))
         return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
     def tick(self, ids: Sequence[str]) -> None:
-        """The person's ticks."""
+        """The person's ticks, all on this machine."""
         self._ticked_by_hand = True
         self.absent = ()
         self.data["devices"] = self._chosen(list(ids))
+
+    def tick_hosts(self, entries: Sequence[str]) -> None:
+        """The person's ticks on several machines, or on another one: entries of
+        `devices.hosts`."""
+        self.tick(())
+        del self.data["devices"]["ids"]
+        self.data["devices"]["hosts"] = list(entries)
 
     def forget_ticks(self) -> None:
         """Nothing is ticked until `resolve` has looked for what the preset asks for."""
@@ -227,6 +241,8 @@ class Draft:
             found = [(str(name), inventory.find(str(name))) for name in asked]
             chosen = [device for _, device in found if device is not None]
             self.absent = tuple(name for name, device in found if device is None)
+        elif self.hosts:
+            return  # theirs are ticked as soon as those machines have been seen
         elif self.picks:
             chosen = freest(self.picks, inventory, looks, leases)
         self.data["devices"] = self._chosen([d.id for d in chosen])
@@ -238,7 +254,7 @@ class Draft:
         data = copy.deepcopy(self.data)
         if not self._ticked_by_hand and self._asked:
             data["devices"] = copy.deepcopy(self._asked)
-        elif inventory is not None:
+        elif inventory is not None and not self.hosts:
             found = [(name, inventory.find(name)) for name in self.ids]
             data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
         return from_dict(data)

@@ -24,6 +24,7 @@ from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.devices.ticks import named_in
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.form.problems import blame
@@ -97,6 +98,7 @@ class LaunchScreen(PaneScreen):
         with guard(self.app):
             await self.source.find()
             self._if_seen(self._look_and_paint)
+            await self.source.watch_hosts()
 
     @work(exit_on_error=False, group="form")
     async def _load_form(self) -> None:
@@ -119,6 +121,7 @@ class LaunchScreen(PaneScreen):
         self.devices.show_draft(draft)
         await self.form.show_draft(draft)
         self.review_now()
+        await self.source.watch_hosts(named_in(draft.hosts))
 
     # --- looking and painting, while this screen is seen ---------------------------------------
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.spec import modes
+from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, fit, wrap
-from gpu_panel.common.units import UNKNOWN
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.history import History
 
-TICKED, UNTICKED = "▣", "☐"
+TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
+STALE_AFTER = 3.0
+"""Seconds after which it is said how old figures are."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -37,6 +41,35 @@ class Look:
     history: History | None = None
     order: str = "index"
     """One of ORDERS."""
+    hosts: tuple[HostSeen, ...] = ()
+    """Other machines, whose devices stand below this one's."""
+    now: float = 0.0
+    """Monotonic time, for the age of what is shown of them."""
+    histories: Mapping[str, History] = field(default_factory=dict)
+    """Host → what its devices were doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Whose devices are drawn: this machine's, or a host's."""
+
+    inventory: Inventory
+    snapshot: Snapshot | None
+    freedom: Mapping[str, Freedom] | None
+    history: History | None
+    host: HostSeen | None = None
+
+    @property
+    def can_run(self) -> bool:
+        return self.host is None or self.host.can_run
+
+    def key(self, device: Device) -> str:
+        """Of the device's row."""
+        return row_keys.of(self.host.host.name if self.host is not None else None, device.id)
+
+    def sample(self, device: Device) -> Sample:
+        found = self.snapshot.of(device.id) if self.snapshot is not None else None
+        return found or Sample(device)
 
 
 ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
@@ -48,16 +81,27 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
     """Header and rows for `width` columns."""
     if look.inventory is None:
         return None, [_words("Looking for devices …", "dim", width)]
+    own = _Machine(look.inventory, look.snapshot, look.freedom, look.history)
+    others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
+                       look.histories.get(seen.host.name), seen) for seen in look.hosts]
+    pairs = {id(m): [(d, m.sample(d)) for d in m.inventory.devices] for m in (own, *others)}
+    every = [pair for found in pairs.values() for pair in found]
     rows: list[Row] = []
-    header = None
-    devices = look.inventory.devices
-    if devices:
-        samples = [_sample(look, d) for d in devices]
-        columns = _columns(devices, samples, width, look.history is not None)
+    header = columns = None
+    if every:
+        columns = _columns([d for d, _ in every], [s for _, s in every], width,
+                           look.history is not None)
         header = _header(columns)
-        pairs = _sorted(look, list(zip(devices, samples, strict=True)))
-        rows = [_device(look, d, s, columns, width) for d, s in pairs]
-    else:
+
+    def devices(machine: _Machine) -> None:
+        if columns is not None:
+            rows.extend(_device(look, machine, device, sample, columns, width)
+                        for device, sample in _sorted(look, machine, pairs[id(machine)]))
+
+    if look.hosts:
+        rows.append(_words("this machine", "strong", width))
+    devices(own)
+    if not own.inventory.devices:
         rows.append(_words("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
     if look.inventory.problem:
         rows.append(_words("! " + clean(look.inventory.problem), "warn", width))
@@ -66,11 +110,46 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
                            f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
                            "offered, and 3→0 means: GPU 3 is the first of them", "dim",
                            width))
+    for machine, seen in zip(others, look.hosts, strict=True):
+        rows.append(_host(seen, look.now, width))
+        devices(machine)
     rows += [_words(text, style, width) for text, style in look.words]
     return header, rows
 
 
-def _sorted(look: Look, pairs: list[tuple[Device, Sample]]) -> list[tuple[Device, Sample]]:
+def _host(seen: HostSeen, now: float, width: int) -> Row:
+    """A host's own line, and below it why it can't be used."""
+    parts: list[Part] = [(clean(seen.host.name), "strong")]
+    if seen.host.label:
+        parts.append((f"  {clean(seen.host.label)}", "dim"))
+    if seen.state == "asking":
+        parts.append(("  asking …", "dim"))
+    elif seen.freedom:
+        free = sum(f.free for f in seen.freedom.values())
+        parts.append((f"  {free} of {len(seen.freedom)} free", "dim"))
+    age = seen.age(now)
+    if age is not None and age > STALE_AFTER:
+        when = f"{age:.0f} s ago" if age < 90 else units.ago(age)
+        parts.append((f"  seen {when}", "warn"))
+    lines: list[Line] = [tuple(parts)]
+    if seen.inventory is not None and not seen.inventory.devices and seen.state != "away":
+        lines.append((("  no devices", "dim"),))
+    if seen.inventory is not None and seen.inventory.problem:
+        lines += _indented("! " + seen.inventory.problem, "warn", width)
+    if seen.snapshot is not None and seen.snapshot.problem and seen.state == "seen":
+        lines += _indented("! " + seen.snapshot.problem, "warn", width)
+    if seen.reason is not None:
+        what = "! " if seen.state == "away" else "only to be looked at: "
+        lines += _indented(what + seen.reason, "bad" if seen.state == "away" else "warn", width)
+    return Row("", tuple(lines))
+
+
+def _indented(text: str, style: str, width: int) -> list[Line]:
+    return [(("  " + part, style),) for part in wrap(clean(text), width - 2)]
+
+
+def _sorted(look: Look, machine: _Machine, pairs: list[tuple[Device, Sample]]
+            ) -> list[tuple[Device, Sample]]:
     """In the wanted order; equals, and what is not known (last), by index."""
     if look.order == "utilization":
         return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
@@ -78,7 +157,7 @@ def _sorted(look: Look, pairs: list[tuple[Device, Sample]]) -> list[tuple[Device
         return sorted(pairs, key=lambda p: -_or(p[1].memory_used, -1))
     if look.order == "free":
         order = ("free", "unknown", "busy", "leased", "unhealthy")
-        states = look.freedom or {}
+        states = machine.freedom or {}
         return sorted(pairs, key=lambda p: order.index(
             states[p[0].id].state if p[0].id in states else "unknown"))
     return pairs
@@ -144,33 +223,37 @@ def _header(c: DeviceColumns) -> Line:
     return ((text, ""),)
 
 
-def _device(look: Look, device: Device, sample: Sample, c: DeviceColumns, width: int) -> Row:
-    on = device.id in look.ticked
+def _device(look: Look, machine: _Machine, device: Device, sample: Sample, c: DeviceColumns,
+            width: int) -> Row:
+    key = machine.key(device)
+    on = key in look.ticked
+    box = TICKED if on else UNTICKED if machine.can_run else NOT_TO_TICK
     parts: list[Part] = [
-        (TICKED if on else UNTICKED, "accent" if on else "dim"),
+        (box, "accent" if on else "dim"),
         (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
         (fit(_name(device), c.name) + "  ", ""),
     ]
     parts += bar(sample.utilization, c.util)
     parts.append((f"{percent(sample.utilization):>5}  ", ""))
-    if c.curve and look.history is not None:
-        parts.append((look.history.utilization(device.id, c.curve) + "  ", "accent"))
+    if c.curve:
+        curve = machine.history.utilization(device.id, c.curve) if machine.history else ""
+        parts.append((fit(curve, c.curve) + "  ", "accent"))
     total = sample.memory_total or device.memory_total
     share = sample.memory_used / total if sample.memory_used is not None and total else None
     parts += bar(share, c.memory)
     parts.append((f"{_of_total(sample.memory_used, total):>10}", ""))
     if c.temp:
-        heat = UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
+        heat = units.UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
         parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
     if c.power:
         parts.append((f"  {_watts(sample):>8}", ""))
-    return Row(device.id, (tuple(parts), _second(look, device, sample, width)))
+    return Row(key, (tuple(parts), _second(look, machine, device, sample, width)))
 
 
-def role(look: Look, device_id: str) -> str:
+def role(look: Look, key: str) -> str:
     """Which rank a ticked device gets, under DataParallel its number there; "" where only one is
     ticked, or the mode takes only one."""
-    places = [i for i, name in enumerate(look.ticked) if name == device_id]
+    places = [i for i, name in enumerate(look.ticked) if name == key]
     mode = modes.find(look.mode)
     if len(look.ticked) < 2 or not places or mode is None \
             or mode.most_devices == 1:
@@ -181,16 +264,24 @@ def role(look: Look, device_id: str) -> str:
 
 
 def in_machines_order(look: Look) -> bool:
-    """Whether what is ticked stands in the order in which the machine numbers it."""
-    numbers = {d.id: i for i, d in enumerate(look.inventory.devices)} if look.inventory else {}
+    """Whether what is ticked stands in the order in which the machines number it."""
+    numbers = {key: i for i, key in enumerate(keys(look))}
     order = [numbers[name] for name in look.ticked if name in numbers]
     return order == sorted(order)
 
 
-def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
+def keys(look: Look) -> list[str]:
+    """The keys of all devices' rows, machine by machine, as each numbers its own."""
+    own = look.inventory.devices if look.inventory is not None else ()
+    return [d.id for d in own] + [
+        row_keys.of(seen.host.name, d.id) for seen in look.hosts
+        if seen.inventory is not None for d in seen.inventory.devices]
+
+
+def _second(look: Look, machine: _Machine, device: Device, sample: Sample, width: int) -> Line:
     """Its rank, whose it is, and what is wrong with it."""
-    text, style = _use(look, device, sample)
-    mine = role(look, device.id)
+    text, style = _use(look, machine, device, sample)
+    mine = role(look, machine.key(device))
     mine += " · " if mine else ""
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
@@ -198,13 +289,15 @@ def _second(look: Look, device: Device, sample: Sample, width: int) -> Line:
     return (("  └ ", "dim"), (mine, "accent"), (fit(text + clean(extra), room).rstrip(), style))
 
 
-def _use(look: Look, device: Device, sample: Sample) -> tuple[str, str]:
-    ours = (look.ours or {}).get(device.id)
-    freedom = (look.freedom or {}).get(device.id)
+def _use(look: Look, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
+    ours = (look.ours or {}).get(machine.key(device))
+    freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
         return "● " + clean(ours), "accent"
+    if not machine.can_run and freedom is None:
+        return "who is on it is not known", "dim"
     if freedom is None or freedom.state == "unknown":
         return (clean(freedom.reason) if freedom else "…"), "dim"
     if freedom.state == "free":
@@ -239,14 +332,14 @@ def bar(share: float | None, width: int) -> list[Part]:
 
 def percent(share: float | None) -> str:
     """"74%" of 0.74."""
-    return UNKNOWN if share is None else f"{share * 100:.0f}%"
+    return units.UNKNOWN if share is None else f"{share * 100:.0f}%"
 
 
 def _of_total(used: int | None, total: int | None) -> str:
     """"34/80G", with a decimal below ten: "4.1/8.0G"."""
     if total is None:
-        return UNKNOWN if used is None else f"{_size(used)}G"
-    return f"{UNKNOWN if used is None else _size(used)}/{_size(total)}G"
+        return units.UNKNOWN if used is None else f"{_size(used)}G"
+    return f"{units.UNKNOWN if used is None else _size(used)}/{_size(total)}G"
 
 
 def _size(count: int) -> str:
@@ -256,15 +349,10 @@ def _size(count: int) -> str:
 
 def _watts(sample: Sample) -> str:
     if sample.power is None:
-        return UNKNOWN
+        return units.UNKNOWN
     if sample.power_limit is None:
         return f"{sample.power:.0f}W"
     return f"{sample.power:.0f}/{sample.power_limit:.0f}W"
-
-
-def _sample(look: Look, device: Device) -> Sample:
-    found = look.snapshot.of(device.id) if look.snapshot else None
-    return found or Sample(device)
 
 
 def _words(text: str, style: str, width: int) -> Row:

@@ -14,20 +14,19 @@ from textual.message import Message
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.devices.records import Inventory
+from gpu_engine.hosts.records import LOCAL
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.dialogs import AskCount
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines
-from gpu_panel.launch.devices.lines import ORDERS, Look
+from gpu_panel.launch.devices import lines, row_keys, ticks
+from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, Look
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
 from gpu_panel.launch.draft import Draft, freest
 from gpu_panel.launch.runs.feed import RunLine
 
-STALE_AFTER = 3.0
-"""Seconds after which the pane says how old its figures are."""
 MOST_WAITS = 6
 """Looks after which the freest are chosen from what is known by then, counted from the first one
 that the sampler has brought: a driver that hangs for one GPU may keep us from that for long."""
@@ -149,7 +148,8 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             mode=str(draft.value("parallel.mode")) if draft else "single",
             first_rank=draft.first_rank if draft else 0,
             freedom=source.freedom, ours=self._ours(), words=self._words(),
-            history=source.history, order=self._order)
+            history=source.history, order=self._order, hosts=source.hosts,
+            now=time.monotonic(), histories=source.histories)
         self.entitle(self._title(), self._stale())
         self.repaint()
 
@@ -161,7 +161,12 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
 
     @property
     def _ticked(self) -> tuple[str, ...]:
-        return tuple(self._draft.ids) if self._draft is not None else ()
+        """The keys of the ticked rows, in the order of the ranks."""
+        draft, source = self._draft, self._source
+        if draft is None or not draft.hosts:
+            return tuple(draft.ids) if draft is not None else ()
+        inventories = {seen.host.name: seen.inventory for seen in source.hosts}
+        return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
     def _ours(self) -> dict[str, str]:
         """Device id → the run of ours that is on it."""
@@ -174,6 +179,8 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         draft, inventory, aside = self._draft, self._source.inventory, self._source.gpus_aside
         words = [(f"The preset asks for {name}, which is not here", "warn")
                  for name in (draft.absent if draft else ())]
+        if self._source.hosts_problem is not None:
+            words.append((f"! {clean(self._source.hosts_problem)}", "warn"))
         if aside:
             many = f"{aside} GPUs" if aside > 1 else "GPU"
             words.append((f"c brings this machine's {many} back", "dim"))
@@ -186,10 +193,11 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
 
     def _title(self) -> str:
         source = self._source
-        if source.inventory is None or not source.inventory.devices:
+        if source.inventory is None or not (source.inventory.devices or source.hosts):
             return self.TITLE
-        free = sum(f.free for f in (source.freedom or {}).values())
-        said = f" · {free} free" if source.freedom else ""
+        judged = [*(source.freedom or {}).values(),
+                  *(f for seen in source.hosts for f in seen.freedom.values())]
+        said = f" · {sum(f.free for f in judged)} free" if judged else ""
         order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
         ranks = "" if lines.in_machines_order(self._look) else " · ranks in your order (r)"
         return f"Devices ─ {len(set(self._ticked))} ticked{said}{order}{ranks}"
@@ -244,7 +252,11 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
-        self._draft.tick(ids)
+        entries = ticks.entries(ids)
+        if entries is None:
+            self._draft.tick(ids)
+        else:
+            self._draft.tick_hosts(entries)
         self.paint()
         self.post_message(self.Edited())
 
@@ -257,19 +269,34 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         self._toggle(event.key)
 
     def _toggle(self, key: str) -> None:
+        why_not = self._why_not(key)
+        if why_not is not None and key not in self._ticked:
+            self.notify(why_not, title="Only to be looked at", severity="warning", markup=False)
+            return
         ticked = [k for k in self._ticked if k != key]
         if key not in self._ticked:
             ticked.append(key)  # the next rank
         self._count = None  # f goes by the ticks again
         self.tick(ticked)
 
+    def _why_not(self, key: str) -> str | None:
+        """Why this device can't be ticked; None where it can."""
+        host, _ = row_keys.split(key)
+        seen = next((s for s in self._source.hosts if s.host.name == host), None)
+        return None if seen is None or seen.can_run else f"{seen.host.name}: {seen.reason}"
+
     def action_tick_all(self) -> None:
-        """All that can be used; where these are ticked already, none."""
-        shot = self._source.snapshot
-        bad = {s.device.id for s in shot.samples if s.problem} if shot is not None else set()
-        able = [key for key in self._in_order if key not in bad]
+        """All of the machine under the cursor that can be used; where these are ticked already,
+        none of them."""
+        host, _ = row_keys.split(self.key_at_cursor or "")
+        shot = self._source.snapshot_of(host)
+        bad = {row_keys.of(host, s.device.id) for s in shot.samples if s.problem} \
+            if shot is not None else set()
+        able = [key for key in self._in_order if key not in bad
+                and row_keys.split(key)[0] == host and self._why_not(key) is None]
         more = [key for key in able if key not in self._ticked]
-        self.tick([*self._ticked, *more] if more else [])
+        self.tick([*self._ticked, *more] if more else
+                  [key for key in self._ticked if row_keys.split(key)[0] != host])
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_tick_free(self) -> None:
@@ -320,9 +347,8 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
 
     @property
     def _in_order(self) -> list[str]:
-        """Ids as the machine numbers them, however the pane is sorted."""
-        inventory = self._source.inventory
-        return [d.id for d in inventory.devices] if inventory is not None else []
+        """Keys as the machines number their devices, however the pane is sorted."""
+        return lines.keys(self._look)
 
     # --- what is offered, and how it is shown --------------------------------------------------
 

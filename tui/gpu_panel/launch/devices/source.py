@@ -7,9 +7,12 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from gpu_engine.common import places
+from gpu_engine.common.errors import UserError
 from gpu_engine.devices.availability import Freedom
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.hosts.records import LOCAL, Host
+from gpu_engine.hosts.seen import HostSeen
 from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch.devices.history import History
 
@@ -43,12 +46,31 @@ class Sampling(Protocol):
         ...
 
 
-class DeviceSource:
-    """The devices of this machine, the newest look at them, and which of them are free."""
+class Watching(Protocol):
+    """What the screen needs of whoever watches other machines."""
 
-    def __init__(self, inventory: Inventory | None = None,
-                 sampler: Sampling | None = None) -> None:
-        """`inventory` and `sampler` stand in for the machine's own."""
+    @property
+    def seen(self) -> Sequence[HostSeen]:
+        """Of each host what is known."""
+        ...
+
+    def watch(self, host: Host) -> None:
+        """Watch this one too; nothing where that has begun."""
+        ...
+
+    def close(self) -> object:
+        """Watch no more. May block while connections end."""
+        ...
+
+
+class DeviceSource:
+    """The devices of this machine and of others, the newest looks at them, and which of them are
+    free."""
+
+    def __init__(self, inventory: Inventory | None = None, sampler: Sampling | None = None,
+                 hosts: Watching | None = None) -> None:
+        """`inventory` and `sampler` stand in for the machine's own, `hosts` for the way to
+        others."""
         self.inventory = inventory
         self._sampler = sampler
         self._given = sampler is not None
@@ -59,6 +81,33 @@ class DeviceSource:
         """Lease key → the run that holds the device, as `judge` found it last."""
         self.gpus_aside = 0
         """How many GPUs the machine has that are not offered, as its CPU slots are."""
+        self._hosts = hosts
+        self.histories: dict[str, History] = {}
+        """Host → what its devices were doing."""
+        self.hosts_problem: str | None = None
+        """Why the hosts of hosts.toml are not watched, where that file is wrong."""
+
+    @property
+    def hosts(self) -> tuple[HostSeen, ...]:
+        """What is known of other machines' devices; none where no other machine is watched."""
+        return tuple(self._hosts.seen) if self._hosts is not None else ()
+
+    async def watch_hosts(self, named: Sequence[str] = ()) -> None:
+        """Watch the machines of hosts.toml, and those of these names."""
+        from gpu_engine.hosts import file
+
+        try:
+            there = await in_thread(file.read, name="panel-hosts")
+            self.hosts_problem = None
+        except UserError as err:
+            there, self.hosts_problem = {}, str(err)
+        more = [Host(name) for name in named if name not in there and name != LOCAL]
+        for host in (*there.values(), *more):
+            if self._hosts is None:
+                from gpu_engine.hosts.watcher import Watcher
+
+                self._hosts = Watcher()
+            self._hosts.watch(host)
 
     async def find(self) -> Inventory:
         """Find the devices (once) and begin to sample them."""
@@ -85,7 +134,7 @@ class DeviceSource:
         self.gpus_aside = len(before.devices) if hidden and before is not None else 0
         if before is not None and found.is_cpu and before.is_cpu:
             return found  # nothing else came of it: what is sampled goes on
-        self.close()
+        self._let_go()
         self.inventory, self.history, self.freedom = found, History(), None
         self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
         return found
@@ -94,6 +143,12 @@ class DeviceSource:
     def snapshot(self) -> Snapshot | None:
         """The newest look; None before the first."""
         return self._sampler.latest if self._sampler is not None else None
+
+    def snapshot_of(self, host: str | None) -> Snapshot | None:
+        """The newest look at a host's devices; `host` None: at this machine's."""
+        if host is None:
+            return self.snapshot
+        return next((seen.snapshot for seen in self.hosts if seen.host.name == host), None)
 
     @property
     def looks(self) -> tuple[Snapshot, ...]:
@@ -105,8 +160,10 @@ class DeviceSource:
         return recent[-LOOKS:]
 
     def remember(self) -> None:
-        """Take what is new into the history."""
+        """Take what is new into the histories."""
         self.history.learn(self._recent)
+        for seen in self.hosts:
+            self.histories.setdefault(seen.host.name, History()).learn(seen.recent)
 
     @property
     def _recent(self) -> tuple[Snapshot, ...]:
@@ -137,7 +194,14 @@ class DeviceSource:
             self._sampler.watch_bus(*device_ids)
 
     def close(self) -> None:
-        """Let go of the sampler; a driver call that hangs is left behind."""
+        """Let go of the sampler and the hosts; a driver call that hangs is left behind, and so is
+        a connection that does not end."""
+        self._let_go()
+        if self._hosts is not None:
+            leave(self._hosts.close)
+            self._hosts = None
+
+    def _let_go(self) -> None:
         if self._sampler is not None:
             leave(self._sampler.close)
             self._sampler = None

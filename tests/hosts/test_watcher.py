@@ -1,0 +1,103 @@
+"""Other machines' devices as they come: over real agents, without one, and when the way breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.devices.discover import discover
+from gpu_engine.hosts import protocol, watcher
+from gpu_engine.hosts.channel import open_channel
+from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.seen import HostSeen
+from gpu_engine.hosts.watcher import Watcher
+
+from ..conftest import wait_for
+from .test_nvidia_smi import TABLE
+
+BOX = Host("box", via=("env", "A=b"), python=sys.executable)
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """A watcher that tries again soon, and its channels."""
+    monkeypatch.setattr(watcher, "_PAUSES", (0.1,))
+    monkeypatch.setattr(watcher, "_BY_SMI", 0.1)
+    channels = []
+
+    def connect(host):
+        channels.append(open_channel(host))
+        return channels[-1]
+
+    found = Watcher(0.25, connect=connect)
+    found.channels = channels  # type: ignore[attr-defined]
+    yield found
+    found.close()
+
+
+def of(watching: Watcher, name: str) -> HostSeen:
+    return next(s for s in watching.seen if s.host.name == name)
+
+
+def test_an_agent_s_devices_come_and_come_again(watching, home):
+    watching.watch(BOX)
+    watching.watch(BOX)
+    assert [s.state for s in watching.seen] == ["asking"]
+    wait_for(lambda: len(of(watching, "box").recent) >= 3)
+    seen = of(watching, "box")
+    assert seen.state == "seen"
+    assert seen.inventory == discover()
+    assert seen.snapshot == seen.recent[-1]
+    assert set(seen.freedom) == {d.id for d in discover().devices}
+    assert seen.age() < 60
+
+
+def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, home):
+    watching.watch(BOX)
+    wait_for(lambda: of(watching, "box").snapshot)
+    heard = of(watching, "box").heard
+    told: list[HostSeen] = []
+    watching._watches["box"]._on_seen = told.append
+    os.kill(watching.channels[0]._process.pid, signal.SIGKILL)
+    wait_for(lambda: any(s.state == "seen" and s.heard > heard for s in told
+                         if "away" in [t.state for t in told]))
+    gone = next(s for s in told if s.state == "away")
+    assert gone.reason
+    assert gone.snapshot is not None, "what was seen last stays"
+    assert len(watching.channels) == 2
+
+
+def test_without_our_program_its_gpus_are_shown_and_it_says_what_would_do(watching, tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{TABLE}'\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    bare = Host("bare", via=("env", f"PATH={tools}:/usr/bin:/bin", f"HOME={tmp_path}"))
+    watching.watch(bare)
+    wait_for(lambda: len(of(watching, "bare").recent) >= 2)
+    seen = of(watching, "bare")
+    assert (seen.state, seen.can_run) == ("read only", False)
+    assert "gpu-engine hosts setup bare" in seen.reason
+    assert len(seen.inventory.devices) == 2
+    (tools / "nvidia-smi").unlink()
+    wait_for(lambda: of(watching, "bare").state == "away")
+    assert "gpu-engine hosts setup bare" in of(watching, "bare").reason
+
+
+def test_another_protocol_is_looked_at_and_told_apart(watching, home, monkeypatch):
+    monkeypatch.setattr(protocol, "VERSION", protocol.VERSION + 1)
+    watching.watch(Host("old", via=("env", "PATH=/usr/bin:/bin"), python=sys.executable))
+    wait_for(lambda: of(watching, "old").reason)
+    assert "can't talk to" in of(watching, "old").reason
+
+
+def test_closed_it_leaves_nothing(watching, home):
+    watching.watch(BOX)
+    wait_for(lambda: of(watching, "box").snapshot)
+    process = watching.channels[0]._process
+    watching.close()
+    wait_for(lambda: process.poll() is not None and not Path(f"/proc/{process.pid}").exists())

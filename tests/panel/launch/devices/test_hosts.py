@@ -1,0 +1,154 @@
+"""Other machines in the device table: grouped, with their age, ticked into devices.hosts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.hosts import file
+from gpu_engine.hosts.records import Host
+from gpu_panel.launch.devices import row_keys, ticks
+from gpu_panel.launch.devices.lines import Look, build
+
+from ....conftest import gpus, slots
+from ...machines import NOT_THERE, away, lab, seen
+from ...panel_kit import NOW, StillHosts, panel, settled, shown, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def text(look: Look, width: int = 90) -> str:
+    header, rows = build(look, width)
+    lines = ([header] if header else []) + [line for row in rows for line in row.lines]
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+
+
+def test_a_group_a_machine_with_its_age_and_why_it_is_away():
+    own = slots(1)
+    said = text(Look(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
+                     ticked=("gpu1 0",), now=time.monotonic()), 120).splitlines()
+    groups = [line for line in said if line.startswith(("this machine", "gpu", "alice"))]
+    assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
+                      "75 s ago", "gpu3", "gpu4  asking …"]
+    assert "  ! no answer: it is off, or a firewall is between" in said
+    assert "  only to be looked at: " + NOT_THERE in said
+    boxes = [line[:3] for line in said if line[1:2] == " " and line[0] in "▣☐·"]
+    assert boxes == ["☐ c", "▣ 0", "☐ 1", "☐ 0", "· 0"]
+    assert "  └ who is on it is not known" in said
+
+
+def test_what_a_host_says_can_do_nothing_to_the_terminal():
+    own, bad = slots(1), gpus(1)
+    evil = replace(bad.devices[0], name="A\x1b]52;c;ZQ==\x07\x9b2J")
+    host = seen(Host("gpu1", label="x\x1b[2J"), replace(bad, devices=(evil,), problem="\x1b[2J!"))
+    host = replace(host, reason="no\x1b[2J", state="away",
+                   freedom={"0": Freedom("busy", "\x1b]0;x\x07")})
+    assert "\x1b" not in text(Look(own, None, hosts=(host,)))
+    assert "\x9b" not in text(Look(own, None, hosts=(host,)))
+
+
+_KEYS = st.lists(st.builds(row_keys.of, st.sampled_from(["gpu1", "alice@gpu2", None]),
+                           st.sampled_from(["0", "1", "cpu:0", "GPU-0000-11", "MIG-GPU-1/2/3"])),
+                 min_size=1, unique=True)
+
+
+@given(_KEYS)
+def test_ticks_become_entries_and_entries_ticks(keys):
+    entries = ticks.entries(keys)
+    if entries is None:
+        assert all(row_keys.split(key)[0] is None for key in keys)
+        return
+    again = ticks.of_hosts(entries, {})
+    assert sorted(again) == sorted(keys), "nothing is lost"
+    assert [k for k in again if k.startswith("gpu1 ")] == \
+        [k for k in keys if k.startswith("gpu1 ")], "each machine's in the order of ticking"
+    assert ticks.entries(again) == entries
+
+
+def test_an_entry_without_ids_is_all_that_the_host_has():
+    machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
+    assert ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines) == ("gpu1 0", "gpu1 1",
+                                                                        "cpu:0")
+    uuid = gpus(2).devices[1].uuid
+    assert ticks.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
+    assert ticks.of_hosts(["a b", "gpu1:"], machines) == ()
+
+
+async def test_ticks_over_machines_and_back():
+    async with panel(slots(2), hosts=lab()) as (pilot, screen):
+        pane = screen.devices
+        await pilot.press("1")
+        await until(pilot, lambda: "gpu1 0" in pane.keys)
+        pane.tick([])
+        for key in ("gpu1 0", "cpu:1", "alice@gpu2 0", "gpu1 1"):
+            pane.cursor = pane.keys.index(key)
+            await pilot.press("space")
+            await until(pilot, lambda key=key: key in pane._ticked)
+        assert screen.draft.data["devices"] == {
+            "hosts": ["gpu1:0,1", "local:cpu:1", "alice@gpu2:0"]}
+        assert pane._ticked == ("gpu1 0", "gpu1 1", "cpu:1", "alice@gpu2 0")
+        for key in ("gpu1 0", "gpu1 1", "alice@gpu2 0"):
+            pane.cursor = pane.keys.index(key)
+            await pilot.press("space")
+            await until(pilot, lambda key=key: key not in pane._ticked)
+        assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+
+
+async def test_what_is_only_looked_at_is_not_ticked_and_says_why():
+    async with panel(slots(1), hosts=lab(), notifications=True) as (pilot, screen):
+        pane = screen.devices
+        await pilot.press("1")
+        await until(pilot, lambda: "gpu3 0" in pane.keys)
+        before = pane._ticked
+        pane.cursor = pane.keys.index("gpu3 0")
+        await pilot.press("space")
+        await until(pilot, lambda: [n for n in pilot.app._notifications if NOT_THERE in n.message])
+        assert pane._ticked == before
+        pane.cursor = pane.keys.index("gpu1 1")
+        await pilot.press("a")
+        await until(pilot, lambda: set(pane._ticked) == {*before, "gpu1 0", "gpu1 1"})
+        await pilot.press("a")
+        await until(pilot, lambda: pane._ticked == before)
+
+
+async def test_a_host_that_falls_silent_grows_old_and_comes_back():
+    hosts = lab()
+    async with panel(slots(1), hosts=hosts, size=(160, 60)) as (pilot, screen):
+        first = hosts.seen[0]
+        await until(pilot, lambda: "gpu1  left  1 of 2 free" in shown(screen.devices))
+        hosts.show(replace(first, heard=time.monotonic() - 12))
+        await until(pilot, lambda: "1 of 2 free  seen 1" in shown(screen.devices))
+        hosts.show(away(first, "the connection broke", 20))
+        await until(pilot, lambda: "! the connection broke" in shown(screen.devices))
+        assert "71/80G" in shown(screen.devices), "what was seen last stays"
+        hosts.show(first)
+        await until(pilot, lambda: "broke" not in shown(screen.devices))
+
+
+async def test_the_hosts_of_the_file_and_of_the_preset_are_watched(home):
+    file.add(Host("gpu7", label="new"))
+    hosts = StillHosts()
+    async with panel(slots(1), hosts=hosts) as (pilot, screen):
+        await until(pilot, lambda: hosts.seen)
+        assert [s.host for s in hosts.seen] == [Host("gpu7", label="new")]
+        await screen.source.watch_hosts(["gpu8", "local", "gpu7"])
+        assert [s.host.name for s in hosts.seen] == ["gpu7", "gpu8"]
+        await settled(pilot, screen)
+    assert hosts.closed
+
+
+async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):
+    file.path().parent.mkdir(parents=True, exist_ok=True)
+    file.path().write_text('[hosts."a b"]\n')
+    async with panel(slots(1)) as (pilot, screen):
+        await until(pilot, lambda: "is no name of a host" in shown(screen.devices))
+        assert screen.source.hosts == ()
+        file.path().unlink()
+        await screen.source.watch_hosts()
+        await until(pilot, lambda: "is no name" not in shown(screen.devices))
