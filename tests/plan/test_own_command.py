@@ -8,6 +8,7 @@ import pytest
 
 from gpu_engine.plan import own_command as command
 from gpu_engine.plan.wrappers import program
+from gpu_engine.spec.schema import known_keys
 
 LAUNCHERS = """
 torchrun --nproc-per-node=2 train.py
@@ -75,3 +76,14 @@ def test_a_program_is_no_launcher_for_its_words(line):
     ("uv", "uv"), ("timeout 5", ""), ("", "")])
 def test_what_is_behind_wrappers(line, behind):
     assert program(shlex.split(line)) == shlex.split(behind)
+
+
+def test_what_the_engine_does_itself_is_never_told_to_a_command():
+    """A new key of [train] is the engine's own, until a placeholder hands it on."""
+    hidden = {key for key in known_keys() if not command.is_told(["train", "{seed}"], key)}
+    assert {"train.weight_decay", "train.checkpoint_async", "train.clip", "train.lr",
+            "amp.tf32"} <= hidden
+    assert hidden.isdisjoint({"train.seed", "train.restarts", "train.hang_timeout", "run.grace",
+                              "parallel.timeout", "devices.share"})
+    of_training = {key for key in known_keys() if key.startswith(("amp.", "train."))}
+    assert of_training - hidden == {"train.seed", "train.restarts", "train.hang_timeout"}

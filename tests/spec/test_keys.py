@@ -45,7 +45,8 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
     if kind.name == "int":
         return st.integers(int(low or 0), int(bounds.le or 10**9))
     return {"none": st.none(), "bool": st.booleans(), "str": words,
-            "float": st.floats(low, 1e12, exclude_min=bounds.gt is not None),
+            "float": st.floats(low, 1e12 if bounds.le is None else bounds.le,
+                               exclude_min=bounds.gt is not None),
             "list": st.lists(values(kind.args[0]) if kind.name == "list" else words,
                              min_size=1, max_size=4),
             "dict": st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True),

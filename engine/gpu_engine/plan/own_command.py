@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_engine.common.errors import Problem
 from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program
+from gpu_engine.spec.schema import known_keys
 
 PLACEHOLDERS = {
     "batch.per_gpu": "examples in one replica's forward pass",
@@ -36,11 +37,15 @@ TOLD_BY = {
     "train.workers": ("workers",),
 }
 """Key of the spec → the placeholders by which alone it reaches a person's own command."""
+_WHATEVER_RUNS = frozenset({"train.restarts", "train.hang_timeout"})
+"""Keys of [train] that the supervisor goes by."""
 NEVER_TOLD = frozenset({
-    "amp.tf32", "train.clip", "train.checkpoint_every", "train.keep", "train.eval_every",
-    "train.best", "train.on_nonfinite", "parallel.find_unused", "parallel.static_graph",
-    "parallel.bucket_cap_mb", "parallel.backend", "run.python"})
-"""Keys that mean nothing to a person's own command: what they name is the engine's own doing."""
+    "parallel.find_unused", "parallel.static_graph", "parallel.bucket_cap_mb", "parallel.backend",
+    "run.python",
+    *(key for key in known_keys() if key.startswith(("amp.", "train."))
+      and key not in TOLD_BY and key not in _WHATEVER_RUNS)})
+"""Keys that mean nothing to a person's own command: what they name is the engine's own doing, as
+is all of [amp] and [train] that no placeholder hands on."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
