@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 
 from gpu_engine.common import procs
 from gpu_engine.training import checkpoint
+from gpu_engine.training.data import worker_init
 
 from . import ranks
 from .conftest import recorded
@@ -65,10 +70,27 @@ def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
         wait(gone, 3.0)  # DataLoader's own watchdog looks every five seconds
 
 
+@pytest.mark.parametrize(("by_its_rank", "code"), [(True, 0), (False, -signal.SIGTERM)])
+def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, code: int) -> None:
+    """As Python ends what is left of them when a rank exits: torch would call it a failure, in
+    whatever the rank does at that moment."""
+    before = set(multiprocessing.active_children())
+    batches = iter(DataLoader(range(8), num_workers=1, worker_init_fn=worker_init,
+                              persistent_workers=True, multiprocessing_context="fork"))
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - before
+    with contextlib.suppress(*(() if by_its_rank else (RuntimeError,))):
+        if by_its_rank:
+            worker.terminate()
+        else:
+            subprocess.run(["kill", str(worker.pid)], check=True)
+        worker.join(20)
+    worker.join(20)
+    assert worker.exitcode == code
+
+
 def test_rank_dies_with_its_parent(make, tmp_path) -> None:
     """Started by a process that is killed: the rank must not stay."""
-    import subprocess
-
     run = make("run", SLOW, size=24, train=LONG)
     parent = subprocess.Popen([sys.executable, "-c", (
         "import subprocess, sys\n"

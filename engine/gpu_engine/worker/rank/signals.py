@@ -71,13 +71,14 @@ def in_loader_worker() -> None:
     """Set up the signals of a DataLoader worker, which inherits the rank's handlers by fork.
 
     Only the rank handles Ctrl-C, Slurm's warning, and the SIGTERM that torchrun sends to a rank's
-    process group: a worker that dies of them would spoil the save. A SIGTERM to the worker itself
-    still ends it, as DataLoader ends its workers that way. A worker never outlives its rank.
+    process group: a worker that dies of them would spoil the save. For a SIGTERM to the worker
+    itself torch has set a handler by now, which stays: it ends the worker, and with exit code 0 if
+    its rank sent it, so that a rank that ends does not take its workers for failed. A worker never
+    outlives its rank.
     """
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     die_with_parent()
