@@ -47,6 +47,20 @@ def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
         assert seen.state["reason"] == "rank 0: exited with 3"
 
 
+def test_what_is_over_within_a_moment_has_told_its_memory(home, tmp_path):
+    """Before its first heartbeat: here the thread that would write that never comes to run."""
+    script = tmp_path / "short.py"
+    script.write_text("import _thread\n_thread.start_new_thread = lambda *what: 0\n"
+                      "import torch\nw = torch.ones(3, requires_grad=True)\n"
+                      "w.sum().backward()\ntorch.optim.SGD([w], 0.1).step()\n")
+    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(script))
+    seen = Ran(run, state, None)
+    assert state["state"] == "completed"
+    assert seen.losses() == [3.0]
+    assert seen.of("memory")[-1]["rss"] > 2**20
+    assert [e["kind"] for e in seen.events()][-1] == "end"
+
+
 def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(home):
     seen = observe("odd.py", "workers,log", bare=False)
     assert seen.state["state"] == "completed"

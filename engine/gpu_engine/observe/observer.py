@@ -319,6 +319,7 @@ class Observer:
         rec.close()
         if self.tried:
             rec.phase = "done"
+            rec.write_memory()
             rec.write(schema.End("failed" if failed or self._error is not None else None,
                                  rec.step_now, round(time.monotonic() - self._began, 3)))
         rec.give_up()

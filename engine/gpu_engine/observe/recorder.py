@@ -123,6 +123,11 @@ class ScriptRecorder:
         if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
             self.queue.append(LateEvent(event))
 
+    def write_memory(self) -> None:
+        """Write the memory at the end of a rank that was over before its first heartbeat."""
+        if not self._given_up:
+            self._writer.write_memory(timeout=_PATIENCE)
+
     def stepped(self, step: Step) -> None:
         """A step of an optimizer of which there is more to tell than its loss."""
         self.queue.append(step)

@@ -76,6 +76,13 @@ class RecordWriter:
                 self._write_new()
         return locked
 
+    def write_memory(self, *, timeout: float = -1) -> bool:
+        """Write the memory, unless a heartbeat has done so before: a process that is over within
+        a moment has none. Returns False as `write` does."""
+        if self._heartbeat_due:
+            return True
+        return self.write(memory.in_use(self._source.gpus()), timeout=timeout)
+
     def tick(self) -> None:
         """Write the source's new events, and once a second the heartbeat and the memory. The
         recorder's thread calls it several times a second."""
