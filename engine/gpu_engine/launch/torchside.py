@@ -8,22 +8,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-
-_START = str(Path(__file__).parents[1] / "worker" / "questions.py")
+from gpu_engine.plan.records import WORKER
 
 
 def ask(question: str, *args: str, python: str | None = None, cwd: str | None = None,
         timeout: float = 300.0) -> Any:
-    """The JSON that `worker/questions.py QUESTION ARGS…` prints. Raises UserError with its words.
+    """The JSON that the rank's program prints for `--ask QUESTION ARGS…`. Raises UserError with
+    its words.
 
     python: the interpreter to ask in; None: this one.
     """
     try:
-        done = subprocess.run([python or sys.executable, _START, question, *args],
+        done = subprocess.run([python or sys.executable, WORKER, "--ask", question, *args],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", cwd=cwd, timeout=timeout, check=False)
     except OSError as err:

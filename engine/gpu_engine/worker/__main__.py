@@ -1,4 +1,5 @@
 """A rank: `python …/gpu_engine/worker/__main__.py --run RUN`, or `python -m gpu_engine.worker`.
+With --ask, an answer of `questions` instead.
 
 Run as a file, it needs nothing installed but torch: it loads the package from its own folder.
 """
@@ -29,4 +30,8 @@ if __name__ == "__main__" and not __package__:
 from gpu_engine.worker.start import exit_process, main
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ask"]:
+        from gpu_engine.worker import questions
+
+        exit_process(questions.main(sys.argv[2:]))
     exit_process(main(sys.argv[1:], os.environ))

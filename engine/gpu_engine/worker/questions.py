@@ -1,7 +1,7 @@
 """Answers questions that need torch or a person's own code, each as one line of JSON:
 
-    questions.py describe module:Class | path/to/file.py:Class
-    questions.py export CHECKPOINTS OUT.safetensors [step-00000500]
+    worker/__main__.py --ask describe module:Class | path/to/file.py:Class
+    worker/__main__.py --ask export CHECKPOINTS OUT.safetensors [step-00000500]
 
 Exit code 2, with a message on stderr, if it is a mistake that the person can correct.
 """
@@ -13,19 +13,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path.cwd())  # not this folder: its modules would shadow other people's
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    _root = Path(__file__).resolve().parents[1]
-    _spec = spec_from_file_location("gpu_engine", _root / "__init__.py",
-                                    submodule_search_locations=[str(_root)])
-    if _spec is None or _spec.loader is None:
-        raise ImportError(f"{_root} is no package")
-    _package = module_from_spec(_spec)
-    sys.modules["gpu_engine"] = _package
-    _spec.loader.exec_module(_package)
 
 from gpu_engine.common.errors import UserError
 
@@ -51,6 +38,7 @@ def export(folder: str, out: str, name: str | None = None) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     """Answer the question `argv[0]`, with the rest as its arguments. Returns the exit code."""
+    gc.disable()  # the process is short-lived: collecting garbage would only slow it down
     try:
         answer = {"describe": describe, "export": export}[argv[0]](*argv[1:])
     except UserError as err:
@@ -61,10 +49,3 @@ def main(argv: list[str]) -> int:
         return 2
     sys.stdout.write("\n" + json.dumps(answer, default=str) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    from gpu_engine.worker.start import exit_process
-
-    gc.disable()  # the process is short-lived: collecting garbage would only slow it down
-    exit_process(main(sys.argv[1:]))
