@@ -59,7 +59,7 @@ async def test_the_command_stands_in_the_form():
 @pytest.mark.parametrize(("typed", "said"), [
     ('python train.py --name "two words', 'the quote " is not closed'),
     ("python train.py --name 'it", "the quote ' is not closed"),
-    ("python train.py it\\", "ends in a backslash with nothing behind it"),
+    ("python train.py it\\", "ends in a backslash with nothing after it"),
 ])
 async def test_an_open_quote_is_said_to_be_one(typed: str, said: str):
     async with panel(slots(1), command=("python", "train.py")) as (pilot, screen):

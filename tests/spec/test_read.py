@@ -168,7 +168,7 @@ def specs(draw) -> sp.RunSpec:
                            meaning=draw(st.sampled_from(["global", "per_gpu"]))),
         train=sp.TrainSpec(epochs=epochs, steps=None if epochs else maybe(st.integers(1, 99)),
                            lr=draw(st.floats(1e-9, 10)), best=maybe(words)),
-        run=sp.HowSpec(python=maybe(words)))
+        run=sp.ProcessSpec(python=maybe(words)))
 
 
 @given(specs())

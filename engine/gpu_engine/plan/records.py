@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gpu_engine.common.records import read_record
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.plan.batch import Batch, LearningRate
-from gpu_engine.spec.read import recorded
+from gpu_engine.spec.read import from_dict_leniently
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
@@ -179,7 +179,7 @@ class LaunchPlan:
         """
         if not isinstance(data, dict):
             return None
-        data = data | {"spec": recorded(data.get("spec"))}
+        data = data | {"spec": from_dict_leniently(data.get("spec"))}
         if not isinstance(data.get("source"), str):  # written when NVIDIA's was the only vendor
             data["source"] = "cpu" if data.get("device_type") == "cpu" else "nvml"
         try:

@@ -1,6 +1,6 @@
 """What a person chooses about a run: read, checked and written.
 
-The names that other people's scripts use are here, each imported on first use.
+The names that other people's scripts use can be imported from here; each loads on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `train.best` says: which value of an evaluation is the best."""
+"""Parsing `train.best`: which value of an evaluation decides, and which direction is better."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from gpu_engine.common.errors import Problem, SpecError
 
 
 def parse_best(text: str | None) -> tuple[str, bool] | None:
-    """(name of the value, whether the largest is the best): "loss" or "min:loss" → ("loss",
-    False); "max:accuracy" → ("accuracy", True). Raises SpecError."""
+    """Parse `train.best` into (name of the value, whether larger is better): "loss" and "min:loss"
+    give ("loss", False), "max:accuracy" gives ("accuracy", True). None if it is not set. Raises
+    SpecError."""
     if not text:
         return None
     how, colon, name = text.partition(":")

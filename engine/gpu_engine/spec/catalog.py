@@ -1,8 +1,8 @@
-"""Which tasks there are and what their parameters are, read from source, nothing imported.
+"""Tasks and their parameters, read from source files without importing anything.
 
-The panel draws its form and refuses a task that is not there without paying for torch, and
-without running a stranger's file. What only running it can tell (a default that is computed, a
-base class from elsewhere) is left to `describe`.
+So the panel can draw a task's form, or say that there is no such task, without importing torch and
+without running somebody's file. What only importing can tell (a default that is computed, a base
+class from a package) is left out here; `gpu-engine describe` finds it by importing the task.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class TaskField:
 
     name: str
     type: str
-    """The annotation as written: "int", "str | None"."""
+    """The annotation as it is written: "int", "str | None"."""
     default: Any
-    """None where it is computed or there is none."""
+    """None if there is no default or it is computed."""
     required: bool
     help: str
-    """The docstring under the field; "" where there is none."""
+    """The docstring under the field; "" if there is none."""
     kind: Kind = ANY
-    """What it takes, as far as the source tells."""
+    """The type of its value, as far as the source tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,10 @@ class TaskInfo:
     file: Path
     fields: tuple[TaskField, ...]
     whole: bool
-    """False: a base class from another file may have more parameters."""
+    """Whether `fields` is complete. False: a base class that could not be read may have more."""
 
     def field(self, name: str) -> TaskField | None:
+        """The parameter `name`; None if there is no such parameter."""
         return next((f for f in self.fields if f.name == name), None)
 
 
@@ -63,27 +64,28 @@ BUILTIN = (
     "gpu_engine.tasks.mnist:Mnist",
     "gpu_engine.tasks.vgg:Vgg",
 )
-"""The tasks that ship with the engine, in a newcomer's order."""
+"""The tasks that ship with the engine, in the order in which a newcomer should see them."""
 
 
 def builtin() -> list[TaskInfo]:
-    """What ships, described."""
+    """The descriptions of the tasks that ship with the engine."""
     return [describe(use) for use in BUILTIN]
 
 
 def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None = None) -> TaskInfo:
-    """The task that `use` ("module:Class" or "path/to/file.py:Class") means.
+    """Find the task `use` ("module:Class" or "path/to/file.py:Class") and describe it.
 
-    Raises UserError saying what can't be found and what there is instead.
+    A relative path and a module are looked up in `cwd` first, a module then in `search` (by default
+    sys.path). Raises UserError, which says what can't be found and what there is instead.
     """
     where, sep, name = use.rpartition(":")
     if not sep or not where or not name.isidentifier():
-        raise UserError(f"{use!r} names no task: write module:Class or path/to/file.py:Class")
+        raise UserError(f"{use!r} is not a task: write module:Class or path/to/file.py:Class")
     cwd = cwd or Path.cwd()
     path = [str(cwd), *(sys.path if search is None else search)]
     file = _source(where, cwd, path)
     if where.endswith(".py"):
-        path = [str(file.parent), *path]  # its neighbours are importable, as when Python runs it
+        path = [str(file.parent), *path]  # as when Python runs the file
     source = _Source.read(file, path)
     if name not in source.classes:
         near = difflib.get_close_matches(name, source.classes, n=1)
@@ -104,9 +106,9 @@ class _Source:
     path: list[str]
     classes: dict[str, ast.ClassDef]
     imported: dict[str, str]
-    """Name → module, for `from module import name`."""
+    """The module of each name that `from module import name` brings in."""
     names: dict[str, ast.expr]
-    """Name → what it stands for, for `name = …` of the module: types have such names."""
+    """The value of each `name = …` at the module's top level: types may be named so."""
 
     @classmethod
     def read(cls, file: Path, path: list[str]) -> _Source:
@@ -119,7 +121,7 @@ class _Source:
                     for a in n.names if a.asname in (None, a.name)}, named)
 
     def origin(self, name: str) -> _Source | None:
-        """The file that an imported class comes from; None where it can't be followed."""
+        """The file that an imported class comes from; None if it can't be found."""
         if name not in self.imported:
             return None
         try:
@@ -142,7 +144,7 @@ def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
     spec = None
     for part in where.split("."):
         done.append(part)
-        # Step by step: importlib.util.find_spec would import the parents.
+        # One package at a time: importlib.util.find_spec would import the parents.
         spec = PathFinder.find_spec(".".join(done), path) if path is not None else None
         if spec is None:
             raise UserError(f"there is no module {'.'.join(done)}")
@@ -166,9 +168,12 @@ def _parse(file: Path) -> ast.Module:
 
 
 def parse(text: bytes, name: str) -> ast.Module:
-    """ast.parse, for several threads: Pythons 3.11 and 3.12 count its depth once for all of them
-    and may raise SystemError when they meet in it (github.com/python/cpython/issues/106905). The
-    lock keeps ours apart; whoever else parses just then is met by trying again."""
+    """`ast.parse` that is safe to call from several threads.
+
+    Python 3.11 and 3.12 count the parser's depth once for all threads and may raise SystemError
+    when two parse at the same time (github.com/python/cpython/issues/106905). The lock keeps our
+    own calls apart; other code may still be parsing, so a SystemError leads to another try.
+    """
     with _ONE_AT_A_TIME:
         for _ in range(9):
             try:
@@ -180,7 +185,8 @@ def parse(text: bytes, name: str) -> ast.Module:
 
 def _gather(source: _Source, name: str, into: dict[str, TaskField],
             seen: frozenset[tuple[Path, str]]) -> bool:
-    """Fields of the bases first, as dataclasses order them. False: a base is out of reach."""
+    """Collect the fields of a class `into` the dict, those of its bases first, as dataclasses order
+    them. Returns False if a base class can't be found."""
     here = (source.file, name)
     if name not in source.classes or here in seen:
         return False

@@ -14,7 +14,7 @@ from gpu_engine.spec.catalog import parse
 
 @cache
 def docs() -> Mapping[str, str]:
-    """Dotted key → the docstring under its field, in one line."""
+    """The docstring of every key's field, as one line, by dotted key."""
     file = Path(schema.__file__)
     tree = parse(file.read_bytes(), str(file))
     sections = {cls.__name__: f"{name}." for name, cls in schema.SECTIONS.items()}

@@ -1,9 +1,9 @@
 """The modes in which a run trains: one record each, in one registry. Standard library only.
 
-Spec, plan, command line, screen and rank ask the record what they need to know of a mode, and
-compare no names. What torch does in a mode is its strategy, a class that the record names; see
-`training/strategies`. To add a mode, add its record at the end of this file and write its strategy
-(or name one that there is).
+Spec, plan, command line, screen and rank ask the record for what they need to know about a mode;
+nothing compares names. The record names the mode's strategy, the class that does the torch side
+(`training/strategies`). To add a mode, add its record at the end of this file and write its
+strategy, or name an existing one.
 """
 
 from __future__ import annotations
@@ -18,64 +18,65 @@ _KEY = "parallel.mode"
 
 @dataclass(frozen=True)
 class Mode:
-    """One mode: what it is called, what follows from it, what it needs, how it is launched."""
+    """One mode: its names, its ranks and replicas, what it needs, how it is launched."""
 
     name: str
     """The value of parallel.mode."""
     label: str
     """Its name for people."""
     short: str
-    """The same where there is little room."""
+    """The same for narrow places."""
     help: str
     """A few words on what it does, for the form."""
     strategy: str
-    """The class that does it in a rank, as module:Class; see `training/strategies`."""
+    """The strategy's class, as module:Class; see `training/strategies`."""
 
     process_a_device: bool
-    """Each device has a rank of its own, and the ranks form a process group; otherwise one process
+    """True: each device has its own rank, and the ranks form a process group. False: one process
     uses all devices."""
     replica_a_device: bool
-    """Each device sees its own share of a step's examples; otherwise one share is all there is."""
+    """True: a step's examples are divided among the devices. False: they are not divided."""
     scheme: str = ""
     """What stands before the number of replicas in a run's heading ("DDP×4"); empty: `short`."""
     several_nodes: bool = False
-    """It runs on `parallel.nodes` machines, which meet at `parallel.master_addr`."""
+    """Whether it runs on `parallel.nodes` machines, which meet at `parallel.master_addr`."""
 
     needs_gpus: bool = False
+    """Whether it can't run on CPU slots."""
     most_devices: int | None = None
-    """Devices that it can use on a node; None: any number."""
+    """How many devices of a node it can use; None: any number."""
 
     keys: frozenset[str] = frozenset()
-    """The keys of [parallel], besides mode, that mean something in it."""
+    """The keys of [parallel], besides mode, that have a meaning in it."""
     launcher: Literal["direct", "torchrun"] = "direct"
-    """What parallel.launcher = "auto" means: the supervisor starts the ranks itself, or torchrun
-    does. One process needs no launcher."""
+    """What parallel.launcher = "auto" stands for: the supervisor starts the ranks itself, or
+    torchrun does. One process needs no launcher."""
     port: int = 0
-    """The rendezvous port where parallel.master_port names none; 0: any free one."""
+    """The rendezvous port if parallel.master_port is not set; 0: any free port."""
 
     def applies(self, key: str) -> bool:
-        """Whether a key of the spec ("parallel.nodes") means something in this mode."""
+        """Whether a key of the spec ("parallel.nodes") has a meaning in this mode."""
         section, _, name = key.partition(".")
         return section != "parallel" or name == "mode" or name in self.keys
 
-    def nodes(self, asked: int) -> int:
-        """Machines that take part, where `parallel.nodes` is `asked`."""
-        return asked if self.several_nodes else 1
+    def nodes(self, given: int) -> int:
+        """How many machines take part. `given`: the value of `parallel.nodes`."""
+        return given if self.several_nodes else 1
 
-    def node_rank(self, asked: int) -> int:
-        """Which machine this one is, where `parallel.node_rank` is `asked`."""
-        return asked if self.several_nodes else 0
+    def node_rank(self, given: int) -> int:
+        """The number of this machine. `given`: the value of `parallel.node_rank`."""
+        return given if self.several_nodes else 0
 
     def local_processes(self, devices: int) -> int:
-        """Ranks of a node that has so many devices for the run."""
+        """How many ranks run on a node that has `devices` devices for the run."""
         return devices if self.process_a_device else 1
 
     def replicas(self, devices: int, nodes: int) -> int:
-        """Shares into which a step's examples are divided: `devices` on each of `nodes`."""
+        """Among how many replicas a step's examples are divided, with `devices` on each node."""
         return devices * self.nodes(nodes) if self.replica_a_device else 1
 
     def shape(self, replicas: object, nodes: object) -> str:
-        """How a run's heading says it: "single", "DP×2", "DDP×8 on 2 nodes"."""
+        """The mode as a run's heading shows it: "single", "DP×2", "DDP×8 on 2 nodes"."""
         if not self.replica_a_device:
             return self.short
         where = f" on {nodes} nodes" if self.several_nodes else ""
@@ -86,7 +87,7 @@ _MODES: dict[str, Mode] = {}
 
 
 def register(mode: Mode) -> Mode:
-    """Add `mode` to the registry. Raises ValueError where the name is taken."""
+    """Add `mode` to the registry and return it. Raises ValueError if the name is taken."""
     if mode.name in _MODES:
         raise ValueError(f"there is a mode {mode.name!r} already")
     _MODES[mode.name] = mode
@@ -94,7 +95,7 @@ def register(mode: Mode) -> Mode:
 
 
 def names() -> tuple[str, ...]:
-    """The values that parallel.mode takes, in the order in which people see them."""
+    """The values that parallel.mode accepts, in the order in which people see them."""
     return tuple(_MODES)
 
 
@@ -104,13 +105,13 @@ def every() -> tuple[Mode, ...]:
 
 
 def find(name: object) -> Mode | None:
-    """The mode of that name; None where this version knows none: what is on disk may come from
-    another version."""
+    """The mode of that name; None if this version has none. For values from disk, which another
+    version may have written."""
     return _MODES.get(name) if isinstance(name, str) else None
 
 
 def get(name: str) -> Mode:
-    """The mode of that name. Raises SpecError where there is none."""
+    """The mode of that name. Raises SpecError if there is none."""
     mode = _MODES.get(name)
     if mode is None:
         raise SpecError([Problem(_KEY, name, "there is no such mode; there are "

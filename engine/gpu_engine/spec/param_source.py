@@ -1,8 +1,8 @@
-"""The kind of a task's parameter from its annotation in the source, nothing imported.
+"""The type of a task's parameter, from the annotation in its source, without importing anything.
 
-Understood are the builtin types, Path, Literal, Optional, Union and `|`, list, tuple, dict and
-their older spellings of `typing`, Annotated, an Enum of the same file or one that it imports by
-name, and a name of the module for any of these. Everything else takes any value.
+This understands the builtin types, Path, Literal, Optional, Union and `|`, list, tuple, dict and
+their older spellings in `typing`, Annotated, an Enum from the same file or imported by name, and a
+name that the module gives to any of these. A parameter of any other type accepts every value.
 """
 
 from __future__ import annotations
@@ -24,19 +24,25 @@ _DEEPEST = 20
 
 
 class Names(Protocol):
-    """What the names of a module mean."""
+    """What the names in a module stand for."""
 
     @property
-    def classes(self) -> Mapping[str, ast.ClassDef]: ...
+    def classes(self) -> Mapping[str, ast.ClassDef]:
+        """The classes that it defines."""
+        ...
 
     @property
-    def names(self) -> Mapping[str, ast.expr]: ...
+    def names(self) -> Mapping[str, ast.expr]:
+        """The values of its `name = …` assignments."""
+        ...
 
-    def origin(self, name: str) -> Names | None: ...
+    def origin(self, name: str) -> Names | None:
+        """The module that an imported class comes from; None if it can't be found."""
+        ...
 
 
 def kind_of(node: ast.expr, source: Names, depth: int = 0) -> Kind:
-    """What an annotation takes."""
+    """The type that the annotation `node` stands for; `ANY` if it is not understood."""
     if depth > _DEEPEST:
         return ANY
     deeper = depth + 1
@@ -84,13 +90,13 @@ def _generic(name: str, inside: list[ast.expr], source: Names, depth: int) -> Ki
 
 
 def _union(args: list[Kind]) -> Kind:
-    """One kind, flat; any where a part takes anything."""
+    """The union of several types, flattened; `ANY` if one of them is `ANY`."""
     flat = [part for a in args for part in (a.args if a.name == "union" else (a,))]
     return ANY if any(a.name == "any" for a in flat) else Kind("union", tuple(flat))
 
 
 def _enum(name: str, source: Names, depth: int = 0) -> Kind:
-    """The members of an Enum; any where the class is none."""
+    """A choice of the Enum's members; `ANY` if the class is not an Enum."""
     node = source.classes[name]
     bases = [_last(b) for b in node.bases]
     if not any(b in _ENUMS for b in bases):

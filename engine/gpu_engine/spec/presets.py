@@ -1,6 +1,7 @@
-"""Presets: find, read and save them. Data, not code: loading one runs nothing.
+"""Find, read, save and delete presets. A preset is data: loading one runs no code.
 
-A name is looked up in the person's own folder first, then among those that ship.
+A name is looked up among the person's own presets first, then among those that come with
+gpu-panel.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A preset file and what it says."""
+    """A preset file and its content."""
 
     name: str
-    """How `gpu-engine run` takes it: a bare name, or the path that was given."""
+    """What `gpu-engine run` accepts for it: a bare name, or the path that was given."""
     path: Path
     shipped: bool
+    """Whether it comes with gpu-panel and is not the person's own."""
     data: dict[str, Any]
-    """As the TOML says, for `--set` to build on."""
+    """The TOML as a dict, for `--set` to build on."""
     spec: RunSpec
 
 
 def own_folder() -> Path:
-    """Where a person's presets are kept: $GPU_PANEL_HOME/presets, else the config folder."""
+    """The folder of the person's own presets: $GPU_PANEL_HOME/presets, or gpu-panel's folder among
+    the user's configuration files if that is not set."""
     given = os.environ.get("GPU_PANEL_HOME")
     if given:
         return Path(given).expanduser().absolute() / "presets"
@@ -48,18 +51,18 @@ def own_folder() -> Path:
 
 
 def shipped_folder() -> Path:
-    """The presets that come with the package; in a checkout, its `presets/`."""
+    """The folder of the presets that come with the package; in a checkout its `presets/`."""
     inside = Path(__file__).parents[1] / "shipped_presets"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "presets"
 
 
 def names() -> list[str]:
-    """Every preset's name, own and shipped, sorted; an own one hides a shipped one."""
+    """The names of all presets, sorted. A person's own preset hides a shipped one of its name."""
     return sorted({path.stem for path, _ in _files()})
 
 
 def all_presets() -> Iterator[Preset | tuple[Path, str]]:
-    """Every preset that `names` has; for one that can't be read, its path and why not."""
+    """Every preset in `names()`; for one that can't be read, (its path, why not) instead."""
     for name in names():
         path, _ = _locate(name)
         try:
@@ -69,7 +72,10 @@ def all_presets() -> Iterator[Preset | tuple[Path, str]]:
 
 
 def load(name: str) -> Preset:
-    """Read a preset by name or path. Raises UserError, SpecError."""
+    """Read a preset by its name, or a file by its path (with a "/" or ending in ".toml").
+
+    Raises UserError if there is none or it can't be read, SpecError for what is wrong in it.
+    """
     if name.endswith(".toml") or "/" in name:
         path, shipped = Path(name).expanduser(), False
     else:
@@ -79,26 +85,29 @@ def load(name: str) -> Preset:
 
 
 def name_problem(name: str) -> str | None:
-    """Why a preset can't be saved under `name`; None where it can."""
+    """Why a preset can't be saved under `name`; None if it can."""
     if _NAME.fullmatch(name):
         return None
-    return (f"{name!r} can't be a preset's name: letters, digits, dot, dash and underscore, "
-            "beginning with a letter or digit, at most 64")
+    return (f"{name!r} can't be a preset's name: use at most 64 letters, digits, dots, dashes and "
+            "underscores, and begin with a letter or digit")
 
 
 def ships(name: str) -> bool:
-    """Whether a preset of this name comes with the package; one's own stands in its place."""
+    """Whether a preset of this name comes with the package (the person's own may hide it)."""
     return _NAME.fullmatch(name) is not None and (shipped_folder() / f"{name}.toml").is_file()
 
 
 def remove(name: str) -> Path:
-    """Delete the person's own preset `name`, readable or not; what it stood in place of is there
-    again. Returns its path. Raises UserError where there is none, or only a shipped one."""
+    """Delete the person's own preset `name`, even one that can't be read, and return its path.
+
+    A shipped preset that it hid is found again. Raises UserError if there is no such preset, or
+    only a shipped one.
+    """
     path = own_folder() / f"{name}.toml"
     if _NAME.fullmatch(name) is None or not os.path.lexists(path):
         if ships(name):
-            raise UserError(f"{name} ships with gpu-panel and stays; only presets of your own, in "
-                            f"{own_folder()}, can be deleted")
+            raise UserError(f"{name} ships with gpu-panel and can't be deleted; only your own "
+                            f"presets, in {own_folder()}, can be")
         raise UserError(f"you have no preset {name!r} in {own_folder()}")
     try:
         path.unlink()
@@ -108,9 +117,9 @@ def remove(name: str) -> Path:
 
 
 def save(name: str, spec: RunSpec) -> Path:
-    """Save `spec` as the person's own preset `name`; comments in an earlier file survive.
+    """Save `spec` as the person's own preset `name`. Comments in an earlier file are kept.
 
-    Raises UserError for a name that can't be one, or a folder that can't be written.
+    Raises UserError if the name is not allowed or the folder can't be written.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -134,8 +143,8 @@ def save(name: str, spec: RunSpec) -> Path:
 
 
 def _merge(document: Any, whole: dict[str, Any], needed: dict[str, Any]) -> None:
-    """Make `document` say what `whole` says, touching no more than differs: what it names stays
-    named, a default too, and what it lacks is added where it is `needed`."""
+    """Bring `document` to the values of `whole`, changing only what differs. A key that it already
+    has stays, even with a default value; a missing one is added only if it is in `needed`."""
     for key in [k for k in document if k not in whole]:
         del document[key]
     for key, value in whole.items():
@@ -166,4 +175,4 @@ def _locate(name: str) -> tuple[Path, bool]:
     there = names()
     near = difflib.get_close_matches(name, there, n=1)
     hint = f"did you mean {near[0]}?" if near else "there are " + (", ".join(there) or "none")
-    raise UserError(f"there is no preset {name!r}; {hint} (a file is given with its .toml)")
+    raise UserError(f"there is no preset {name!r}; {hint} (to name a file, include its .toml)")

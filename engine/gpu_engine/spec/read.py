@@ -1,7 +1,7 @@
 """Reading a spec: from TOML, from `--set key=value`, from the dict that plan.json holds.
 
-Reading collects every problem instead of stopping at the first, names the key, the value and what
-would do, and guesses what a misspelt key meant. Standard library only: a rank imports this.
+All problems are collected, not only the first; each names the key, its value and what is expected,
+and suggests what a misspelt key may have meant. Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec,
 
 
 def from_dict(data: Mapping[str, Any]) -> RunSpec:
-    """Validate a nested dict, as TOML gives it.
+    """Check a nested dict, as TOML gives it, and make a spec of it.
 
-    Raises SpecError with every problem found.
+    Raises SpecError with every problem that was found.
     """
     spec, problems = _read(data)
     for left, right in ONE_OF:
-        if _look(data, left) is not None and _look(data, right) is not None:
-            problems.append(Problem(left, _look(data, left), f"give this or {right}, not both"))
+        if _get(data, left) is not None and _get(data, right) is not None:
+            problems.append(Problem(left, _get(data, left), f"give this or {right}, not both"))
     if problems:
         raise SpecError(problems)
     return spec
 
 
-def recorded(data: object) -> RunSpec:
-    """The spec out of a plan.json, which another version may have written: a key that is not
-    known here is passed over, one whose value does not fit has its default."""
+def from_dict_leniently(data: object) -> RunSpec:
+    """Make a spec of the dict in a plan.json, which another version may have written: an unknown
+    key is ignored, and a value that does not fit is replaced by the default."""
     return _read(data)[0] if isinstance(data, dict) else RunSpec()
 
 
 def load(path: Path) -> RunSpec:
-    """Read a preset file. Raises SpecError for what is in it, UserError where it can't be read."""
+    """Read a preset file. Raises SpecError for what is wrong in it, UserError if it can't be
+    read."""
     return from_dict(read_toml(path))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read TOML as a dict. Raises UserError naming file and place."""
+    """Read a TOML file as a dict. Raises UserError that names the file, and the place in it."""
     import tomllib
 
     try:
@@ -66,12 +67,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply several `key=value` to a nested dict, in place, as `--set` does.
 
-    Naming another task drops the parameters that were meant for the one before. Raises
+    If they name another task, the parameters of the task before are removed first. Raises
     SpecError.
     """
     given = list(assignments)
     uses = [a.partition("=")[2] for a in given if a.partition("=")[0].strip() == "task.use"]
-    if uses and uses[-1] != _look(data, "task.use"):
+    if uses and uses[-1] != _get(data, "task.use"):
         task = data.get("task")
         if isinstance(task, dict):
             task.pop("params", None)
@@ -82,9 +83,9 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
 def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place.
 
-    The value is read as the key's own type asks (`values.parse`): "512" is a number for batch.size
-    and a text for name; "0,1" is a list for devices.ids. Setting one side of a pair of which only
-    one may be given (devices.ids | devices.pick, …) drops the other. Raises SpecError.
+    The value is parsed by the key's type (`values.parse`): "512" is a number for batch.size and a
+    text for name; "0,1" is a list for devices.ids. If only one of two keys may be given
+    (`ONE_OF`), setting one removes the other. Raises SpecError.
     """
     dotted, eq, text = assignment.partition("=")
     dotted = dotted.strip()
@@ -109,7 +110,7 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
 # --- helpers -----------------------------------------------------------------------------------
 
 def _read(data: Mapping[str, Any]) -> tuple[RunSpec, list[Problem]]:
-    """What of `data` fits, and what does not."""
+    """The spec made of what is right in `data`, and a problem for everything that is not."""
     problems: list[Problem] = []
     parts: dict[str, Any] = {}
     for name, value in data.items():
@@ -126,7 +127,7 @@ def _read(data: Mapping[str, Any]) -> tuple[RunSpec, list[Problem]]:
 
 
 def _section(section: str, given: Mapping[str, Any], problems: list[Problem]) -> Any:
-    """The section's record with what of `given` fits."""
+    """The section's record, made of what is right in `given`."""
     fitting = {}
     for name, value in given.items():
         key = keys().get(f"{section}.{name}")
@@ -137,14 +138,14 @@ def _section(section: str, given: Mapping[str, Any], problems: list[Problem]) ->
         try:
             fitting[name] = _value(key, value)
         except ValueError:
-            problems.append(Problem(key.dotted, value, _would_do(key, value)))
+            problems.append(Problem(key.dotted, value, _expected(key, value)))
     return SECTIONS[section](**fitting)
 
 
 def _value(key: Key, value: Any) -> Any:
-    """Raises ValueError where it does not fit."""
+    """`value` as a value of `key`. Raises ValueError if it does not fit."""
     if isinstance(value, str) and key.kind.without_none.name in ("list", "dict"):
-        raise ValueError  # in a file a list is written as one; what is typed was parsed before
+        raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
     return convert(value, key.kind)
@@ -171,17 +172,17 @@ def _unknown(key: str, known: list[str], *, value: Any = None) -> Problem:
     return Problem(key, value, "there is no such key; there are " + ", ".join(choices))
 
 
-def _would_do(key: Key, value: Any) -> str:
-    """What would do for a key, in words."""
+def _expected(key: Key, value: Any) -> str:
+    """What is expected of a key's value, in words."""
     if key.dotted == "task.command" and isinstance(value, str):
-        return _of_command(value)
+        return _command_problem(value)
     choices = [text for text, _ in key.kind.without_none.choices]
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     return f"expected {describe(key.kind)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _of_command(text: str) -> str:
-    """What is wrong with a command that is one text, as it was typed or in a file."""
+def _command_problem(text: str) -> str:
+    """What is wrong with a command given as one text instead of a list."""
     for end, missing in (("", ""), ('"', 'the quote " is not closed'),
                          ("'", "the quote ' is not closed")):
         try:
@@ -191,10 +192,10 @@ def _of_command(text: str) -> str:
                 break
             continue
         return missing or f"expected a list of texts: {json.dumps(parts)}"
-    return "ends in a backslash with nothing behind it"
+    return "ends in a backslash with nothing after it"
 
 
-def _look(data: Mapping[str, Any], dotted: str) -> Any:
+def _get(data: Mapping[str, Any], dotted: str) -> Any:
     section, _, name = dotted.partition(".")
     part = data.get(section)
     return part.get(name) if isinstance(part, dict) else None

@@ -1,11 +1,11 @@
 """RunSpec: everything that a person chooses about a run.
 
-A key of the spec is a field here, with its docstring, default and bounds. What else there is of it
+A key of the spec is a field here, with its docstring, default and bounds. Everything else about it
 (`--set`, the form, presets, plan.json, what a rank reads) follows from the field. The names are a
-public contract (presets, `--set`, other people's scripts): add, never rename.
+public contract (presets, `--set`, other people's scripts): add keys, never rename one.
 
-Reading and checking is in `read`, writing in `write`; whether the values fit each other and this
-machine is asked in `plan.check`. Standard library only: a rank imports this.
+`read` reads and checks a spec, `write` writes it; `plan.check` checks whether the values fit each
+other and this machine. Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class TaskSpec:
     use: str | None = None
     """`module:Class` or `path/to/file.py:Class`."""
     command: list[str] | None = None
-    """Own script, unchanged: the argument list; `{batch.per_gpu}` and the like are filled in."""
+    """A script of your own, unchanged: its argument list. `{batch.per_gpu}` and the like are
+    filled in."""
     params: dict[str, Any] = field(default_factory=dict)
     """The task's own fields, by name."""
 
@@ -49,10 +50,11 @@ class DevicesSpec:
     pick: Count | None = None
     """How many of the freest devices to take at launch."""
     hosts: list[str] | None = None
-    """Devices of other machines, a host each: "gpu1:0,1", "alice@gpu2:3", "local:0"; without ids
-    all that the host has. One host: the run is there. Several: a node each, in this order."""
+    """Devices of other machines, one entry per host: "gpu1:0,1", "alice@gpu2:3", "local:0"; without
+    ids, all devices of the host. With one host the run is on that host; with several, each is a
+    node, in this order."""
     share: bool = False
-    """Take GPUs although another run holds them or another process computes on them."""
+    """Use GPUs even if another run holds them or another process computes on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +62,30 @@ class ParallelSpec:
     """How the work is spread over devices and machines."""
 
     mode: ModeName = "single"
-    """single: one process, one device. dp: DataParallel, one process, several GPUs. ddp: a process
-    for each device. multinode: DDP over several machines."""
+    """single: one process, one device. dp: DataParallel, one process, several GPUs. ddp: one
+    process for each device. multinode: DDP over several machines."""
     nodes: Count = 1
     """multinode: how many machines take part."""
     node_rank: Whole = 0
-    """multinode: which of them this one is, counted from 0."""
+    """multinode: the number of this machine, counted from 0."""
     master_addr: str = "127.0.0.1"
     """multinode: numeric address of node 0, reachable from every node."""
     master_port: Port | None = None
-    """TCP port on node 0; 0 on one machine: any free one. None: 29500 for several machines, any
-    free one on a single machine."""
+    """TCP port on node 0. 0, on one machine: any free port. None: 29500 for several machines, any
+    free port on a single one."""
     node_devices: list[Count] | None = None
-    """multinode: how many devices each node uses, node 0's first. None: all as many as this one."""
+    """multinode: how many devices each node uses, node 0's first. None: as many as this one each."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """auto: nccl on GPUs, gloo on CPU."""
     launcher: Literal["auto", "direct", "torchrun"] = "auto"
-    """auto: rank by rank on one machine, torchrun for several."""
+    """direct: gpu-panel starts each rank itself. auto: direct on one machine, torchrun for
+    several."""
     timeout: Positive = 300.0
     """Seconds that a collective may wait before the ranks give up."""
     bucket_cap_mb: Count | None = None
-    """DDP's gradient bucket in MiB; None leaves PyTorch's own."""
+    """DDP's gradient bucket in MiB; None: PyTorch's default."""
     static_graph: bool = False
-    """DDP: promise that every step uses the same parameters in the same order."""
+    """DDP: promise PyTorch that every step uses the same parameters in the same order."""
     find_unused: bool = False
     """DDP: look for parameters that a step did not use (slower)."""
 
@@ -92,11 +95,11 @@ class BatchSpec:
     """How many examples a step sees: global = per_gpu × replicas × accumulate."""
 
     size: Count = 64
-    """Examples in one step; `meaning` says whose."""
+    """Examples in one step: in all or per GPU, as `meaning` says."""
     meaning: Literal["global", "per_gpu"] = "global"
-    """Whether `size` is what all replicas see in a step together, or one replica's share."""
+    """Whether `size` counts the examples of all replicas together, or one replica's share."""
     accumulate: Count = 1
-    """Backward passes a step."""
+    """Backward passes per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,68 +107,71 @@ class AmpSpec:
     """Mixed precision."""
 
     dtype: Literal["off", "bf16", "fp16"] = "off"
-    """What autocast computes in; off: as the task has it. fp16 comes with a GradScaler."""
+    """The type that autocast computes in; off: no autocast. fp16 comes with a GradScaler."""
     tf32: bool = False
     """Let float32 matrix products, convolutions and recurrent layers use TF32 on GPUs that have
-    it; false leaves it as PyTorch or the task has it."""
+    it. false: leave the setting of PyTorch or the task alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """How long, how fast, and what is kept."""
+    """How long to train, how fast, and what to keep."""
 
     epochs: Count | None = None
-    """Passes over the training data; one of epochs | steps (neither: one epoch)."""
+    """Passes over the training data. Give epochs or steps, not both; with neither: one epoch."""
     steps: Count | None = None
-    """Optimizer steps in all; one of epochs | steps (neither: one epoch)."""
+    """Optimizer steps in all. Give epochs or steps, not both; with neither: one epoch."""
     lr: Positive = 3e-4
     """Learning rate, before `lr_scale`."""
     lr_scale: Literal["none", "linear", "sqrt"] = "none"
-    """Scale lr by the global batch over `lr_reference_batch`, or by its square root."""
+    """linear: multiply lr by global batch / `lr_reference_batch`. sqrt: by the square root of
+    that."""
     lr_reference_batch: Count | None = None
     """The global batch that lr was chosen for."""
     weight_decay: NotNegative | None = None
-    """Weight decay of the default optimizer, AdamW; None: PyTorch's own, 0.01. A task that makes
-    its own optimizer sets it there."""
+    """Weight decay of the default optimizer, AdamW; None: PyTorch's default, 0.01. A task that
+    makes its own optimizer sets it there."""
     seed: Whole = 0
-    """One seed, the same training: weights, order of the examples, random draws."""
+    """Seed of the weights, the order of the examples and all random draws: the same seed gives the
+    same training."""
     clip: NotNegative = 0.0
-    """Largest gradient norm; 0 leaves gradients alone."""
+    """Largest gradient norm; 0: gradients are not clipped."""
     workers: Whole = 2
-    """DataLoader worker processes a rank."""
+    """DataLoader worker processes per rank."""
     checkpoint_every: Whole = 500
-    """Steps between checkpoints; 0 saves at the end alone."""
+    """Steps between checkpoints; 0: save only at the end."""
     checkpoint_async: bool = True
-    """Copy what a checkpoint holds to host memory and write it while training goes on; false, or
-    where there is no room for the copy: training waits until it is written."""
+    """Copy a checkpoint to host memory and write it while training goes on. If false, or if there
+    is no room for the copy, training waits until it is written."""
     keep: Annotated[int, Bounds(ge=2)] = 3
-    """How many of the newest checkpoints stay; at least 2, as the newest may be damaged."""
+    """How many of the newest checkpoints to keep; at least 2, as the newest may be damaged."""
     best: str | None = None
-    """Evaluation value whose best checkpoint is kept too: "loss", or "max:accuracy"."""
+    """Also keep the checkpoint that is best by this value of the evaluation: "loss" (the least),
+    "max:accuracy" (the greatest)."""
     eval_every: Whole = 0
-    """Steps between evaluations; 0 evaluates after each epoch and at the end."""
+    """Steps between evaluations; 0: after each epoch and at the end."""
     restarts: Whole = 0
-    """Whole-run restarts from the last checkpoint after a failure."""
+    """How often a failed run is restarted, all ranks, from its last checkpoint."""
     on_nonfinite: Literal["stop", "skip", "continue"] = "stop"
     """What to do when the loss of a step is not a finite number."""
     hang_timeout: NotNegative = 0.0
-    """Seconds that a rank may stand still after its first step before the run is ended as failed,
-    with every thread's stack in the logs; longer than an evaluation or a checkpoint takes. 0: wait
-    for ever."""
+    """Seconds that a rank may stand still after its first step; then the run is ended as failed,
+    with every thread's stack in the logs. Choose more than an evaluation or a checkpoint takes. 0:
+    wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
-class HowSpec:
-    """How the processes are run."""
+class ProcessSpec:
+    """How the processes are run: the section [run]."""
 
     python: str | None = None
-    """Interpreter for the ranks (needs torch alone); None: the one gpu-panel runs in."""
+    """Python interpreter for the ranks, which needs torch only; None: the one gpu-panel runs in."""
     grace: NotNegative = 60.0
-    """Seconds between asking ranks to stop and ending them."""
+    """Seconds that ranks get to stop by themselves before they are killed."""
     log_mb: Count = 64
-    """MiB of output kept a rank in the log, and as much again of what came before."""
+    """MiB of output to keep in a rank's log, and the same again in the log file before it."""
     grad_norm: bool = False
-    """Of a person's own script: also record the norm of the gradients of each step."""
+    """For a script of your own: also record the norm of each step's gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,57 +179,58 @@ class RunSpec:
     """Everything a person chooses about one run."""
 
     name: str = "run"
-    """What the run is called."""
+    """The name of the run."""
     task: TaskSpec = field(default_factory=TaskSpec)
     devices: DevicesSpec = field(default_factory=DevicesSpec)
     parallel: ParallelSpec = field(default_factory=ParallelSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
     amp: AmpSpec = field(default_factory=AmpSpec)
     train: TrainSpec = field(default_factory=TrainSpec)
-    run: HowSpec = field(default_factory=HowSpec)
+    run: ProcessSpec = field(default_factory=ProcessSpec)
 
 
 SECTIONS: Mapping[str, type] = MappingProxyType({
     f.name: f.default_factory for f in fields(RunSpec) if isinstance(f.default_factory, type)})
-"""Section → its class, in the order in which they are written."""
+"""The class of each section, in the order in which they are written."""
 
 ONE_OF = (("task.use", "task.command"), ("devices.ids", "devices.pick"),
           ("devices.ids", "devices.hosts"), ("devices.pick", "devices.hosts"),
           ("train.epochs", "train.steps"))
-"""Pairs of keys of which one may be given."""
+"""Pairs of keys of which at most one may be given."""
 
 LONGEST_NAME = 80
-"""Characters of `name`."""
+"""How many characters `name` may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the spec, as its field has it."""
+    """A key of the spec, read from its field."""
 
     dotted: str
-    """"batch.size"; "name" has no section."""
+    """Section and name: "batch.size". The key "name" has no section."""
     kind: Kind
-    """What it takes, bounds included."""
+    """The type of its value, bounds included."""
     default: Any
 
     @property
     def section(self) -> str:
-        """"" for `name`."""
+        """The part before the dot; "" for the key "name"."""
         return self.dotted.rpartition(".")[0]
 
     @property
     def name(self) -> str:
+        """The part after the dot."""
         return self.dotted.rpartition(".")[2]
 
 
 def keys() -> Mapping[str, Key]:
-    """Dotted name → key, sections in their order; `name` leads."""
+    """All keys by their dotted names: "name" first, then the sections in their order."""
     return _keys(modes.names())
 
 
 @cache
 def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
-    """`keys`, worked out once for the modes that there are."""
+    """`keys`, cached for a set of modes."""
     found = {"name": Key("name", kind_of(str), RunSpec().name)}
     for section, cls in SECTIONS.items():
         hints, empty = get_type_hints(cls, include_extras=True), cls()
@@ -234,5 +241,5 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
 
 
 def known_keys() -> list[str]:
-    """Every dotted key, in the order of the sections."""
+    """Every dotted key but "name", in the order of the sections."""
     return [key for key in keys() if key != "name"]

@@ -1,4 +1,5 @@
-"""Writing a spec: as a dict, as TOML, and as the `key=value`s that make one into another."""
+"""Writing a spec: as a dict, as TOML, or as the `key=value` assignments that change another spec
+into it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 
 
 def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
-    """The spec as a nested dict of plain values without None; `defaults=False` leaves out
-    what equals the default."""
+    """The spec as a nested dict of JSON values without None. With `defaults=False`, values that
+    equal the default are left out."""
     out: dict[str, Any] = {"name": spec.name}
     for key in keys().values():
         if not key.section:
@@ -24,7 +25,7 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
 
 
 def differences(base: RunSpec, spec: RunSpec) -> list[str]:
-    """The `key=value` assignments that make `base` into `spec` under `read.apply_set`."""
+    """The `key=value` assignments with which `read.apply_set` changes `base` into `spec`."""
     out = [] if base.name == spec.name else [f"name={spec.name}"]
     for section in SECTIONS:
         for key in (k for k in keys().values() if k.section == section):
@@ -46,7 +47,7 @@ def to_toml(spec: RunSpec) -> str:
 
 
 def _typed(value: Any) -> str:
-    """`value` as `--set` reads it back for a key of that type."""
+    """`value` as text that `--set` parses back, given the key's type."""
     if isinstance(value, list | tuple):
         bare = all(isinstance(v, str) and v == v.strip() and "," not in v for v in value)
         if value and bare and all(value) and not value[0].startswith(("[", "(", "{")):
@@ -55,8 +56,8 @@ def _typed(value: Any) -> str:
 
 
 def _free(value: Any) -> str:
-    """`value` as `--set` reads it back where the type is not known: a text that would read back
-    as something else is quoted."""
+    """`value` as text that `--set` parses back without knowing the type: a text that would be
+    taken for something else is quoted."""
     if isinstance(value, str):
         return quote(value) if parse(value, ANY) != value else value
     return repr(value) if isinstance(value, float) else show(value)

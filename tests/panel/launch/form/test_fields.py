@@ -24,7 +24,7 @@ def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
         row.fields for row in rows_of([keys()[k] for k in (
             "train.checkpoint_every", "batch.meaning", "amp.tf32", "train.best")]))
     assert (steps.label, steps.options) == ("checkpoint every", ())
-    assert steps.help == "Steps between checkpoints; 0 saves at the end alone."
+    assert steps.help == "Steps between checkpoints; 0: save only at the end."
     assert mode.options == (("global", "global"), ("per_gpu", "per_gpu"))
     assert tf32.options == (("false", "no"), ("true", "yes"))
     assert (best.width, steps.width) == (0, 9)
