@@ -28,7 +28,7 @@ def test_the_command_line_deletes_ones_own():
     assert presets.load("ddp").shipped
     again = engine("ddp", "--delete")
     assert again.returncode == 2
-    assert "ddp ships with gpu-panel and stays" in again.stderr
+    assert "ddp ships with gpu-panel and can't be deleted" in again.stderr
     assert "you have no preset 'nope'" in engine("nope", "--delete").stderr
     assert engine("--delete").returncode == 2
 

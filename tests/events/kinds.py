@@ -13,7 +13,7 @@ whole = st.integers(0, (1 << 60) - 1)
 numbers = st.floats()
 texts = st.text(max_size=9)
 names = st.text(min_size=1, max_size=6).filter(
-    lambda name: name not in schema.OWN_NAMES and not name.endswith("_"))
+    lambda name: name not in schema.RESERVED_NAMES and not name.endswith("_"))
 others = st.dictionaries(st.integers(1, 9), st.builds(
     schema.Other, name=st.none() | texts, step=whole, n=whole, loss=st.none() | numbers,
     losses=st.lists(numbers, max_size=3).map(tuple), loss_last=st.none() | numbers), min_size=1)

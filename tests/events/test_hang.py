@@ -22,7 +22,7 @@ from gpu_engine.supervisor.rank_state import RankState
 
 
 def standing(rank, step, phase, still=60.0, silent=0.5):
-    return hang.Standing(rank, step, phase, still, silent)
+    return hang.Standstill(rank, step, phase, still, silent)
 
 
 @pytest.mark.parametrize(("signs", "behind"), [
@@ -32,9 +32,9 @@ def standing(rank, step, phase, still=60.0, silent=0.5):
     ([standing(0, 8, "eval"), standing(1, 8, "backward")], 1),
     ([standing(0, 8, "backward", still=50), standing(1, 8, "backward", still=90)], 1)])
 def test_the_rank_that_got_least_far_is_named(signs, behind):
-    assert hang.behind(signs).rank == behind
-    assert hang.words(signs).startswith(f"rank {behind} has stood in ")
-    assert f"rank {1 - behind} in " in hang.words(signs)
+    assert hang.furthest_behind(signs).rank == behind
+    assert hang.describe(signs).startswith(f"rank {behind} has been stuck in ")
+    assert f"rank {1 - behind} in " in hang.describe(signs)
 
 
 def view(rank, step, *, phase="forward", stepped=0.0, since=0.0, beat=0.0, every=1.0, now=1000.0):

@@ -110,7 +110,7 @@ def _processes(state: State) -> list[str]:
 
 
 def _dumps(value: object) -> str:
-    from gpu_engine.events.convert import strict
+    from gpu_engine.events.convert import json_safe
     from gpu_engine.runs.folder import dumps
 
-    return dumps(strict(value))
+    return dumps(json_safe(value))

@@ -1,1 +1,1 @@
-"""What a rank says of itself, and what a reader makes of it."""
+"""The events that ranks write about themselves, and the view that a reader builds from them."""

@@ -1,7 +1,7 @@
-"""Events to and from the JSON objects that the lines of a rank's file hold.
+"""Converting events to and from the JSON objects in the lines of a rank's file.
 
-What a field of an event takes, and how it is written, follows from its annotation in `schema`.
-Standard library only, and no newer than Python 3.9, as `schema`.
+How a field is checked and written follows from its annotation in `schema`. Standard library and
+Python 3.9 syntax only, like `schema`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from .schema import KINDS, Event, Other, apart  # relative: see `writer`
+from .schema import KINDS, Event, Other, rename_reserved  # relative: see `writer`
 
 _T = TypeVar("_T")
 
 
 class BadEvent(ValueError):
-    """A line that is no event, or one with a field of another type than it must have."""
+    """A line that is not an event, or has a field of a wrong type."""
 
 
 def to_dict(event: Event) -> dict[str, object]:
-    """The JSON object of an event, numbers that are not finite included."""
+    """The JSON object of an event. Numbers that are not finite are still floats in it."""
     out: dict[str, object] = {"t": round(event.t, 3), "kind": event.kind}
     _put(event, _shape_of(type(event)), out)
     return out
 
 
 def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) -> Event | None:
-    """The event of a JSON object; None for a kind that is not known here.
+    """The event in a JSON object; None if its kind is not known here.
 
-    `unknown` is called with the name of a kind or a field that is left out. Raises BadEvent where
-    it is no event or a field has another type than it must have.
+    `unknown` is called with the name of each unknown kind or field, which is left out. Raises
+    BadEvent if the object is not an event or a field has a wrong type.
     """
     if type(data) is not dict or type(data.get("kind")) is not str:
         raise BadEvent("not an event")
@@ -43,21 +43,21 @@ def from_dict(data: object, unknown: Callable[[str], None] = lambda name: None) 
 
 
 def number(value: object) -> float | None:
-    """A number as an event carries it, back as a float ("NaN" as nan); None if it is none."""
+    """A number from an event's JSON, as a float ("NaN" as nan); None if it is not a number."""
     try:
         return _number(value)
     except BadEvent:
         return None
 
 
-def strict(value: object) -> object:
-    """`value` with every float that is not finite as a string, so that strict JSON takes it."""
+def json_safe(value: object) -> object:
+    """`value` with every float that is not finite replaced by a string, as strict JSON needs it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
-        return {str(k): strict(v) for k, v in value.items()}
+        return {str(k): json_safe(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [strict(v) for v in value]
+        return [json_safe(v) for v in value]
     return value
 
 
@@ -66,7 +66,7 @@ def strict(value: object) -> object:
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LARGEST = 1 << 60
 _Check = Callable[[object], Any]
-"""Takes a value from JSON and returns the field's. Raises BadEvent."""
+"""Checks a value from JSON and returns the field's value. Raises BadEvent."""
 
 
 def _whole(value: object) -> int:
@@ -138,26 +138,26 @@ _CHECKS: dict[str, _Check] = {
     "tuple[int | None, ...]": _each(_whole_or_none),
     "Mapping[int, Other] | None": _or_none(_others),
 }
-"""By annotation, as text: Python 3.9 can't evaluate `int | None`."""
+"""The check for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""
 _AS_IT_IS = {"float": float, "float | None": float, "str": str, "str | None": str}
 
 
 class _Shape:
-    """The fields of one class."""
+    """How the fields of one class are checked and written."""
 
     def __init__(self, cls: type) -> None:
         self.checks: dict[str, tuple[type | None, _Check]] = {}
-        """By name: a value of just this type is right as it is; the check for any other."""
+        """By field name: a type whose values need no check, and the check for all others."""
         self.needed: list[str] = []
-        """Those without which a line is no event of this kind."""
+        """The fields that every line of this kind must have."""
         self.or_null: dict[str, None] = {}
-        """Those that may be missing in a line though they have no default."""
+        """The fields that may be missing in a line though they have no default."""
         self.left_out: list[tuple[str, Any]] = []
-        """(name, default) of those that are not written where they have their default."""
+        """(name, default) of the fields that are not written if they have their default."""
         self.written: list[str] = []
-        """The names of the others."""
+        """The names of the fields that are always written."""
         self.named: str | None = None
-        """The name of the field whose values stand among the others."""
+        """The name of the field of type `Named`, whose values stand beside the other fields."""
         for one in fields(cls):
             if one.name == "t":
                 self.checks["t"] = (None, _time)
@@ -204,7 +204,7 @@ def _put(record: object, shape: _Shape, out: dict[str, object]) -> None:
         elif value is not None and value != default:
             out[name] = value
     if shape.named is not None:
-        out.update(apart(getattr(record, shape.named)))
+        out.update(rename_reserved(getattr(record, shape.named)))
 
 
 def _read(cls: type, shape: _Shape, data: object, unknown: Callable[[str], None]) -> Any:
@@ -227,7 +227,7 @@ def _read(cls: type, shape: _Shape, data: object, unknown: Callable[[str], None]
             raise BadEvent(f"without {name}")
     if shape.named is not None:
         found[shape.named] = named
-    # What __init__ would do, at a fraction of its cost. Missing fields are the class's defaults.
+    # The same as calling the class, but much faster. A missing field is found as class attribute.
     record = object.__new__(cls)
     object.__setattr__(record, "__dict__", found)
     return record

@@ -1,6 +1,6 @@
-"""Where in a run folder the files of a rank are.
+"""The paths of a rank's files in a run folder.
 
-Standard library only, and no newer than Python 3.9, as `schema`.
+Standard library and Python 3.9 syntax only, like `schema`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 FOLDER = "ranks"
+"""The folder of these files, in a run folder."""
 
 
 def events_path(run: Path, rank: int) -> Path:
@@ -17,13 +18,12 @@ def events_path(run: Path, rank: int) -> Path:
 
 
 def log_path(run: Path, rank: int) -> Path:
-    """Where `rank` prints, unless it shares the log of what started it."""
+    """The file with the output of `rank`, unless it shares the log of its launcher."""
     return run / FOLDER / f"{rank:05d}.log"
 
 
 def ranks_with_files(run: Path) -> list[int]:
-    """The ranks that have an events file or a log, in order; none where the folder can't be
-    listed."""
+    """The ranks that have an events file or a log, in order; none if the folder can't be listed."""
     try:
         names = [Path(name) for name in os.listdir(run / FOLDER)]  # noqa: PTH208
     except OSError:

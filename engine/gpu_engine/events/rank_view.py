@@ -1,4 +1,4 @@
-"""What is known of one rank: what its events have said so far. `view` folds them into it."""
+"""What the events of one rank say about it so far. `view` folds them into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_engine.events import convert, schema
 
 @dataclass(slots=True)
 class RankView:
-    """The latest that is known of one rank. None: not known (yet)."""
+    """The latest that is known about one rank. None: not known (yet)."""
 
     rank: int
     local_rank: int | None = None
@@ -20,46 +20,46 @@ class RankView:
     """When its process started, in clock ticks since boot."""
     attempt: int = 1
     as_rank: int | None = None
-    """The rank that this process trains as, where another process of the run does so too."""
+    """The rank that this process trains as, if another process of the run trains as the same."""
     process: int | None = None
-    """Which of those it is, from 2; None: the first, or the only one."""
+    """The number of this process among those, from 2; None: the first, or the only one."""
     training: int | None = None
-    """Which training of the process this is, from 2; None: the first, or the only one."""
+    """The number of this training in the process, from 2; None: the first, or the only one."""
     training_from: int | None = None
-    """Steps before this training."""
+    """How many steps came before this training."""
     training_name: str | None = None
-    """Its optimizer's."""
+    """The name of its optimizer."""
     devices: list[str] = field(default_factory=list)
     phase: str | None = None
     phase_since: float | None = None
-    """Unix seconds."""
+    """When the phase began, Unix seconds."""
     written: int | None = None
-    """Bytes of a checkpoint that is being written; None: none is."""
+    """How many bytes of the current checkpoint are written; None: none is being written."""
     to_write: int | None = None
-    """Bytes that it will have, about."""
+    """About how many bytes that checkpoint will have."""
     detail: str | None = None
-    """What it is busy with or waits for, where its phase says too little."""
+    """What it is doing or waiting for, if its phase says too little."""
     progressed: float | None = None
-    """When that last changed, unix seconds."""
+    """When `written` or `detail` last changed, Unix seconds."""
     beat: float | None = None
-    """When the rank was last heard of, unix seconds."""
+    """The time of the rank's last event, Unix seconds."""
     step: int | None = None
-    """The last whose loss was told."""
+    """The last step whose loss is known."""
     at_step: int | None = None
-    """The last that it told of, in a heartbeat too."""
+    """The last step that any event names, heartbeats included."""
     stepped: bool = False
-    """Whether a step was done in this attempt: what comes before may take as long as it likes."""
+    """Whether a step of this attempt is done. The time before the first step has no limit."""
     epoch: int | None = None
     loss: float | None = None
     lr: float | None = None
     samples_per_s: float | None = None
-    """This rank's own."""
+    """Of this rank alone."""
     data_wait: float | None = None
     skipped: int | None = None
     gpu_allocated: list[int | None] = field(default_factory=list)
     gpu_reserved: list[int | None] = field(default_factory=list)
     gpu_peak: list[int | None] = field(default_factory=list)
-    """Bytes, one entry a device."""
+    """Bytes, one entry per device, as the two before."""
     rss: int | None = None
     evaluations: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class RankView:
     error: schema.Error | None = None
     """The first of this attempt."""
     ended: bool = False
-    """Whether it has said that it ends."""
+    """Whether it has written its end event."""
     outcome: str | None = None
     """completed | stopped | failed, once it has ended."""
     total_steps: int | None = None
@@ -79,12 +79,12 @@ class RankView:
     examples: int | None = None
     dropped: int | None = None
     step_times: list[tuple[float, int]] = field(default_factory=list)
-    """(unix seconds, step) of the last step events, oldest first: for the rate."""
+    """(Unix seconds, step) of the last step events, oldest first, to work out the rate."""
 
     @property
     def busy(self) -> str:
-        """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; ""
-        where nothing was heard."""
+        """What it is doing, in words: "backward", "checkpoint, 1.2 GiB of 4.0 GiB written"; "" if
+        that is not known."""
         words = [self.phase or ""]
         if self.written is not None:
             of = f" of {units.size(self.to_write)}" if self.to_write is not None else ""
@@ -96,25 +96,24 @@ class RankView:
 
     @property
     def saving(self) -> bool:
-        """Whether it writes a checkpoint."""
+        """Whether it is writing a checkpoint."""
         return self.phase == "checkpoint" or self.written is not None
 
     @property
     def label(self) -> str:
-        """ "3"; "0.2" for the second process that trains as rank 0."""
+        """The rank for people: "3", or "0.2" for the second process that trains as rank 0."""
         return str(self.rank) if self.process is None else f"{self.as_rank}.{self.process}"
 
     @property
     def steps_per_s(self) -> float | None:
-        """Steps a second over the last half minute or so; None before two reports."""
+        """Steps per second over the last half minute or so; None before the second step event."""
         recent = [p for p in self.step_times if p[0] >= self.step_times[-1][0] - 30]
         if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
             return None
         return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
 
     def to_dict(self) -> dict[str, object]:
-        """For scripts: every field but the times of the last steps; the error as its line has
-        it."""
+        """For scripts: every field except `step_times`, with the error as in its line."""
         out = asdict(self)
         del out["step_times"]
         if self.error is not None:
@@ -122,8 +121,7 @@ class RankView:
         return out
 
     def forget_attempt(self) -> None:
-        """A new attempt has begun elsewhere: how this rank's last one ended says nothing about
-        it now."""
+        """Forget how this rank's attempt went, as a new one has begun on other ranks."""
         self.error = self.outcome = self.phase = self.phase_since = self.beat = None
         self.pid = self.samples_per_s = self.data_wait = self.rss = None
         self.ended = False

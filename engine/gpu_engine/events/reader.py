@@ -1,7 +1,7 @@
-"""Reading what ranks write, while they write: the one parser of events files.
+"""Reading events files, also while ranks are writing them. The only parser of these files.
 
-A reader of a live file may see a half-written last line, which it keeps until the rest is there.
-A line that does not parse is left out and counted, as is a kind or a field that is not known.
+The last line of a live file may be half written: it is kept until the rest is there. Lines that do
+not parse, and unknown kinds and fields, are left out and counted.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from gpu_engine.events.paths import events_path
 from gpu_engine.events.schema import Event
 
 END = 64 * 1024
-"""Bytes that are read of a large file's end where only how it ended is asked."""
+"""How many bytes are read from the end of a large file, where only its end matters."""
 
 _Kind = TypeVar("_Kind", bound=Event)
 _decoded = json.JSONDecoder().decode  # json.loads guesses the encoding of every line
 
 
 class Tail:
-    """Reads what is new in an events file, keeping its place (inode, offset, unfinished tail).
+    """Reads the new events of one file. It remembers its place: inode, offset, unfinished line.
 
-    A file that is not there yet gives nothing. A file that shrank or was replaced is read from
-    its beginning.
+    A file that does not exist yet gives nothing. A file that shrank or was replaced is read from
+    the beginning.
     """
 
     MAX_LINE = 8 * 1024 * 1024
+    """Bytes. A longer line can't be an event and is thrown away."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.skipped = 0
         """Lines that did not parse."""
         self.unknown = 0
-        """Kinds and fields that a newer program wrote."""
+        """Unknown kinds and fields: a newer version wrote them."""
         self._inode: int | None = None
         self._offset = 0
         self._rest = b""
@@ -51,14 +52,14 @@ class Tail:
         return self._offset
 
     def size(self) -> int:
-        """Bytes that the file has now; 0 where it is not there."""
+        """The file's size now, in bytes; 0 if it does not exist."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
 
     def skip(self) -> None:
-        """Leave out what is in the file so far."""
+        """Leave out what is in the file now; read only what is added later."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -66,7 +67,7 @@ class Tail:
         self._inode, self._offset, self._rest = stat.st_ino, stat.st_size, b""
 
     def read(self, limit: int = 1 << 20) -> list[Event]:
-        """The events whose lines are complete since the last call, from at most `limit` bytes."""
+        """The events that were completed since the last call. Reads at most `limit` bytes."""
         try:
             with open_file(self.path) as file:
                 stat = os.fstat(file.fileno())
@@ -80,7 +81,7 @@ class Tail:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > self.MAX_LINE:  # not one of ours: don't keep it
+        if len(self._rest) > self.MAX_LINE:
             self._rest = b""
             self.skipped += 1
         return [e for e in map(self._parse, lines) if e is not None]
@@ -99,48 +100,50 @@ class Tail:
 
 
 class RunReader:
-    """Reads what is new of all ranks of a run, in bounded batches."""
+    """Reads the new events of all ranks of a run, in pieces of bounded size."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the run's."""
+        """`folder`: the run folder."""
         self._folder = folder
         self._tails: dict[int, Tail] = {}
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that are read."""
+        """The ranks whose files are read."""
         return list(self._tails)
 
     @property
     def skipped(self) -> int:
-        """Lines that did not parse, so far."""
+        """How many lines did not parse so far."""
         return sum(tail.skipped for tail in self._tails.values())
 
     @property
     def unknown(self) -> int:
-        """Kinds and fields that were left out, as a newer program wrote them."""
+        """How many unknown kinds and fields were left out so far: a newer version wrote them."""
         return sum(tail.unknown for tail in self._tails.values())
 
     def share(self) -> float:
-        """How much of what is there has been read, 0 to 1."""
+        """The share of the files' bytes that has been read, 0 to 1."""
         each = [(tail.offset, tail.size()) for tail in self._tails.values()]
         there = sum(size for _, size in each)
         return sum(min(offset, size) for offset, size in each) / there if there else 1.0
 
     def add(self, ranks: Iterable[int]) -> None:
-        """Read these, too; those that are read already go on."""
+        """Read the files of these ranks too. A rank that is read already keeps its place."""
         new = {r: Tail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
-        if new:  # another dict, as `read` may go through the one there is in another thread
+        if new:  # a new dict, as `read` may be iterating over the old one in another thread
             self._tails = dict(sorted((self._tails | new).items()))
 
     def read(self, seconds: float, piece: int = 1 << 16) -> list[tuple[int, list[Event]]]:
-        """What is new, by rank, `piece` bytes of each file in turn. Stops once `seconds` are over
-        and something was found, or when nothing is new."""
+        """The new events as (rank, events), reading `piece` bytes of each file in turn.
+
+        Returns when nothing more is new, or when `seconds` have passed and something was found.
+        """
         end = time.monotonic() + seconds
         fresh: list[tuple[int, list[Event]]] = []
         while True:
             moved = False
-            # Who is furthest behind goes first, or with many ranks the last would starve.
+            # The file read least so far goes first; else, with many ranks, the last would starve.
             for rank, tail in sorted(self._tails.items(), key=lambda pair: pair[1].offset):
                 before = tail.offset
                 events = tail.read(piece)
@@ -154,8 +157,8 @@ class RunReader:
 
 
 def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Iterator[_Kind]:
-    """The events of these kinds from the last in the file to the first: for files of which the
-    end alone is to be read. `within`: how many bytes from the end to look at; None: all."""
+    """The events of these kinds, from the last in the file to the first. Reads no more of the file
+    than the caller consumes. `within`: how many bytes before the end to look at; None: all."""
     marks = [f'"kind":"{kind.kind}"'.encode() for kind in kinds]
     try:
         with open_file(path) as file, \
@@ -174,7 +177,7 @@ def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Ite
 
 
 def both_ends(path: Path, piece: int = END) -> Iterator[Event]:
-    """The events in the first and in the last `piece` bytes of a file, in order, each once."""
+    """The events in the first and the last `piece` bytes of a file, in order, each once."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -193,9 +196,9 @@ def both_ends(path: Path, piece: int = END) -> Iterator[Event]:
 
 
 def _marked(text: mmap.mmap, marks: list[bytes], begin: int, end: int) -> Iterator[int]:
-    """Where in `begin` to `end` one of `marks` begins, from the last to the first."""
+    """The places between `begin` and `end` at which one of `marks` begins, last to first."""
     while True:
-        # A mark that lies across the border belongs to the part in which it begins.
+        # A mark that crosses the border belongs to the part in which it begins.
         end = max((text.rfind(m, begin, min(end + len(m) - 1, len(text))) for m in marks),
                   default=-1)
         if end < 0:
@@ -210,7 +213,7 @@ def _line_at(text: mmap.mmap, at: int) -> bytes:
 
 
 def _event_in(line: bytes) -> Event | None:
-    """None for what is no event that is known."""
+    """The event in a line; None if there is none, or its kind is not known."""
     try:
         return from_dict(_decoded(line.decode())) if line else None
     except (BadEvent, ValueError, RecursionError):

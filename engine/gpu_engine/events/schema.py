@@ -1,16 +1,15 @@
-"""The events that a rank appends to its file: one frozen dataclass a kind.
+"""The events that a rank appends to its file: one frozen dataclass per kind.
 
-One JSON object a line: `t` (unix seconds), `kind`, then the fields of the kind's class below.
-Strict JSON, so a number that is not finite goes as the string "NaN", "Infinity" or "-Infinity".
-A field whose default is None or empty is left out of the line where it has that value; any other
-is always there, null where it is not known.
+Each line is a JSON object: `t` (Unix seconds), `kind`, then the fields of the kind's class below.
+JSON has no numbers that are not finite, so these are the strings "NaN", "Infinity" and "-Infinity".
+A field whose default is None or empty is left out of the line if it has that value; every other
+field is always there, null if its value is not known.
 
-A new kind is a class here and a function in `view`: it is written, read and checked by its
-annotations (see `convert`). Those may be `int` (a whole number from 0), `float`, `str`, each also
+To add a kind, add its class here and a function in `view`: it is written, read and checked by its
+annotations (see `convert`). These may be `int` (a whole number from 0), `float`, `str`, each also
 with `| None`, the tuples and mappings that `convert` knows, and `Named`.
 
-Standard library only, and no newer than Python 3.9: a rank imports this in any environment that
-has torch.
+Standard library and Python 3.9 syntax only: a rank imports this in any environment that has torch.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Dict, Optional, TypeVar  # noqa: UP035
 
 Named = Dict[str, Optional[float]]  # noqa: UP006, UP045
-"""Values by their names, which stand among the event's own fields in its line. None: a value that
-could not be read."""
+"""Values by name. In the line they stand beside the event's own fields. None: a value that could
+not be read."""
 
-OWN_NAMES = frozenset({"t", "kind", "step"})
-"""Names that an event of named values needs for itself."""
+RESERVED_NAMES = frozenset({"t", "kind", "step"})
+"""The own fields of an event with named values: no value can have such a name."""
 
 _Value = TypeVar("_Value")
 
@@ -39,7 +38,7 @@ class Event:
 
     kind: ClassVar[str] = ""
     t: float = field(init=False, default_factory=time.time)
-    """When it happened, unix seconds."""
+    """When it happened, Unix seconds."""
 
     def __init_subclass__(cls) -> None:
         KINDS[cls.kind] = cls
@@ -51,7 +50,7 @@ class Start(Event):
 
     kind = "start"
     rank: int
-    """The number of its record, too."""
+    """The rank, and the number of its files in `ranks/`."""
     local_rank: int | None
     node: int | None
     pid: int | None
@@ -59,18 +58,18 @@ class Start(Event):
     """When the process started, in clock ticks since boot."""
     world_size: int | None
     device: tuple[str, ...] = ()
-    """Labels."""
+    """The labels of its devices."""
     attempt: int = 1
     as_rank: int | None = None
-    """The rank that it trains as, where other processes do so at the same time. `rank` is then
-    the number of its record alone."""
+    """Set if several processes train as the same rank at the same time: that rank. `rank` is then
+    only the number of this process's files."""
     process: int | None = None
-    """Which of those processes it is, from 2."""
+    """The number of this process among them, from 2."""
 
 
 @dataclass(frozen=True)
 class Schedule(Event):
-    """What this attempt is to do."""
+    """What this attempt is going to do."""
 
     kind = "schedule"
     total_steps: int | None
@@ -86,7 +85,7 @@ class Schedule(Event):
 
 @dataclass(frozen=True)
 class Other:
-    """Steps of an optimizer beside the first, in a person's own script."""
+    """Steps of a second or further optimizer in a person's own script. Fields as in `Step`."""
 
     name: str | None
     step: int
@@ -100,51 +99,52 @@ class Other:
 
 @dataclass(frozen=True)
 class Step(Event):
-    """Optimizer steps since the last such event."""
+    """The optimizer steps since the last event of this kind."""
 
     kind = "step"
     step: int
-    """The last one covered."""
+    """The last of these steps."""
     lr: float | None
     skipped: int | None
-    """Steps so far that a GradScaler or train.on_nonfinite left out."""
+    """How many steps so far were skipped by a GradScaler or by train.on_nonfinite."""
     n: int = 1
-    """How many; 0: nothing new but in `others`."""
+    """How many steps these are; 0: only `others` has something new."""
     epoch: int | None = None
     """None in a person's own script, as are samples_per_s and data_wait."""
     loss: float | None = None
-    """Mean of the n."""
+    """The mean loss of the n steps."""
     losses: tuple[float, ...] = ()
-    """Each of the n. Where they are too many, the next three instead."""
+    """The loss of each of the n steps. If they are too many, the next three fields instead."""
     loss_min: float | None = None
     loss_max: float | None = None
     loss_last: float | None = None
     samples_per_s: float | None = None
-    """This rank's own."""
+    """Of this rank alone."""
     data_wait: float | None = None
-    """Share of the time in which it waited for data, 0 to 1."""
+    """The share of the time that was spent waiting for data, 0 to 1."""
     grad_norm: float | None = None
     others: Mapping[int, Other] | None = None
-    """Further optimizers by their number, from 1."""
+    """The steps of further optimizers, by the optimizer's number, from 1."""
 
 
 @dataclass(frozen=True)
 class Training(Event):
-    """A script trains again in the same process."""
+    """A script starts another training in the same process."""
 
     kind = "training"
     number: int
-    """Which training this is, from 2."""
+    """The number of this training, from 2."""
     step: int
-    """Steps before it, which its own go on counting."""
+    """How many steps came before it. Its own steps are counted on from there."""
     name: str | None
+    """The name of its optimizer."""
     optimizer: int | None
-    """Name and number of its optimizer."""
+    """The number of its optimizer."""
 
 
 @dataclass(frozen=True)
 class Memory(Event):
-    """What the rank holds, in bytes; of GPUs one entry a device."""
+    """The rank's memory, in bytes; for GPUs one entry per device."""
 
     kind = "memory"
     rss: int | None
@@ -156,7 +156,7 @@ class Memory(Event):
 
 @dataclass(frozen=True)
 class Metric(Event):
-    """Values that the task or script reports of itself."""
+    """Values that the task or the script logs."""
 
     kind = "metric"
     step: int | None
@@ -165,7 +165,7 @@ class Metric(Event):
 
 @dataclass(frozen=True)
 class Eval(Event):
-    """What an evaluation has found."""
+    """The result of an evaluation."""
 
     kind = "eval"
     step: int | None
@@ -183,7 +183,7 @@ class Checkpoint(Event):
     seconds: float | None
     bytes: int | None
     blocked: float | None = None
-    """Seconds of these in which training waited."""
+    """For how many of these seconds training waited."""
 
 
 @dataclass(frozen=True)
@@ -192,22 +192,22 @@ class Phase(Event):
 
     kind = "phase"
     phase: str
-    """init, data, forward, backward, optimizer, eval, checkpoint or done; of a person's own
-    script, all that is neither backward nor optimizer is running."""
+    """init, data, forward, backward, optimizer, eval, checkpoint or done. In a person's own
+    script, everything but backward and optimizer is called running."""
     since: float | None
-    """Unix seconds."""
+    """When this phase began, Unix seconds."""
     step: int | None
     done: int | None = None
-    """While a checkpoint is written, in whatever phase the training is: bytes so far."""
+    """While a checkpoint is being written, in any phase: the bytes written so far."""
     total: int | None = None
-    """Bytes that it will have, about."""
+    """About how many bytes that checkpoint will have."""
     detail: str | None = None
-    """What the rank is busy with or waits for, where the phase says too little."""
+    """What the rank is doing or waiting for, if the phase says too little."""
 
 
 @dataclass(frozen=True)
 class Warning(Event):
-    """Something that a person should know, and that ends nothing."""
+    """Something that a person should know about, though training goes on."""
 
     kind = "warning"
     message: str
@@ -215,17 +215,17 @@ class Warning(Event):
 
 @dataclass(frozen=True)
 class Error(Event):
-    """Why the rank fails."""
+    """The error with which the rank fails."""
 
     kind = "error"
     type: str
-    """The exception's class."""
+    """The name of the exception's class."""
     message: str
     traceback: str | None
     phase: str | None
     step: int | None
     allocated: int | None = None
-    """Out of memory: bytes, as are the next two."""
+    """This field and the next two are set if memory ran out; in bytes."""
     reserved: int | None = None
     requested: int | None = None
 
@@ -236,8 +236,8 @@ class End(Event):
 
     kind = "end"
     outcome: str | None
-    """completed, stopped or failed. None: its exit status will tell, and the supervisor writes
-    it."""
+    """completed, stopped or failed. None: not known yet; the supervisor adds it when it sees the
+    exit status."""
     steps: int | None
     seconds: float | None
 
@@ -245,13 +245,12 @@ class End(Event):
 # --- names of values --------------------------------------------------------------------------
 
 
-def apart(values: Mapping[str, _Value]) -> Mapping[str, _Value]:
-    """Named values as an event takes them: a name that it needs for itself ("step") gets an
-    underscore behind."""
-    if OWN_NAMES.isdisjoint(values):
+def rename_reserved(values: Mapping[str, _Value]) -> Mapping[str, _Value]:
+    """Named values without reserved names: an underscore is added to a name such as "step"."""
+    if RESERVED_NAMES.isdisjoint(values):
         return values
-    out = {name: value for name, value in values.items() if name not in OWN_NAMES}
-    for name in OWN_NAMES.intersection(values):
+    out = {name: value for name, value in values.items() if name not in RESERVED_NAMES}
+    for name in RESERVED_NAMES.intersection(values):
         other = name + "_"
         while other in out:
             other += "_"
@@ -259,10 +258,10 @@ def apart(values: Mapping[str, _Value]) -> Mapping[str, _Value]:
     return out
 
 
-def apart_in_words(values: Iterable[str]) -> str | None:
-    """What to say of names that are kept under others; None: there are none."""
-    names = sorted(OWN_NAMES.intersection(values))
+def reserved_warning(values: Iterable[str]) -> str | None:
+    """The warning about values that `rename_reserved` renames; None if there are none."""
+    names = sorted(RESERVED_NAMES.intersection(values))
     if not names:
         return None
-    return "; ".join(f'a value named "{name}" is recorded as "{name}_": the record needs the name '
-                     "for itself" for name in names)
+    return "; ".join(f'a value named "{name}" is recorded as "{name}_": the name "{name}" is '
+                     "reserved" for name in names)

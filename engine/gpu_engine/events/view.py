@@ -1,7 +1,7 @@
-"""What the events of a run say about it so far: the only fold.
+"""What the events of a run say about it so far. No other code interprets events.
 
-`RunView.fold` is pure, and serves live and finished runs alike: the supervisor, the command line,
-the list of runs and the run screen all show what stands here.
+`RunView.fold` is pure and serves live and finished runs alike: the supervisor, the command line,
+the list of runs and the run screen all work from the views here.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gpu_engine.events.schema import Event
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a whole run is. Of several processes that train as one rank, the first counts."""
+    """The progress of a whole run. If several processes train as one rank, the first counts."""
 
     step: int | None
-    """The slowest rank's; of all its trainings together."""
+    """The step of the slowest rank, counted over all its trainings."""
     total_steps: int | None
     loss: float | None
-    """Mean over the ranks' latest."""
+    """The mean of the ranks' latest losses."""
     samples_per_s: float | None
-    """Sum over the ranks."""
+    """The sum over the ranks."""
     steps_per_s: float | None
-    """The slowest rank's."""
+    """The rate of the slowest rank."""
     seconds_left: float | None
     trainings: int = 1
-    """How many the steps are of, one after the other."""
+    """How many trainings, one after the other, these steps belong to."""
 
     @property
     def share(self) -> float | None:
-        """Of the steps in all that are done, 0 to 1; None where there is no number of them."""
+        """The share of all steps that is done, 0 to 1; None if their number is not known."""
         if self.step is None or not self.total_steps:
             return None
         return min(self.step / self.total_steps, 1.0)
@@ -56,30 +56,32 @@ class SavedCheckpoint:
 
 @dataclass(slots=True)
 class RunView:
-    """The latest that is known of a run, and of each of its ranks."""
+    """The latest that is known about a run and each of its ranks."""
 
     ranks: dict[int, RankView] = field(default_factory=dict)
-    """By rank, in order."""
+    """The view of each rank, by rank, in order."""
     attempt: int = 1
-    """The last that a rank has begun."""
+    """The latest attempt that a rank has begun."""
     begins: dict[int, int] = field(default_factory=dict)
-    """Attempt → the first step it did; attempts after the first alone."""
+    """The first step of each attempt after the first."""
     trainings: dict[int, int] = field(default_factory=dict)
-    """Training → the steps before it, where a script trains again in the same process."""
+    """How many steps came before each training after the first, if a script trains several times
+    in the same process."""
     saved: SavedCheckpoint | None = None
     evaluations: list[tuple[int | None, dict[str, float]]] = field(default_factory=list)
-    """(step, name → value), oldest first; the last few."""
+    """(step, values by name) of the last few evaluations, oldest first."""
     bad_step: tuple[int, int] | None = None
     """(step, rank) of the first loss of this attempt that was not finite."""
 
     def add(self, ranks: Iterable[int]) -> None:
-        """These belong to the run, though nothing was heard of them yet."""
+        """Add ranks that belong to the run, even before their first event."""
         new = [rank for rank in ranks if rank not in self.ranks]
         if new:
             self.ranks = dict(sorted((self.ranks | {r: RankView(r) for r in new}).items()))
 
     def fold(self, rank: int, event: Event) -> RankView:
-        """Take in one event of `rank`, in the order of its file; the rank's view as it is then."""
+        """Update the view by the next event of `rank`, in the order of its file. Returns the
+        rank's view."""
         view = self.ranks.get(rank)
         if view is None:
             self.add((rank,))
@@ -90,7 +92,7 @@ class RunView:
         return view
 
     def begin_attempt(self, number: int) -> None:
-        """The run is in attempt `number`; its ranks may not have said so yet."""
+        """Note that the run is in attempt `number`, before its ranks have said so themselves."""
         if number > self.attempt:
             self.attempt, self.bad_step = number, None
         for view in self.ranks.values():
@@ -98,7 +100,7 @@ class RunView:
                 view.forget_attempt()
 
     def progress(self) -> Progress:
-        """The ranks summed up."""
+        """The progress of all ranks together."""
         views = [v for v in self.ranks.values() if v.process is None]
         steps = [v.step for v in views if v.step is not None]
         step = min(steps) if steps else None
@@ -113,12 +115,12 @@ class RunView:
                         max((v.training or 1 for v in views), default=1))
 
     def first_error(self) -> RankView | None:
-        """The rank that failed first, by its own word."""
+        """The rank whose error event is the earliest; None if there is none."""
         failed = [(v.error.t, v.rank) for v in self.ranks.values() if v.error is not None]
         return self.ranks[min(failed)[1]] if failed else None
 
     def warnings(self) -> list[str]:
-        """What the ranks warned of, each once."""
+        """The ranks' warnings, each once."""
         return list(dict.fromkeys(w for v in self.ranks.values() for w in v.warnings))
 
 
@@ -169,7 +171,7 @@ def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
     rank.epochs, rank.examples, rank.dropped = event.epochs, event.examples, event.dropped
     rank.first_step = event.first_step
     if rank.step is not None and rank.step > rank.first_step:
-        # The attempt before came further than the checkpoint from which this one goes on.
+        # The attempt before got further than the checkpoint from which this one continues.
         rank.step, rank.loss = rank.first_step, None
 
 
@@ -183,7 +185,7 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
         value = _last_loss(other)
         if value is not None:
             rank.metrics[f"loss[{index}]"] = value
-    if event.n == 0:  # of other optimizers alone
+    if event.n == 0:  # only other optimizers have stepped
         return
     rank.step, rank.epoch = event.step, event.epoch
     rank.loss, rank.lr = _last_loss(event), event.lr
@@ -243,7 +245,7 @@ def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
 
 @folds(schema.Error)
 def _error(run: RunView, rank: RankView, event: schema.Error) -> None:
-    if rank.error is None:  # the first is the cause, what follows its wake
+    if rank.error is None:  # the first is the cause, later ones follow from it
         rank.error = event
 
 
@@ -253,15 +255,15 @@ def _end(run: RunView, rank: RankView, event: schema.End) -> None:
 
 
 def _last_loss(event: schema.Step | schema.Other) -> float | None:
-    """The loss of the last step that is covered; where that is not told, their mean."""
+    """The loss of the event's last step; if only their mean is known, the mean."""
     if event.losses:
         return event.losses[-1]
     return event.loss if event.loss_last is None else event.loss_last
 
 
 def _first_bad(event: schema.Step) -> int | None:
-    """The first step that is covered whose loss was not finite; where they are not told one by
-    one, the last step."""
+    """The first of the event's steps with a loss that is not finite; None if there is none. If the
+    losses are not listed one by one, the event's last step stands for it."""
     if event.losses:
         if math.isfinite(sum(event.losses)):  # nearly always
             return None

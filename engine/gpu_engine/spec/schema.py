@@ -74,7 +74,7 @@ class ParallelSpec:
     """TCP port on node 0. 0, on one machine: any free port. None: 29500 for several machines, any
     free port on a single one."""
     node_devices: list[Count] | None = None
-    """multinode: how many devices each node uses, node 0's first. None: as many as this one each."""
+    """multinode: how many devices each node uses, node 0's first. None: each as many as this."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """auto: nccl on GPUs, gloo on CPU."""
     launcher: Literal["auto", "direct", "torchrun"] = "auto"

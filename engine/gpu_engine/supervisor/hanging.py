@@ -78,7 +78,7 @@ class Watch:
                 self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
-            self.words, self.rank = hang.words(signs), hang.behind(signs).rank
+            self.words, self.rank = hang.describe(signs), hang.furthest_behind(signs).rank
             self._asked, self._since = self._ask(events), now
             return None
         if now - self._since < _PATIENCE and not self._complete():
@@ -87,14 +87,14 @@ class Watch:
         return Cause(f"hang: {self.words} (train.hang_timeout = {self.timeout:g} s)", self.rank,
                      "Hang", stack)
 
-    def _watch(self, sign: hang.Standing, pid: int | None, now: float) -> None:
+    def _watch(self, sign: hang.Standstill, pid: int | None, now: float) -> None:
         """Note what a silent rank's process has done so far."""
         if sign.silent <= _QUIET or pid is None:
             self._silent.pop(sign.rank, None)
         elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
             self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
 
-    def _stands(self, sign: hang.Standing, now: float) -> bool:
+    def _stands(self, sign: hang.Standstill, now: float) -> bool:
         """Whether it is the rank that stands still, and not only its record."""
         seen = self._silent.get(sign.rank)
         if seen is None:
@@ -112,7 +112,7 @@ class Watch:
         return False
 
     @staticmethod
-    def _signs(events: Iterable[RankState], now: float) -> Sequence[hang.Standing]:
+    def _signs(events: Iterable[RankState], now: float) -> Sequence[hang.Standstill]:
         return [s.standing(now) for s in events if s.view.stepped and not s.view.ended]
 
     def _ask(self, events: Mapping[int, RankState]) -> dict[int, int]:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from gpu_engine.events import schema
-from gpu_engine.events.hang import Standing
+from gpu_engine.events.hang import Standstill
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
@@ -85,7 +85,7 @@ class RankState:
         """Whether a checkpoint is being written and has grown within `patience` seconds."""
         return self.view.saving and not self.view.ended and now - self.moved < patience
 
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> Standstill:
         """How long it has stood still at `now`, monotonic seconds."""
         view = self.view
-        return Standing(self.rank, view.at_step, view.phase, now - self.moved, now - self.heard)
+        return Standstill(self.rank, view.at_step, view.phase, now - self.moved, now - self.heard)

@@ -60,9 +60,9 @@ class ReservedNames:
     def warning(self, values: dict[str, Any]) -> str | None:
         """A sentence about those names in `values` that are recorded under another name; None if
         there are none, or the sentence has been returned before."""
-        if schema.OWN_NAMES.isdisjoint(values):
+        if schema.RESERVED_NAMES.isdisjoint(values):
             return None
-        text = schema.apart_in_words(values)
+        text = schema.reserved_warning(values)
         if text is None or text in self._told:
             return None
         self._told.add(text)

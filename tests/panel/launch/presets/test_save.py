@@ -54,7 +54,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
             box.get_option("single").prompt)
         box.highlighted = box.get_option_index("ddp")
         await pilot.press("x")
-        await until(pilot, lambda: any("ddp ships with gpu-panel and can't be deleted" in n.message
+        await until(pilot, lambda: any("ddp ships with gpu-panel and stays" in n.message
                                        for n in pilot.app._notifications))
         assert pilot.app.screen is listed
         box.highlighted = box.get_option_index("single")

@@ -101,7 +101,7 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
             event_lines.append(run.events(rank), *told)
         (line,), _ = RunsFeed().refresh()
         said = text(line, 160)
-        assert "! rank 1 has stood in data for 01:1" in said
+        assert "! rank 1 has been stuck in data for 01:1" in said
         assert "left" not in said
         assert "/s" not in said
         assert (line.samples_per_s, line.steps_per_s, line.seconds_left) == (None, None, None)

@@ -221,7 +221,7 @@ class RunsFeed:
                        history=tuple(history.points), pids=pids)
         if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
                                                               time.time())):
-            return replace(line, still=hang.words(still))
+            return replace(line, still=hang.describe(still))
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=now.seconds_left)
 

@@ -92,7 +92,7 @@ def _going_on(store: RunStore, state: State, now: float) -> tuple[list[str], str
         told.insert(0, "  d shows where" if stopped is None else
                     f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} lets "
                     "it go on")
-        return [f"{WARNING} {clean(hang.words(still), 300)}", *told], "warning"
+        return [f"{WARNING} {clean(hang.describe(still), 300)}", *told], "warning"
     told += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
     return told, "warning" if told else "plain"
 

@@ -78,7 +78,7 @@ def is_silent(view: RankView, now: float) -> bool:
     return view.beat is not None and view.outcome is None and now - view.beat > SILENT
 
 
-def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standing]:
+def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standstill]:
     """The ranks that stand still, whose fault it seems first. One that is silent is told of
     sooner: ranks that live beat once a second."""
     if any(is_silent(v, now) for v in ranks.values()):
@@ -86,7 +86,7 @@ def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standing]:
     return hang.stalled(ranks.values(), now)
 
 
-def standing_still(store: RunStore, now: float) -> list[hang.Standing]:
+def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
     """The ranks that stand still, while the run runs: until they go on, its last rate is not its
     rate, and the time that is left can't be told."""
     live = store.state is not None and store.state.state == "running"
