@@ -95,7 +95,7 @@ def test_a_screen_is_in_nobodys_way(as_this_machine, spec, bob):
     )
     assert not prepare(spec("0")).plan.warnings
     machine.add(f"gpu 0 mem_used {2 * GIB}")
-    with pytest.raises(SpecError, match="does not say by whom"):
+    with pytest.raises(SpecError, match="does not say by what"):
         prepare(spec("0"))
 
 

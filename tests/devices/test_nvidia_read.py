@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.devices import sampler
 from gpu_engine.devices.availability import judge
-from gpu_engine.devices.backends.nvidia import words
+from gpu_engine.devices.backends.nvidia import codes
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
@@ -131,7 +131,7 @@ def test_a_gpu_without_memory_of_its_own_is_not_one_that_hides_it(as_this_machin
     ],
 )
 def test_throttle_reasons(bits, expected):
-    assert words.throttle(bits) == expected
+    assert codes.throttle(bits) == expected
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known(as_this_machine):

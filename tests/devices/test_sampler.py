@@ -79,7 +79,7 @@ def test_one_gpu_that_hangs_leaves_the_others_readable(running):
     machine.add("gpu 0 hang 1", "gpu 1 util 60")
     until(lambda: problem_of(found, "0"))
     until(lambda: found.latest.of("1").utilization == 0.6)
-    assert "has not answered for it for" in problem_of(found, "0")
+    assert "has not answered about it for" in problem_of(found, "0")
     assert found.latest.of("0").utilization == 0.2, "the last figures stay, marked"
     assert problem_of(found, "1") is None
     assert found.latest.of("0").taken < found.latest.of("1").taken

@@ -1,1 +1,1 @@
-"""What there is to run on: found, looked at, judged and leased."""
+"""The devices of this machine: finding them, reading them, judging and leasing them."""

@@ -1,25 +1,25 @@
-"""Which device may be taken, and why not. Pure.
+"""Decides whether a device may be taken, and says why not. Pure.
 
-A device is free if nobody uses it and nothing is wrong with it. If any of that is not known, it is
-not free. The first of these that applies is the answer:
+A device is free if nobody uses it, nothing is wrong with it, and both are known. The first of
+these states that applies is the answer:
 
-- leased: another run of ours holds it;
-- unhealthy: it can't be read or used, its memory has errors that nothing corrected, or the
-  hardware holds its clocks down (heat, power);
-- busy: any process is on it (of another container too, whose owner nobody here can see), its
-  used memory is at `memory` or above, or it was used at `utilization` or above in one of the
-  last `looks` looks;
-- unknown: something of this could not be read, its UUID is not known, or it was seen less
-  than `looks` times;
+- leased: another run of gpu-panel holds it;
+- unhealthy: it can't be read or used, its memory has uncorrected errors, or the hardware holds its
+  clocks down (heat, power);
+- busy: a process is on it (even one of another container, whose owner can't be seen here), at
+  least `memory` bytes of its memory are used, or it was used at `utilization` or above in one of
+  the last `looks` samples;
+- unknown: something of this could not be read, its UUID is not known, or there are fewer than
+  `looks` samples;
 - free.
 
-A device that a person names need not be free by all of this (a screen is on many a desktop's only
-GPU), but nobody else may train on it: see `in_the_way`.
+A device that a person names need not be free in this sense (a desktop's only GPU may draw its
+screen), but nobody else may compute on it: see `in_the_way`.
 
-A slice of a GPU (MIG) has no utilisation by nature: processes and memory decide. A GPU that uses
-the machine's memory has none of its own: processes and utilisation decide. A CPU slot is shared
-by everything on the machine anyway: it is busy above `CPU_BUSY` in all of the last `looks` looks,
-and else free.
+A slice of a GPU (MIG) reports no utilisation, so processes and memory decide. A GPU that uses the
+machine's memory reports none of its own, so processes and utilisation decide. A CPU slot is shared
+with everything on the machine anyway: it is busy if it was used above `CPU_BUSY` in all of the last
+`looks` samples, else free.
 """
 
 from __future__ import annotations
@@ -42,21 +42,25 @@ from gpu_engine.devices.records import (
 State = Literal["free", "busy", "unknown", "unhealthy", "leased"]
 
 LOOKS = 3
+"""How many samples it takes to call a device free."""
 MEMORY = 512 << 20
+"""Bytes of used memory from which a device is busy."""
 UTILIZATION = 0.10
+"""Utilisation from which a device is busy, 0 to 1."""
 CPU_BUSY = 0.90
+"""Utilisation from which a CPU slot is busy, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Freedom:
-    """Whether a device may be taken, and the reason in words a person can act on."""
+class Availability:
+    """Whether a device may be taken, and the reason in words that a person can act on."""
 
     state: State
     reason: str
 
     @property
     def free(self) -> bool:
-        """Whether it may be picked for somebody."""
+        """Whether it may be picked for a run."""
         return self.state == "free"
 
 
@@ -68,57 +72,57 @@ def judge(
     memory: int = MEMORY,
     utilization: float = UTILIZATION,
     now: float | None = None,
-) -> Freedom:
-    """Judge one device by its last looks (newest last). `lease`: who holds it, in words.
+) -> Availability:
+    """Judge one device by its last samples, newest last. `lease`: who holds it, in words.
 
-    `memory` in bytes, `utilization` as a share; `now` in Unix seconds says how long a process
-    has been on it.
+    `memory` is in bytes, `utilization` from 0 to 1. `now`, in Unix seconds, is needed to say for
+    how long a process has been running.
     """
     if lease:
-        return Freedom("leased", f"held by {lease}")
+        return Availability("leased", f"held by {lease}")
     if not samples:
-        return Freedom("unknown", "not looked at yet")
+        return Availability("unknown", "not read yet")
     last = samples[-1]
     if last.problem:
-        return Freedom("unhealthy", last.problem)
+        return Availability("unhealthy", last.problem)
     if last.device.is_cpu:
         return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
-        # It was lost when the devices were found. A lease is named after the UUID.
-        why = "its UUID is not known: look for devices anew (in the panel: c twice)"
-        return Freedom("unknown", why)
+        # It was lost when the devices were found. Its lease would need the UUID as a name.
+        why = "its UUID is not known: search for devices again (in the panel: press c twice)"
+        return Availability("unknown", why)
     wrong = _wrong(last)
     if wrong:
-        return Freedom("unhealthy", "; ".join(wrong))
+        return Availability("unhealthy", "; ".join(wrong))
     if last.processes:
-        return Freedom("busy", _who(last.processes, now))
+        return Availability("busy", _who(last.processes, now))
     if last.memory_used is not None and last.memory_used >= memory:
-        return Freedom("busy", f"{_size(last.memory_used)} of its memory are used")
+        return Availability("busy", f"{_size(last.memory_used)} of its memory are used")
     newest = [s for s in samples[-looks:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= utilization:
-        return Freedom("busy", f"{most:.0%} used in the last {len(newest)} looks")
+        return Availability("busy", f"{most:.0%} used in the last {len(newest)} looks")
     if last.processes is None:
-        return Freedom("unknown", "the driver does not say which processes are on it")
+        return Availability("unknown", "the driver does not say which processes are on it")
     if last.memory_used is None and not last.memory_is_hosts:
-        return Freedom("unknown", "the driver does not say how much of its memory is used")
+        return Availability("unknown", "the driver does not say how much of its memory is used")
     if not last.device.is_slice and last.utilization is None:
-        return Freedom("unknown", "the driver does not say how much it is used")
+        return Availability("unknown", "the driver does not say how much it is used")
     seen = len(samples[-looks:]) if last.device.is_slice else len(newest)
     if seen < looks:
-        return Freedom("unknown", f"seen {seen} of the {looks} times that it takes to be sure")
-    return Freedom("free", "free")
+        return Availability("unknown", f"read {seen} times; {looks} are needed to be sure")
+    return Availability("free", "free")
 
 
 def in_the_way(
     sample: Sample, *, memory: int = MEMORY, now: float | None = None
 ) -> str | None:
-    """Why nothing may start on a device that a person named, unless they share it on purpose.
+    """Why a run must not start on a device that a person named, unless they share it on purpose.
 
-    The reasons: it can't be used, a process computes on it, or `memory` bytes of it are used by
-    processes that the driver does not name. Programs that only draw on a screen are no reason,
-    and what is not known is left to the person (see `doubts`). Asked when a run is planned, and
-    again right before its ranks start. For CPU slots always None.
+    It can't be used, a process computes on it, or at least `memory` bytes of it are used by
+    processes that the driver does not name. A program that only draws on a screen is no reason,
+    and what is not known is only warned of (see `doubts`). This is checked when a run is planned,
+    and again right before its ranks start. Always None for CPU slots.
     """
     if sample.device.is_cpu:
         return None
@@ -131,24 +135,24 @@ def in_the_way(
     named = [p.memory for p in processes]
     unnamed = (sample.memory_used or 0) - sum(m or 0 for m in named)
     if None not in named and unnamed >= memory:
-        return f"{_size(unnamed)} of its memory are used, and the driver does not say by whom"
+        return f"{_size(unnamed)} of its memory are used, and the driver does not say by what"
     return None
 
 
 def doubts(sample: Sample) -> tuple[str, ...]:
-    """Warnings for a person before a run on a device that they named."""
+    """Warnings before a run on a device that a person named."""
     if sample.device.is_cpu or sample.problem:
         return ()
     unknown = () if sample.processes is not None else (
-        "the driver does not say which processes are on it, so nobody knows whether it is free",
+        "the driver does not say which processes are on it, so it may not be free",
     )
     return (*_wrong(sample), *unknown)
 
 
 def judge_all(
     snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *, looks: int = LOOKS
-) -> dict[str, Freedom]:
-    """`judge` for every device of the newest snapshot, by device id."""
+) -> dict[str, Availability]:
+    """Judge every device of the newest snapshot. Returns the answers by device id."""
     found = {}
     for sample in snapshots[-1].samples if snapshots else ():
         history = _history(snapshots[-looks:], sample.device)
@@ -166,12 +170,13 @@ def freest(
     *,
     looks: int = LOOKS,
 ) -> list[Device]:
-    """The `n` devices to take, in the machine's order. Raises `UserError` with who holds what.
+    """Choose the `n` devices to take; returns them in the machine's order.
 
-    Only free ones. Of these, cards of one model where `n` of one are free (ranks wait for the
-    slowest), whole GPUs before MIG slices and never beside them, more memory first; then the
-    least used memory in steps of 64 MiB, the least use, the lowest index. CPU slots under load
-    are taken last, and still taken: a core can be shared.
+    Only free devices are chosen: cards of one model if `n` of one are free (as all ranks wait for
+    the slowest), whole GPUs before MIG slices and never both, more memory first; then the least
+    used memory in steps of 64 MiB, the least utilisation, the lowest index. Busy CPU slots are
+    taken last, but they are taken: a core can be shared. Raises `UserError`, which says who holds
+    what, if there are not enough.
     """
     states = judge_all(snapshots, leases, looks=looks)
     newest = snapshots[-1].samples if snapshots else ()
@@ -182,8 +187,8 @@ def freest(
         raise UserError(_too_few(n, newest, states))
     able = unmixed(able, n)
     if len(able) < n:
-        raise UserError(_too_few(n, newest, states) + "; a whole GPU and a MIG slice are not "
-                        "taken together, as each rank would wait for the slice")
+        raise UserError(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
+                        "used together, as all ranks would wait for the slice")
     by_model: dict[tuple[str, int], list[Sample]] = {}
     for sample in able:
         device = sample.device
@@ -199,8 +204,9 @@ def freest(
 
 
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
-    """Those to choose `n` of: whole GPUs (or CPU slots), or MIG slices where these are enough and
-    the whole ones are not. Where neither are enough, of whichever there are more."""
+    """The samples to choose `n` from: those of whole GPUs (or CPU slots); those of MIG slices if
+    there are enough of them but not of whole GPUs. If there are enough of neither, the larger
+    group."""
     slices = [s for s in able if s.device.is_slice]
     whole = [s for s in able if not s.device.is_slice]
     return whole if len(whole) >= min(n, len(slices)) and whole else slices
@@ -212,19 +218,19 @@ def _wrong(sample: Sample) -> tuple[str, ...]:
     return (*sample.health, *(t for t in slowed if t in HARDWARE_REASONS))
 
 
-def _judge_cpu(samples: Sequence[Sample], looks: int) -> Freedom:
+def _judge_cpu(samples: Sequence[Sample], looks: int) -> Availability:
     shares = [s.utilization for s in samples if s.utilization is not None]
-    # One look is no load: a program's own start keeps a core busy for a moment.
+    # One busy sample does not count: any program's start keeps a core busy for a moment.
     if len(shares) >= looks and min(shares) >= CPU_BUSY:
-        return Freedom("busy", f"{min(shares):.0%} used in the last {len(shares)} looks")
-    return Freedom("free", "free")
+        return Availability("busy", f"{min(shares):.0%} used in the last {len(shares)} looks")
+    return Availability("free", "free")
 
 
 def _history(snapshots: Sequence[Snapshot], device: Device) -> list[Sample]:
     return [s for s in (snapshot.of(device.id) for snapshot in snapshots) if s is not None]
 
 
-def _load(sample: Sample, freedom: Freedom, order: int) -> tuple[object, ...]:
+def _load(sample: Sample, freedom: Availability, order: int) -> tuple[object, ...]:
     used = (sample.memory_used or 0) >> 26 if not sample.device.is_cpu else 0
     share = (
         round(sample.utilization or 0.0, 1)
@@ -235,16 +241,16 @@ def _load(sample: Sample, freedom: Freedom, order: int) -> tuple[object, ...]:
 
 
 def _model(device: Device) -> str:
-    """What two devices have in common when they are equally fast."""
+    """The model: devices of one model are equally fast."""
     if device.is_slice:
         return device.name.rsplit(" ", 1)[0]
     return "cpu" if device.is_cpu else device.name
 
 
-def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Freedom]) -> str:
+def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability]) -> str:
     free = sum(f.free for f in states.values())
     text = (
-        f"{n} {'device is' if n == 1 else 'devices are'} asked for and "
+        f"{n} {'device is' if n == 1 else 'devices are'} needed and "
         f"{free or 'none'} {'are' if free > 1 else 'is'} free"
     )
     why = [
@@ -256,7 +262,8 @@ def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Freedom]) ->
 
 
 def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
-    """The largest process and how many more: "alice · python train.py · 70.0 GiB · 3 days"."""
+    """The largest process, "alice · python train.py · 70.0 GiB · 3 days", and how many more there
+    are."""
     first = max(processes, key=lambda p: p.memory or 0)
     if not first.visible:
         parts = [f"pid {first.pid}, which can't be seen from here (in a container?)"]

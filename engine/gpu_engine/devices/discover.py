@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.probe import client as probe
+from gpu_engine.devices.probe import client
 from gpu_engine.devices.records import Inventory
 
 
 def discover(timeout: float = 20.0) -> Inventory:
-    """The GPUs of the first vendor that has any here, else CPU slots. Never raises.
+    """Find the GPUs of the first vendor that has any here; without GPUs, CPU slots. Never raises.
 
-    A driver is asked from another process (see `probe`), so this returns within about `timeout`
-    seconds even where a driver call never does; it blocks until then, so a screen calls it from
-    a thread. Without persistence mode waking NVIDIA's GPUs takes 1 to 2 s each.
+    Drivers are called in another process (see `probe/`), so this returns within about `timeout`
+    seconds even if a driver hangs. It blocks until then: a screen calls it from a thread. Waking
+    NVIDIA GPUs without persistence mode takes 1 to 2 s each.
     """
     without: list[Inventory] = []
     for name in registry.BACKENDS:
@@ -28,23 +28,23 @@ def discover(timeout: float = 20.0) -> Inventory:
 
 
 def discover_of(name: str, timeout: float = 20.0) -> Inventory:
-    """The devices of one backend (a name in `registry.BACKENDS`). Never raises."""
+    """Find the devices of one backend (a name in `registry.BACKENDS`). Never raises."""
     backend = registry.load(name)
     environ = {v: os.environ[v] for v in backend.variables if v in os.environ}
     if not backend.present():
         return backend.nothing(environ)
     if backend.asks_driver:
-        return probe.discover(name, environ, timeout)
+        return client.discover(name, environ, timeout)
     return backend.discover(environ, timeout)
 
 
 def cpu_slots() -> Inventory:
-    """The slots of the processor, whatever GPUs there are. Never raises."""
+    """Find the CPU slots, even if there are GPUs. Never raises."""
     return discover_of("cpu")
 
 
 def _explained(found: Inventory, without: Sequence[Inventory]) -> Inventory:
-    """With why the vendors that were asked before have no devices to offer."""
+    """`found`, with the reasons why the backends tried before it have no devices to offer."""
     problems = [i.problem for i in (*without, found) if i.problem]
     narrowed = next((i for i in without if i.visible_variable), found)
     if found.visible_variable:

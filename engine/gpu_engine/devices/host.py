@@ -1,4 +1,4 @@
-"""The machine itself: processor, memory, disk and network. Rates are between two looks."""
+"""Figures of the machine: processor, memory, disk and network. Rates are between two readings."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from gpu_engine.devices.records import HostSample
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0
 _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
-"""Interfaces whose bytes never leave the machine, or are counted on a real one as well."""
+"""Prefixes of network interfaces whose bytes never leave the machine, or are counted on a real
+interface too."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreTimes:
-    """Clock ticks since boot of one logical CPU (or of all): proc(5), /proc/stat."""
+    """Clock ticks since boot of one logical CPU, or of all: proc(5), /proc/stat."""
 
     busy: int
     total: int
 
 
 def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
-    """Ticks by logical CPU; key -1 is the whole machine.
+    """The ticks of each logical CPU; key -1 is the whole machine.
 
-    Not read through psutil, which numbers the CPUs that are switched on from 0: where some are
-    switched off, its numbers are not the kernel's.
+    psutil is not used, as it leaves out CPUs that are offline when it numbers them; its numbers
+    may then differ from the kernel's.
     """
     found = {}
     for line in stat.read_text().splitlines():
@@ -43,39 +44,39 @@ def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
 
 
 def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
-    """Share of the time between two looks that was not idle; None where no time passed."""
+    """The share of the time between two readings that was not idle; None if no time has passed."""
     if before is None or after is None or after.total <= before.total:
         return None
     return min(1.0, max(0.0, (after.busy - before.busy) / (after.total - before.total)))
 
 
 class DiskWatch:
-    """Free bytes where the runs are kept. Asked in a thread, as a network file system may hang;
-    an answer that is older than half a minute is not used."""
+    """Free bytes on the disk of the runs folder. A thread reads them, as a network file system may
+    hang; an answer that is older than half a minute is not used."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._free: int | None = None
         self._at = float("-inf")
-        self._asking: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def free(self) -> int | None:
-        """Bytes free; None where it is not known. Waits 0.05 s at most."""
+        """Bytes free; None if it is not known. Waits at most 0.05 s."""
         now = time.monotonic()
         if self._folder is None:
             return None
-        if now - self._at > _DISK_EVERY and not (self._asking and self._asking.is_alive()):
-            self._asking = threading.Thread(target=self._ask, name="disk", daemon=True)
-            self._asking.start()
-            self._asking.join(0.05)  # a healthy disk answers at once
+        if now - self._at > _DISK_EVERY and not (self._thread and self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._read, name="disk", daemon=True)
+            self._thread.start()
+            self._thread.join(0.05)  # a healthy disk answers at once
         return self._free if time.monotonic() - self._at < _DISK_STALE else None
 
-    def _ask(self) -> None:
+    def _read(self) -> None:
         folder = self._folder
         while folder is not None:
             try:
                 info = os.statvfs(folder)
-            except FileNotFoundError:  # made with the first run: its disk is the parent's
+            except FileNotFoundError:  # the first run creates it, on the disk of its parent
                 folder = folder.parent if folder.parent != folder else None
                 continue
             except OSError:
@@ -86,7 +87,7 @@ class DiskWatch:
 
 
 class HostReader:
-    """Looks at the machine again and again; the first look has no rates."""
+    """Reads the machine's figures again and again; the first reading has no rates."""
 
     def __init__(
         self, runs_folder: Path | None = None, clock: Callable[[], float] = time.monotonic
@@ -101,7 +102,7 @@ class HostReader:
         self._net_at = clock()
 
     def read(self) -> HostSample:
-        """One look. Waits 0.05 s at most."""
+        """Read all figures once. Waits at most 0.05 s."""
         cores, before = self._times(), self._cores
         traffic, traffic_before = self._traffic(), self._net
         now, passed = self._clock(), self._clock() - self._net_at
@@ -109,7 +110,7 @@ class HostReader:
         used, total = memory(self._psutil)
         rates: list[float | None] = [None, None]
         if traffic is not None and traffic_before is not None and passed > 0:
-            # An interface that went away takes its counters along: never a negative rate.
+            # The sum falls when an interface disappears: never show a negative rate.
             rates = [
                 max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before, strict=True)
             ]
@@ -140,7 +141,7 @@ class HostReader:
 
 
 def memory(psutil: object | None = None) -> tuple[int | None, int | None]:
-    """Bytes used and total of the machine, or of this container where it may use less."""
+    """(used, total) bytes of the machine's memory, or of this container's if it may use less."""
     if psutil is None:
         import psutil
     try:
@@ -155,8 +156,8 @@ def memory(psutil: object | None = None) -> tuple[int | None, int | None]:
 
 
 def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
-    """Limit of this process' control group, in bytes, and how many of them are used. Of all groups
-    that it is in, the one with the lowest limit counts; (None, None) where none has a limit.
+    """(limit, used) bytes of memory of this process's control group; (None, None) if there is no
+    limit. Of all groups that the process is in, the one with the lowest limit counts.
 
     Version 2 has memory.max and memory.current, version 1 memory.limit_in_bytes and
     memory.usage_in_bytes. Page cache that can be dropped at once counts as free.
@@ -175,7 +176,7 @@ def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int 
 
 
 def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many CPUs' worth of time this control group may use, or None for no limit."""
+    """How many CPUs' worth of time this control group may use; None if there is no limit."""
     found: list[float] = []
     for folder in _cgroup_folders(root, "cpu"):
         try:
@@ -191,8 +192,8 @@ def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """This process' group and all above it. In a container the path that the kernel names may
-    not exist below the mount, whose root is then the container's own group."""
+    """The folders of this process's control group and of all groups above it. In a container the
+    kernel's path may not exist below the mount; the mount's root is then the container's group."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

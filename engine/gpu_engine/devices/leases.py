@@ -1,11 +1,11 @@
-"""One lock a device, so that two launches can't take the same one.
+"""Leases: one lock per device, so that two launches can't take the same one.
 
-A lease is a `flock` on a file of the device, held by the process that owns the run and gone with
-it, however it ends. The file stays and says who holds it; what counts is the lock alone.
+A lease is a `flock` on the device's lease file. The process that owns the run holds it, and the
+kernel releases it however that process ends. The file itself stays and says who the holder is or
+was; only the lock counts.
 
-It only keeps apart programs that ask for it: the runs of one person, under one folder. Everybody
-else on a GPU is seen in the driver's process list (`availability.in_the_way`). Both are asked
-before ranks start.
+Leases keep apart only the runs of one person, under one folder. Everybody else on a GPU is seen in
+the driver's process list (`availability.in_the_way`). Both are checked before ranks start.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Device
 
 _PATIENCE = 0.3
-"""Seconds for which a lock is tried again: reading `holders` takes each for some microseconds."""
+"""Seconds for which a lock is tried again: `holders` holds each lock for some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a device. Anything but `device` may be unknown, as a file can be read while it is
-    being written."""
+    """Who holds a device. Every field but `device` may be unknown, as the file may be read while
+    it is being written."""
 
     device: str
-    """Key of the device, see `key`."""
+    """The key of the device, see `key`."""
     run: str | None = None
     user: str | None = None
     pid: int | None = None
@@ -43,10 +43,11 @@ class Holder:
     since: float | None = None
     """Unix seconds."""
     label: str | None = None
-    """How the device was called when it was taken ("GPU 1")."""
+    """The device's label when it was taken ("GPU 1")."""
     shared: bool = False
+    """Whether the run takes the device together with other runs."""
     others: tuple[Holder, ...] = ()
-    """More runs on the same device, where it is shared."""
+    """The other runs on the same device, if it is shared."""
 
     def __str__(self) -> str:
         who = f"run {self.run}" if self.run else "another run"
@@ -62,13 +63,13 @@ class Holder:
 
 
 def key(device: Device) -> str:
-    """The name of a device's lease: its UUID, as an index can change. Where it has none (a CPU
-    slot, a GPU that is lost), its id and this machine's name, as the folder may be shared."""
+    """The key of a device's lease: its UUID, as an index can change. Without one (a CPU slot, a
+    lost GPU): its id and this machine's name, as several machines may share the folder."""
     return device.uuid or f"{device.id}@{socket.gethostname()}"
 
 
 class Leases:
-    """The leases of one run; held until `close`, or until this process ends."""
+    """The leases of one run, held until `close` or until this process ends."""
 
     def __init__(self, held: Iterable[tuple[int, Path, bool]]) -> None:
         self._held = list(held)
@@ -79,9 +80,9 @@ class Leases:
         return tuple(fd for fd, _, _ in self._held)
 
     def close(self) -> None:
-        """Give all of them back."""
+        """Release all of them."""
         for fd, path, shared in self._held:
-            if shared:  # the file is this run's own, so nobody else can be opening it
+            if shared:  # the file belongs to this run alone, so no other run can be locking it
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(fd)
@@ -95,14 +96,14 @@ class Leases:
 
 
 def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = False) -> Leases:
-    """Take all of `devices` for a run, or none. Raises `UserError` with who holds what.
+    """Take all of `devices` for a run, or none. Raises `UserError`, which says who holds what.
 
-    With `share` a device that another run holds is taken as well. That is recorded, so that the
-    device is not free while either runs, and later runs that don't share are refused.
+    With `share`, a device that another run holds is taken too. It is then not free while either run
+    lives, and a later run that does not share is refused.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     held: list[tuple[int, Path, bool]] = []
-    # Sorted: two launches that want the same devices meet at the same one first.
+    # Sorted, so that of two launches that want the same devices one gets all of them.
     wanted = sorted(devices, key=key)
     for device in wanted:
         about = Holder(
@@ -127,7 +128,7 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
 
 
 def holders(folder: Path) -> dict[str, Holder]:
-    """Which devices are leased, by `key`. Holds each lock for a moment at most."""
+    """The holders of all leased devices, by `key`. To find out, each lock is taken for a moment."""
     found: dict[str, Holder] = {}
     for path in sorted(folder.glob("*.lock")) if folder.is_dir() else ():
         holder = _probe(path)
@@ -144,15 +145,16 @@ def holders(folder: Path) -> dict[str, Holder]:
 
 
 def _refusal(folder: Path, wanted: Iterable[Device], refused: Device) -> str:
-    """Who holds which of the devices: all that are taken, not only the first."""
+    """The message that says who holds which of the devices: all that are taken."""
     known = holders(folder)
-    known.setdefault(key(refused), Holder(key(refused)))  # it has just been given back
+    known.setdefault(key(refused), Holder(key(refused)))  # if it was released just now
     taken = [f"{d.label} is held by {known[key(d)]}" for d in wanted if key(d) in known]
-    return "; ".join(taken) + ". Take other devices, wait for it to end, or share on purpose"
+    return "; ".join(taken) + ". Take other devices, wait until it ends, or share on purpose"
 
 
 def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:
-    """Lock the device's file and write into it. Raises `BlockingIOError` when it is held."""
+    """Lock the device's file and write the holder into it. Raises `BlockingIOError` if another
+    run holds it."""
     name = _file_name(about.device)
     if about.shared:
         name += f"+{_file_name(about.run or '')}-{os.getpid()}"
@@ -185,8 +187,8 @@ def _lock(fd: int) -> None:
 
 
 def _probe(path: Path) -> Holder | None:
-    """Who holds this file's lock, or None. It is tried with a shared lock, so that two programs
-    that look at once don't take each other for a holder."""
+    """Who holds this file's lock; None if nobody does. A shared lock is used to find out, so that
+    two programs that look at the same time don't take each other for the holder."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -215,7 +217,7 @@ def _parse(path: Path, body: bytes) -> Holder:
 
 
 def _file_name(name: str) -> str:
-    """A name that any file system takes, and that can be read back."""
+    """`name` as a file name that any file system accepts and `_parse` can decode."""
     return re.sub(r"[^A-Za-z0-9._@-]", lambda m: f"%{ord(m[0]):02x}", name)
 
 

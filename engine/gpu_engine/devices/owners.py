@@ -1,7 +1,7 @@
-"""Who a process on a GPU is, from /proc.
+"""The user, command and figures of a process on a GPU, from /proc.
 
-For backends: read in the probe's process, as /proc can hang with a driver. Standard library only,
-three files a process: one stat a look, user and command once.
+Backends call this in the probe's process, as reading /proc can hang together with a driver. Per
+process, its stat is read each time, its user and command only once. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
 
 _FORGOTTEN = 60.0
-"""Seconds for which a process is remembered that nobody asks for."""
+"""Seconds after which a process that is no longer looked up is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What the host knows of one process at one look."""
+    """What /proc says about a process at one moment."""
 
     user: str | None
     command: str | None
@@ -35,7 +35,7 @@ class Owner:
     memory: int | None
     """Resident bytes."""
     cpu: float | None
-    """Share of one core since the look before; None at the first."""
+    """Share of one core since the lookup before; None at the first."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Known:
 
 
 class Owners:
-    """Looks processes up. They are remembered by pid and start, as pids are used again."""
+    """Looks processes up, and remembers them by pid and start time, as pids are reused."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class Owners:
         proc: Path = procs.PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`device_files`: how the paths of the vendor's device files begin ("/dev/nvidia")."""
+        """`device_files`: the beginning of the paths of the vendor's device files."""
         self._device_files = device_files
         self._proc = proc
         self._clock = clock
         self._known: dict[tuple[int, int], _Known] = {}
         self._users: dict[int, str] = {}
         self._boot = _boot_time(proc)
-        # In a container the driver still names the machine's pids. One of them can be the
-        # number of some other process in here, so a match must be seen holding the GPU.
+        # In a container the driver still names the machine's pids. The same number may belong to
+        # another process in here, so a process counts only if it has a device file open.
         self._doubt = _inode(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE and _any(device_files)
 
     def look(self, pid: int) -> Owner | None:
-        """The process of that pid; None where it can't be seen from this namespace."""
+        """Look up a process; None if it can't be seen from this pid namespace."""
         if pid <= 0:
             return None
         stat = procs.stat(pid, self._proc)
@@ -83,7 +83,7 @@ class Owners:
             user, command = self._user(pid), self._command(pid) or stat.name or None
             known = self._known[pid, ticks] = _Known(user, command, seconds, now)
         elif now - known.at < 0.05 and known.owner is not None:
-            return known.owner  # the same process on a second GPU, in the same look
+            return known.owner  # the same process on a second GPU, in the same reading
         else:
             cpu = max(0.0, (seconds - known.seconds) / (now - known.at))
             known.seconds, known.at = seconds, now
@@ -97,7 +97,7 @@ class Owners:
         return known.owner
 
     def _forget(self, now: float) -> None:
-        """Drop processes that nobody has asked for in a while: they hold no GPU any more."""
+        """Drop the processes that were not looked up for a while: they are on no GPU any more."""
         for key in [k for k, v in list(self._known.items()) if now - v.at > _FORGOTTEN]:
             self._known.pop(key, None)
 
@@ -148,7 +148,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _any(device_files: str) -> bool:
-    """Whether any of these files is here: without one, no process can be seen holding it."""
+    """Whether any of these device files is visible here, so that a process can have it open."""
     folder, _, start = device_files.rpartition("/")
     try:
         return any(name.startswith(start) for name in os.listdir(folder or "/"))  # noqa: PTH208

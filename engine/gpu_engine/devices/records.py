@@ -1,11 +1,11 @@
-"""What a device is, and what was last seen of it. Pure data.
+"""Devices, and what was last read of them. Pure data.
 
 Two frozen records hold everything that the rest of the program knows about hardware:
-`Device` (facts that do not change while the program runs) and `Sample` (one look at it).
+`Device` (facts that do not change while the program runs) and `Sample` (one reading of it).
 `discover.discover` finds the devices once; a `sampler.Sampler` takes a `Snapshot` of them at an
 interval. No record names a vendor: what differs between vendors is in `backends/`.
 
-Unknown is always None: a value that the driver would not give is never 0, "" or "N/A".
+Unknown is always None: a value that the driver does not give is never 0, "" or "N/A".
 Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, shares 0 to 1.
 """
 
@@ -19,8 +19,8 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 TOO_HOT, POWER_BRAKE = "too hot (hardware)", "power brake (power supply)"
 HARDWARE_SLOWDOWN = "hardware slowdown"
 HARDWARE_REASONS = frozenset({TOO_HOT, POWER_BRAKE, HARDWARE_SLOWDOWN})
-"""Those of `Sample.throttle` that slow a GPU to half or less: something is wrong with its cooling
-or its power."""
+"""The reasons in `Sample.throttle` for which a GPU runs at half its speed or less: something is
+wrong with its cooling or its power supply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,24 @@ class Device:
     """One thing that a rank can run on; nothing here changes while the program runs."""
 
     id: str
-    """How a person names it: the GPU's index ("0"), a slice's UUID, or a CPU slot ("cpu:0")."""
+    """The name that a person types: the GPU's index ("0"), a slice's UUID, a CPU slot ("cpu:0")."""
     kind: str
     """"gpu", "cpu", or what its vendor calls a slice of a GPU ("mig"). See `is_cpu`, `is_slice`."""
     name: str
     """The model's name. A slice's ends with its place, "0:1": slice 1 of GPU 0."""
     index: int | None = None
-    """Of a GPU in the driver's order (PCI order), of its GPU for a slice; a CPU slot's number."""
+    """The GPU's number in the driver's order (PCI order); for a slice, that of its GPU; a CPU
+    slot's number."""
     uuid: str | None = None
-    """What names it for good ("GPU-…", "MIG-…"); None for CPU slots and where it is not known.
-    Presets keep it, so a card keeps its identity."""
+    """The lasting name ("GPU-…", "MIG-…"), which presets keep; None for a CPU slot, or if it is
+    not known."""
     memory_total: int | None = None
     cores: tuple[int, ...] = ()
     """Logical CPUs of a CPU slot, as `os.sched_setaffinity` takes them."""
     capability: tuple[int, int] | None = None
     """CUDA compute capability (major, minor)."""
     visible_index: int | None = None
-    """Position in the variable (CUDA_VISIBLE_DEVICES) that narrows what we see, where it is set."""
+    """The position in CUDA_VISIBLE_DEVICES (or the vendor's variable), if that is set."""
 
     @property
     def is_cpu(self) -> bool:
@@ -53,8 +54,8 @@ class Device:
 
     @property
     def is_slice(self) -> bool:
-        """Whether it is a part of a GPU, with memory and cores of its own. A process can use one
-        alone."""
+        """Whether it is a part of a GPU, with its own memory and cores. A process can use only
+        one slice."""
         return self.kind not in ("gpu", "cpu")
 
     @property
@@ -73,7 +74,7 @@ class DeviceProcess:
     """Bytes on this GPU."""
     kind: ProcessKind = "compute"
     visible: bool = True
-    """False: the driver names a pid that this namespace cannot see (a container, say)."""
+    """False: the driver names a pid that can't be seen from here, as inside a container."""
     user: str | None = None
     command: str | None = None
     started: float | None = None
@@ -87,7 +88,7 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one look at one device gave."""
+    """One reading of one device."""
 
     device: Device
     utilization: float | None = None
@@ -104,28 +105,28 @@ class Sample:
     fan: float | None = None
     """0 to 1."""
     throttle: tuple[str, ...] | None = None
-    """Reasons in words why clocks are held down; idle is not one. None: not known. Empty: known
-    to be none."""
+    """Why the clocks are held down, in words; being idle is no reason. Empty: they are not. None:
+    not known."""
     processes: tuple[DeviceProcess, ...] | None = None
-    """None: not known. Empty: known to be none."""
+    """The processes on it. Empty: there are none. None: not known."""
     problem: str | None = None
-    """Why this device cannot be used or read ("GPU is lost"), for people; None when fine.
-    Beside a problem, values are the last ones that were read (see `taken`)."""
+    """Why this device can't be used or read ("GPU is lost"), for people; None if all is well.
+    Beside a problem, the other values are the last ones that were read (see `taken`)."""
     lost: bool = False
-    """Of the problem: the driver says that nothing can run on this device (lost, gone, to be
-    reset, not permitted), where False may be no more than a driver that keeps us waiting."""
+    """True: the driver says that nothing can run on this device (it is lost, gone, must be reset,
+    or is not permitted). False beside a problem: the driver may only be slow to answer."""
     taken: float | None = None
-    """Unix seconds of this look; older than the snapshot's where the driver keeps us waiting."""
+    """When this was read, Unix seconds. Older than the snapshot if the driver does not answer."""
     memory_reserved: int | None = None
-    """Bytes that the driver keeps for itself; already left out of `memory_used` where known."""
+    """Bytes that the driver keeps for itself. `memory_used` does not contain them, if known."""
     memory_is_hosts: bool = False
-    """The GPU has no memory of its own and uses the machine's: there is no figure of it."""
+    """Whether the GPU uses the machine's memory and has none of its own to report."""
     memory_utilization: float | None = None
     """Share of time in which device memory was read or written, 0 to 1."""
     health: tuple[str, ...] = ()
-    """What is wrong with the hardware, in words ("2 uncorrected memory errors"); empty: clean."""
+    """What is wrong with the hardware, in words ("2 uncorrected memory errors"); empty: nothing."""
     notes: tuple[str, ...] = ()
-    """What a person should know and can still run with ("persistence mode is off")."""
+    """What a person should know but need not mend ("persistence mode is off")."""
     clock_sm_max: int | None = None
     """Hz."""
     clock_memory_max: int | None = None
@@ -142,27 +143,27 @@ class Sample:
     pcie_width: int | None = None
     pcie_sent: float | None = None
     pcie_received: float | None = None
-    """Bytes a second over the bus, as the GPU sees it; read only when asked for (40 ms a look)."""
+    """Bytes per second over the bus, seen from the GPU. Read only on request: it takes 40 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """What one look at the machine gave."""
+    """One reading of the machine."""
 
     cpu: float | None = None
     """Share of all cores, 0 to 1."""
     memory_used: int | None = None
     memory_total: int | None = None
     disk_free: int | None = None
-    """Bytes free where the runs are kept."""
+    """Bytes free on the disk of the runs folder."""
     net_sent: float | None = None
     net_received: float | None = None
-    """Bytes a second."""
+    """Bytes per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices found on this machine, and how."""
+    """The devices that were found on this machine, and how."""
 
     devices: tuple[Device, ...]
     source: str
@@ -173,12 +174,12 @@ class Inventory:
     problem: str | None = None
     """Why there is no GPU although something was expected (a driver mismatch, say)."""
     inherited_visible: str | None = None
-    """The value of `visible_variable` as this process was started with; only what it lets through
-    is offered."""
+    """The value of `visible_variable` with which this process was started. Only the devices that
+    it lists are offered."""
     visible_variable: str | None = None
-    """Which variable narrows what we see ("CUDA_VISIBLE_DEVICES"); None where it is not set."""
+    """The variable that restricts the devices ("CUDA_VISIBLE_DEVICES"); None if it is not set."""
     hidden: bool = False
-    """Whether that was set so as to hide every GPU."""
+    """Whether its value hides every GPU."""
 
     @property
     def is_cpu(self) -> bool:
@@ -186,7 +187,8 @@ class Inventory:
         return self.source == "cpu"
 
     def find(self, name: str) -> Device | None:
-        """The device that `name` (id, UUID, or a UUID's unambiguous beginning) means, or None."""
+        """The device with this id or UUID, or with a UUID that begins so and no other does (at
+        least 8 characters); None if there is none."""
         for device in self.devices:
             if name in (device.id, device.uuid):
                 return device
@@ -196,15 +198,16 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at everything, complete when it is handed out."""
+    """One reading of all devices and the machine."""
 
     taken: float
-    """Unix seconds of the newest look at a device. Stays behind while a driver hangs."""
+    """When a device was last read, Unix seconds. Gets old while a driver hangs."""
     samples: tuple[Sample, ...]
     host: HostSample = field(default_factory=HostSample)
-    """Of now, also while a driver hangs."""
+    """Always current, also while a driver hangs."""
     problem: str | None = None
-    """Why nothing newer comes ("the driver has not answered for 12 s"); None when all is well."""
+    """Why the samples are old ("the driver has not answered for 12 s"); None if all is well."""
 
     def of(self, device_id: str) -> Sample | None:
+        """The sample of the device with this id; None if there is none."""
         return next((s for s in self.samples if s.device.id == device_id), None)

@@ -1,9 +1,9 @@
-"""Look at every device at an interval, without ever making anybody wait.
+"""Read every device at an interval, without ever making the caller wait.
 
-`Sampler.latest` is always a complete snapshot and reading it never blocks. What needs a driver is
-read by another process (`probe`); this side only waits for its replies, with a time limit, in a
-daemon thread. While a driver hangs, snapshots go on with the figures that were read last, the
-machine's own figures of now, and `problem` saying since when nothing came.
+`Sampler.latest` is always a complete snapshot, and getting it never blocks. Another process
+(`probe/`) calls the driver; here a daemon thread waits for its replies, with a time limit. While a
+driver hangs, snapshots keep coming: with the devices' last figures, the machine's current ones, and
+`problem` saying for how long the driver has not answered.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gpu_engine.devices.probe.messages import Looked
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
 
 KEPT = 120
-"""Snapshots in `Sampler.recent`: two minutes at one a second."""
+"""How many snapshots `Sampler.recent` holds: two minutes at one per second."""
 _KILL_AFTER = 60.0
-"""Seconds of silence after which a probe is given up and another one tried."""
+"""Seconds of silence after which a probe is killed and another one started."""
 
 
 class Sampler:
-    """Takes a snapshot of `inventory`'s devices and of the machine each `interval` seconds.
+    """Takes a snapshot of `inventory`'s devices and of the machine every `interval` seconds.
 
-    `on_snapshot` is called with each one, in the sampler's thread. `runs_folder`: whose disk's free
-    space is read. A GPU that does not answer within `patience` seconds keeps its last figures,
-    its sample says so, and the others go on.
+    `on_snapshot` is called with each snapshot, in the sampler's thread. `runs_folder`: the folder
+    whose free disk space is read. If a GPU does not answer within `patience` seconds, its sample
+    keeps the last figures and says so, and the other GPUs are read on.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; returns at once. A sampler is started once."""
+        """Start sampling; returns at once. A sampler can be started only once."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
@@ -72,16 +72,16 @@ class Sampler:
 
     @property
     def recent(self) -> tuple[Snapshot, ...]:
-        """The snapshots that brought something new about a device, newest last."""
+        """The last snapshots with new readings of a device, newest last."""
         while True:
             try:
                 return tuple(self._recent)
-            except RuntimeError:  # one more came while it was copied
+            except RuntimeError:  # it changed while it was copied
                 continue
 
     def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs, and of no other, from the next look on. Reading them
-        takes 40 ms a look, so it is done only for what a person is looking at."""
+        """Read the bus rates of these GPUs only, from the next reading on. That takes 40 ms each
+        time, so it is done only for the GPUs that a person is looking at."""
         self._bus = frozenset(device_ids)
 
     def age(self) -> float | None:
@@ -89,7 +89,7 @@ class Sampler:
         return time.monotonic() - self._looked if self._looked is not None else None
 
     def close(self) -> None:
-        """Stop; takes 0.2 s at most, whatever the driver does."""
+        """Stop sampling. Takes at most 0.2 s, even if the driver hangs."""
         self._stop.set()
         probe = self._probe
         if probe is not None:
@@ -135,7 +135,7 @@ class Sampler:
                       self.interval, self._patience)
                 if self._follow(self._probe, host, began):
                     failures = 0
-                problem = "the driver does not answer: trying once more"
+                problem = "the driver does not answer: trying again"
             except (Gone, OSError) as error:
                 problem = str(error)
             failures += 1
@@ -148,14 +148,14 @@ class Sampler:
                 self._stop.wait(wait)
                 if old is None or old.ended():
                     break
-                # Stuck in the driver beyond any signal: one more would get stuck beside it.
-                problem, wait = "the driver hangs and holds the process that asked it", 1.0
+                # No signal ends a process inside a hanging driver, and a new one would hang too.
+                problem, wait = "the driver hangs, and the process that reads it can't end", 1.0
         if self._probe is not None:
             self._probe.close()
 
     def _follow(self, probe: Probe, host: HostReader, began: float) -> bool:
-        """Publish what the probe sends until it has been silent for too long. Returns whether it
-        had sent anything. Raises `Gone` where the probe ends."""
+        """Publish what the probe sends, until it has been silent for too long. Returns whether it
+        sent anything. Raises `Gone` when the probe ends."""
         heard, spoke = time.monotonic(), False
         bus: frozenset[str] = frozenset()
         while not self._stop.is_set():
@@ -168,7 +168,7 @@ class Sampler:
                 self._frame(reply.samples, reply.at, host.read())
                 continue
             if reply is not None:
-                continue  # an inventory: a discovery before us did not wait for it
+                continue  # an inventory that an earlier discovery did not wait for
             silent = time.monotonic() - heard
             if silent > _KILL_AFTER:
                 return spoke
@@ -179,8 +179,8 @@ class Sampler:
         return spoke
 
     def _frame(self, samples: tuple[Sample, ...], looked: float, host: HostSample) -> None:
-        """Publish what came. Where every GPU keeps us waiting, it brings nothing new: `looked`
-        (monotonic time of the newest look) is the one before."""
+        """Publish a reply. `looked`: monotonic time of the newest reading in it, which is an old
+        one if no GPU has answered since."""
         latest = self._latest
         if looked > (self._looked if self._looked is not None else -math.inf):
             taken = max(s.taken for s in samples if s.taken is not None)
@@ -191,8 +191,8 @@ class Sampler:
         self._publish(Snapshot(taken, samples, host, problem=worst), None)
 
     def _stale(self, host: HostReader, problem: str, broken: bool = False) -> None:
-        """Publish the last figures once more, with what is wrong. `broken`: without them, as they
-        can't be true any more."""
+        """Publish the last figures again, with the problem. `broken`: leave the figures out, as
+        they can't be true any more."""
         latest = self._latest
         if latest is None or broken:
             lost = {s.device.id: s for s in latest.samples if s.lost} if latest else {}
@@ -204,7 +204,7 @@ class Sampler:
         self._publish(Snapshot(taken, samples, host.read(), problem=problem), None)
 
     def _publish(self, snapshot: Snapshot, looked: float | None) -> None:
-        """`looked`: monotonic time of the look; None where no device was read anew."""
+        """`looked`: monotonic time of the reading; None if no device was read again."""
         self._latest = snapshot
         if looked is not None:
             self._looked = looked
@@ -213,17 +213,17 @@ class Sampler:
             return
         try:
             self._on_snapshot(snapshot)
-        except Exception as error:  # noqa: BLE001  the caller's: it must not end the sampling
+        except Exception as error:  # noqa: BLE001  an error of the caller must not end sampling
             self.callback_error, self._on_snapshot = error, None
 
 
 def take_several(
     inventory: Inventory, looks: int = 3, apart: float = 0.25, timeout: float = 20.0
 ) -> tuple[Snapshot, ...]:
-    """Some looks in a row, `apart` seconds from each other, for a program without a screen.
+    """Take `looks` snapshots, `apart` seconds from each other, for a program without a screen.
 
-    Fewer than `looks`, but always one, where the driver does not answer within `timeout` seconds.
-    The very first look is thrown away, as it has no rates; with `looks` 0 it is returned alone.
+    If the driver does not answer within `timeout` seconds there are fewer, but at least one. The
+    very first snapshot is thrown away, as it has no rates; with `looks` 0 it is returned.
     """
     found: list[Snapshot] = []
     enough = threading.Event()
@@ -248,5 +248,5 @@ def take_several(
 
 
 def take_once(inventory: Inventory, timeout: float = 20.0) -> Snapshot:
-    """One look, with rates (it takes two, a quarter of a second apart)."""
+    """Take one snapshot with rates, which needs two readings a quarter of a second apart."""
     return take_several(inventory, looks=1, timeout=timeout)[-1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts.records import Host
 
@@ -28,7 +28,7 @@ class HostSeen:
     snapshot: Snapshot | None = None
     recent: tuple[Snapshot, ...] = ()
     """The newest looks at the devices of `inventory`, oldest first."""
-    freedom: Mapping[str, Freedom] = field(default_factory=lambda: MappingProxyType({}))
+    freedom: Mapping[str, Availability] = field(default_factory=lambda: MappingProxyType({}))
     """By device id; a device that is absent has not been judged."""
     heard: float | None = None
     """Monotonic time here at which the newest look came."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_engine import __version__
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts import nvidia_smi, protocol, reasons
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
@@ -115,7 +115,7 @@ class _Watch:
         self._tell(replace(seen, state="seen", reason=None, heard=time.monotonic()))
 
     def _take_look(self, look: protocol.Looked) -> None:
-        freedom = {f.device: Freedom(f.state, f.reason) for f in look.freedom}
+        freedom = {f.device: Availability(f.state, f.reason) for f in look.freedom}
         recent = (*self.seen.recent, look.snapshot)[-KEPT:]
         self._tell(replace(self.seen, state="seen", snapshot=look.snapshot, recent=recent,
                            freedom=freedom, heard=time.monotonic(), reason=None))

@@ -1,1 +1,1 @@
-"""The vendors whose devices can be used: `protocol` says what one brings, `registry` lists them."""
+"""The vendors whose devices can be used: `protocol` has the base classes, `registry` the list."""

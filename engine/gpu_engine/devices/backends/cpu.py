@@ -1,4 +1,4 @@
-"""CPU slots: the cores this process may use, in at most eight equal groups."""
+"""CPU slots: the cores that this process may use, in at most eight equal groups."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ MOST_SLOTS = 8
 
 
 class Cpu(Backend):
-    """The processor: always there, and asked without a driver."""
+    """The backend for CPU slots. It is always present and needs no driver."""
 
     name = "cpu"
     asks_driver = False
-    missing = "this machine tells nothing of its processor"
-    gone = "these cores are switched off"
+    missing = "this machine says nothing about its processor"
+    gone = "these cores are offline"
 
     def present(self) -> bool:
+        """Always true."""
         return True
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
-        """The cores that this process may use. Nothing of `environ` narrows them; the process'
-        affinity does."""
+        """Find the cores that this process may use. Its CPU affinity restricts them; no variable
+        in `environ` does."""
         try:
             cores = sorted(os.sched_getaffinity(0))
         except OSError:
@@ -36,20 +37,22 @@ class Cpu(Backend):
         return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
+        """One reader for all slots."""
         return [CpuReader(devices)]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """None: a process is held to its slots by its affinity (`Device.cores`)."""
+        """No variables: CPU affinity (`Device.cores`) keeps a process on its slots."""
         return {}
 
 
 def slots(
     cores: list[int], memory_total: int | None = None, quota: float | None = None
 ) -> tuple[Device, ...]:
-    """`cores` cut into groups that differ by one core at most, the larger ones first.
+    """Divide `cores` into at most `MOST_SLOTS` groups that differ by at most one core, the larger
+    ones first.
 
-    No more slots than `quota` CPUs' worth of time, where a container sets one: ranks that wait
-    for each other gain nothing from a slot that is never scheduled.
+    `quota` is how many CPUs' worth of time a container may use, and the slots are no more than
+    that: ranks that wait for each other gain nothing from a slot that does not get to run.
     """
     count = min(MOST_SLOTS, len(cores))
     if quota is not None:
@@ -85,13 +88,14 @@ def _name(cores: tuple[int, ...]) -> str:
 
 
 class CpuReader(Reader):
-    """Reads CPU slots; the first look has no utilisation, as it has nothing to compare with."""
+    """Reads CPU slots. Utilisation is measured since the reading before."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
         self._before = _times()
 
     def read(self) -> tuple[Sample, ...]:
+        """Read a sample of each slot. Memory is that of the whole machine or container."""
         taken, after = time.time(), _times()
         used, total = host.memory()
         samples = []

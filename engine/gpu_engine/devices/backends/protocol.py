@@ -1,7 +1,8 @@
-"""What a vendor's backend brings. To add a vendor, write one and name it in `registry.BACKENDS`.
+"""The base classes of a vendor's backend. To add a vendor, write one and list it in
+`registry.BACKENDS`.
 
-A backend finds the vendor's devices, reads them (their processes included), knows which
-environment variables show some of them to a process, and puts the driver's errors into words.
+A backend finds the vendor's devices, reads them (their processes included), knows the environment
+variables that make some of them visible to a process, and puts the driver's errors into words.
 Everything else in gpu-panel works on the records that it returns.
 """
 
@@ -15,27 +16,27 @@ from gpu_engine.devices.records import Device, Inventory, Sample
 
 
 class DriverLost(Exception):
-    """The driver as a whole can't be asked any more and has to be loaded afresh, in a new process.
-    The text is for people."""
+    """The driver can't be used any more until a new process loads it again. The text is for
+    people."""
 
 
 class Reader(ABC):
     """Reads one physical device again and again. Each reader is used by one thread."""
 
     bus = False
-    """Whether the rates over the bus are read too, where that costs time."""
+    """Whether to read the rates over the bus too. If that takes long, it is done only on demand."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """`devices`: the physical device itself, or the slices that it is cut into."""
+        """`devices`: the physical device itself, or the slices that it is divided into."""
         self.devices = tuple(devices)
 
     @abstractmethod
     def read(self) -> tuple[Sample, ...]:
-        """One look: a sample for each of `devices`, in their order.
+        """Read a sample of each of `devices`, in their order.
 
-        What is not known is None. A device that can't be read has a sample with `problem`, and
-        `lost` where the driver says that nothing can run on it; the next call tries again. Raises
-        `DriverLost` alone.
+        A value that is not known is None. If a device can't be read, its sample has a `problem`,
+        and `lost` if the driver says that nothing can run on it; the next call tries again. Raises
+        nothing but `DriverLost`.
         """
 
 
@@ -46,45 +47,47 @@ class Backend(ABC):
     """Its name in `registry.BACKENDS` and `Inventory.source`."""
     asks_driver: ClassVar[bool]
     """Whether `discover` and `read` call a driver, which may hang or crash. They are then called
-    in the probe's process alone, each reader in a thread of its own."""
+    only in the probe, each reader in a thread of its own."""
     variables: ClassVar[tuple[str, ...]] = ()
-    """Environment variables that narrow which devices a process sees. The first one lists the
-    devices. `discover` is given these and no others."""
+    """The environment variables that restrict which devices a process sees. The first one lists
+    the devices. `discover` gets these variables and no others."""
     missing: ClassVar[str]
-    """That the driver is not installed, in words: "there is no … driver library here"."""
+    """The message if the driver is not installed: "there is no … driver library here"."""
     gone: ClassVar[str]
-    """That the driver no longer lists a device, in words."""
+    """The message if the driver no longer lists a device."""
 
     @abstractmethod
     def present(self) -> bool:
-        """Whether this machine may have such devices at all. Calls no driver, never raises, and
-        costs nothing worth naming: it runs in the panel."""
+        """Whether this machine may have such devices at all. It runs in the panel: it must be
+        quick, must not call a driver and must not raise."""
 
     @abstractmethod
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
-        """The devices that `environ` lets through, in the order in which the driver numbers them
-        or `environ` lists them.
+        """Find the devices that `environ` makes visible, in the driver's order or in the order in
+        which `environ` lists them.
 
-        A device that does not answer within `patience` seconds is listed with what is known of
-        it. Does not raise: why there is nothing is the inventory's `problem`. See `nothing`.
+        A device that does not answer within `patience` seconds is listed with what is known about
+        it. Does not raise; if there are no devices, the inventory's `problem` says why. See
+        `nothing`.
         """
 
     @abstractmethod
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
-        """A reader for each physical device of `devices`, found by `discover`, perhaps in another
-        process. Raises `DriverLost`."""
+        """Open a reader for each physical device among `devices`, which `discover` has found,
+        perhaps in another process. Raises `DriverLost`."""
 
     @abstractmethod
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """The variables that show a process these devices, in this order, and no others of this
-        vendor; for no devices, those that hide them all. `discover` with them finds `devices`."""
+        """The variables with which a process sees these devices, in this order, and no others of
+        this vendor. For no devices: the variables that hide all of them. `discover`, given these
+        variables, finds exactly `devices`."""
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
-        """Whether somebody set `variables` so as to hide all devices."""
+        """Whether the values of `variables` in `environ` hide all devices."""
         return False
 
     def nothing(self, environ: Mapping[str, str], problem: str | None = None) -> Inventory:
-        """An inventory without devices, and why it has none."""
+        """An inventory without devices. `problem`: why there are none, if that needs saying."""
         narrowed = bool(self.variables) and self.variables[0] in environ
         return Inventory(
             (),

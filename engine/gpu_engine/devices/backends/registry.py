@@ -1,4 +1,4 @@
-"""The one list of backends, and how one is found by its name."""
+"""The list of all backends, and loading one by its name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BACKENDS = {
     "nvml": "gpu_engine.devices.backends.nvidia.backend:Nvidia",
     "cpu": "gpu_engine.devices.backends.cpu:Cpu",
 }
-"""Name → "module:Class". Devices are looked for in this order, and the first backend that finds
-any is taken; the processor, which is always there, comes last."""
+""""module:Class" by name. Backends are tried in this order until one finds devices; the processor,
+which is always there, comes last."""
 
 
 def load(name: str) -> Backend:
-    """The backend of that name (`Inventory.source`). Raises ValueError for an unknown one."""
+    """The backend of that name (`Inventory.source`). Raises ValueError for an unknown name."""
     if name not in BACKENDS:
         raise ValueError(f"there is no device backend {name!r}; there are {', '.join(BACKENDS)}")
     return load_reference(BACKENDS[name])
@@ -26,17 +26,18 @@ def load(name: str) -> Backend:
 
 @cache
 def load_reference(reference: str) -> Backend:
-    """The backend of a "module:Class", as another process names it."""
+    """The backend given as "module:Class", as the probe gets it. Raises TypeError if the class is
+    not a backend."""
     module, _, name = reference.partition(":")
     found = getattr(importlib.import_module(module), name)()
     if not isinstance(found, Backend):
-        raise TypeError(f"{reference} is no Backend")
+        raise TypeError(f"{reference} is not a Backend")
     return found
 
 
 def environment(name: str, devices: Sequence[Device]) -> dict[str, str]:
-    """The variables for a process that is to use `devices` of the backend `name`. One that is to
-    use the processor sees no GPU of any vendor."""
+    """The environment variables for a process that uses `devices` of the backend `name`. A process
+    on CPU slots gets variables that hide the GPUs of all vendors."""
     own = load(name)
     found: dict[str, str] = {}
     if not own.asks_driver:

@@ -1,1 +1,1 @@
-"""The process that asks a driver, as a call into one may never come back."""
+"""The probe: a process of its own that calls drivers, as a driver call may never return."""

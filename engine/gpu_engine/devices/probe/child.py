@@ -1,13 +1,13 @@
-"""The process that talks to the driver, so that nobody else has to wait for it.
+"""The process that calls the driver, so that no other process has to wait for it.
 
 `python -c "from gpu_engine.devices.probe.child import main; main()"`, started by `client.Probe`.
 Why a process and not a thread: a call that hangs inside the driver puts its thread into
-uninterruptible sleep, and a process with such a thread cannot end, so a shell would wait for the
-panel for ever. It also keeps a crash inside the driver's library out of the panel.
+uninterruptible sleep, and a process with such a thread can't end, so that a shell would wait for
+the panel for ever. A process also keeps a crash inside the driver's library out of the panel.
 
-Requests come on standard input, replies go to standard output (`messages`). The end of standard
-input (the parent has gone, however it went) ends this process at once. It has a thread for each
-GPU, so that one that hangs leaves the others readable.
+Requests come on standard input, replies go to standard output (see `messages`). When standard input
+ends, as it does with the parent, this process ends at once. Each GPU has its own thread, so that
+the others can still be read if one hangs.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from gpu_engine.devices.probe.messages import (
 from gpu_engine.devices.records import Sample
 
 IDLE_END = 3.0
-"""Seconds without a request after which a probe that watches nothing ends."""
+"""Seconds without a request after which the process ends, if it watches no device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The readers for a request to watch."""
+    """The readers for a `Watch` request are ready."""
 
     request: Watch
     readers: Sequence[Reader]
@@ -53,42 +53,42 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class WasRead:
-    """Some reader has come back from a look."""
+    """A worker has finished a reading."""
 
 
 Inbox = queue.SimpleQueue[Request | Found | Broken | Opened | WasRead]
 
 
 class Worker(threading.Thread):
-    """Reads one GPU whenever it is told to; may be stuck in a call at any time."""
+    """The thread that reads one GPU whenever it is told to. It may hang in a driver call."""
 
     def __init__(self, reader: Reader, done: Inbox, patience: float) -> None:
         super().__init__(name=f"read {reader.devices[0].id}", daemon=True)
         self.reader = reader
         self._patience = patience
         self.since: float | None = None
-        """Monotonic time at which the look under way began; None: at rest."""
+        """When the current reading began, monotonic time; None: it is not reading."""
         self.latest: tuple[Sample, ...] | None = None
         self.looked = -math.inf
-        """Monotonic time, which all processes of a machine share, of the latest look."""
+        """When the latest reading began, monotonic time, which is the same in all processes."""
         self._go = threading.Semaphore(0)
         self._done = done
 
     def go(self) -> None:
-        """Begin a look, unless one is under way."""
+        """Start a reading, unless one is going on."""
         if self.since is None:
             self.since = time.monotonic()
             self._go.release()
 
     def run(self) -> None:
-        """The thread: a look each time it is told to."""
+        """The thread's loop: one reading for each call of `go`."""
         while True:
             self._go.acquire()
             try:
                 self.latest = self.reader.read()
             except DriverLost as lost:
                 self._done.put(Broken(str(lost)))
-            except Exception as error:  # noqa: BLE001  one GPU's oddity is not the others'
+            except Exception as error:  # noqa: BLE001  the other GPUs must still be read
                 taken = time.time()
                 self.latest = tuple(
                     Sample(d, problem=f"reading it failed: {error!r}", taken=taken)
@@ -99,27 +99,27 @@ class Worker(threading.Thread):
             self._done.put(WasRead())
 
     def samples(self) -> tuple[Sample, ...]:
-        """The latest look; where the driver keeps us waiting, with for how long."""
+        """The latest samples; if the driver does not answer, they say for how long."""
         since = self.since
         waited = time.monotonic() - since if since is not None else 0.0
         latest = self.latest
         if latest is None:
-            text = f"the driver has not answered for it yet ({waited:.0f} s)"
+            text = f"the driver has not answered about it yet ({waited:.0f} s)"
             return tuple(Sample(d, problem=text) for d in self.reader.devices)
         if waited < self._patience:
             return latest
-        text = f"the driver has not answered for it for {waited:.0f} s"
-        # A driver that hangs elsewhere does not bring back what it has called lost.
+        text = f"the driver has not answered about it for {waited:.0f} s"
+        # A device that was lost stays lost, even if the driver hangs now.
         return tuple(s if s.lost else replace(s, problem=text) for s in latest)
 
     def late(self) -> bool:
-        """Whether it is known already that this GPU keeps us waiting."""
+        """Whether the current reading has taken longer than it may."""
         since = self.since
         return since is not None and time.monotonic() - since > self._patience
 
 
 class Child:
-    """Answers requests; the only thread that writes. Nothing in it waits for the driver."""
+    """Answers requests. Its thread is the only one that writes, and it never calls the driver."""
 
     def __init__(self, replies: BinaryIO) -> None:
         self._replies = replies
@@ -130,14 +130,14 @@ class Child:
         self._interval = 1.0
         self._patience = 2.0
         self._tick: float | None = None
-        """When the latest look began, monotonic; None: nothing is watched."""
+        """When the latest reading of all GPUs began, monotonic time; None: nothing is watched."""
         self._sent = False
-        """Whether that look has been sent."""
+        """Whether that reading has been sent."""
         self._busy = False
-        """Whether the driver is being asked for what is not a look."""
+        """Whether a thread is finding or opening devices."""
 
     def run(self, requests: BinaryIO) -> None:
-        """Serve until nobody needs it any more, or the driver has to be loaded afresh."""
+        """Answer requests until none has come for a while, or the driver must be loaded again."""
         threading.Thread(target=self._listen, args=(requests,), daemon=True).start()
         while True:
             try:
@@ -163,7 +163,7 @@ class Child:
                     self._watch(message)
                 case Broken():
                     self._send(message)
-                    return  # a fresh process starts the driver's library from nothing
+                    return  # a new process can load the driver's library again
                 case WasRead():
                     self._frame_if_done()
 
@@ -175,11 +175,11 @@ class Child:
         while True:
             head = requests.read(HEAD.size)
             if len(head) < HEAD.size:
-                os._exit(0)  # the parent has gone; other threads may be stuck for ever
+                os._exit(0)  # the parent has ended; other threads may hang for ever
             self._inbox.put(pickle.loads(requests.read(HEAD.unpack(head)[0])))
 
     def _begin(self, work: Callable[[], Found | Opened]) -> None:
-        """Do what may hang in a thread; what it returns comes back through the inbox."""
+        """Do `work`, which may hang, in a thread. Its result comes back through the inbox."""
 
         def run() -> None:
             try:
@@ -220,10 +220,10 @@ class Child:
         if self._tick is None:
             return
         if not self._sent:
-            self._frame()  # some GPU is late: the others do not wait for it
+            self._frame()  # a GPU is late: the others do not wait for it
         now = time.monotonic()
         if now >= self._tick + self._interval:
-            # A laptop that slept, or a late frame, leaves no ticks to catch up with.
+            # After a long pause (a laptop that slept, a late frame) no missed tick is made up for.
             self._tick = max(self._tick + self._interval, now - 0.5 * self._interval)
             self._sent = False
             self._go()
@@ -255,8 +255,8 @@ def _open(request: Watch) -> Opened:
 
 
 def main() -> None:
-    """Serve on standard input and output until the parent is done."""
-    # Whatever a library prints must not fall between the replies.
+    """Answer requests on standard input and output until there are no more."""
+    # A library may print to standard output: that must not get between the replies.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -264,4 +264,4 @@ def main() -> None:
     except BrokenPipeError:
         pass
     finally:
-        os._exit(0)  # threads that are stuck in the driver are not waited for
+        os._exit(0)  # without waiting for threads that hang in the driver

@@ -1,6 +1,6 @@
-"""The caller's side of the process that asks the driver (`probe.child`).
+"""Starting and using a probe, the process that calls the driver (`probe.child`).
 
-Nothing here waits longer than it is told to, and nothing waits for that process to end.
+Every wait here has a time limit, and nothing waits for that process to end.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _START = (
     "from gpu_engine.devices.probe.child import main; main()"
 )
 _SHARE = 0.75
-"""Part of the time for finding devices that a single GPU may take."""
+"""The share of the time limit for finding devices that a single GPU may take."""
 
 
 class Gone(Exception):
-    """The probe has ended; the text says why where that is known."""
+    """The probe has ended. The text says why, as far as it is known."""
 
 
 class Probe:
-    """One such process. Used by one thread at a time; only `close` may come from another."""
+    """One probe. Only one thread may use it at a time, but `close` may be called from another."""
 
     def __init__(self) -> None:
         package_root = str(Path(__file__).resolve().parents[3])
         self._process = subprocess.Popen(
-            # -P: no module of the folder somebody happens to stand in.
+            # -P: import no module from the current folder.
             [sys.executable, "-P", "-c", _START, package_root],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # never between the panel's own characters
-            start_new_session=True,  # Ctrl+C in the terminal is not meant for it
+            stderr=subprocess.DEVNULL,  # it must not print into the panel's terminal
+            start_new_session=True,  # Ctrl+C in the terminal must not end it
             bufsize=0,
         )
         self._buffer = bytearray()
         self.problem: str | None = None
-        """Why it gave up, in its own words."""
+        """Why it gave up, as it said itself."""
 
     @property
     def pid(self) -> int:
@@ -66,7 +66,7 @@ class Probe:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Raises `Gone`. Requests are small: the pipe takes them without waiting."""
+        """Send a request; returns at once, as requests fit into the pipe. Raises `Gone`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(pack(request))
@@ -74,7 +74,7 @@ class Probe:
             raise Gone(self._why())
 
     def receive(self, timeout: float) -> Reply | None:
-        """The next reply, or None when none came in time. Raises `Gone`."""
+        """The next reply; None if none comes within `timeout` seconds. Raises `Gone`."""
         assert self._process.stdout is not None
         end = time.monotonic() + timeout
         while True:
@@ -96,7 +96,7 @@ class Probe:
             self._buffer += piece
 
     def close(self) -> None:
-        """Kill it, without waiting for its end: inside the driver no signal may reach it."""
+        """Kill the process, without waiting for its end: inside a driver no signal may reach it."""
         with contextlib.suppress(OSError):
             self._process.kill()
         assert self._process.stdin is not None
@@ -105,7 +105,7 @@ class Probe:
         _leave(self._process)
 
     def ended(self) -> bool:
-        """Whether the process is dead."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def _unpack(self) -> Reply | None:
@@ -135,8 +135,8 @@ _spare: Probe | None = None
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
-    """Keep a killed process until it is seen dead, so that it stays no zombie and Python does not
-    warn of it."""
+    """Keep a killed process in a list until it has ended, so that it does not stay a zombie and
+    Python does not warn about it."""
     with _lock:
         _left.append(process)
         for old in list(_left):
@@ -147,8 +147,8 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
 
 
 def take() -> Probe:
-    """A probe for the caller alone: the one that `discover` left behind while it lives, as
-    waking the GPUs a second time takes seconds without persistence mode."""
+    """A probe for the caller alone. If the one that `discover` used still runs, it is that one:
+    without persistence mode, waking the GPUs a second time takes seconds."""
     global _spare
     with _lock:
         probe, _spare = _spare, None
@@ -168,8 +168,11 @@ def _put_back(probe: Probe) -> None:
 
 
 def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory:
-    """The devices of the backend `name`, asked in another process; `environ` is what narrows them
-    (`Backend.variables`). Never raises, and returns within about `timeout` seconds."""
+    """Find the devices of the backend `name`, with the driver called in a probe.
+
+    `environ` holds the variables that restrict them (`Backend.variables`). Never raises; returns
+    within about `timeout` seconds.
+    """
     nothing = registry.load(name).nothing
     try:
         probe = take()
@@ -189,8 +192,8 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
         return nothing(environ, reply.problem)
     return nothing(
         environ,
-        f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; its own tools "
-        f"would wait as well)",
+        f"the driver did not answer in {timeout:g} s (it may hang: see dmesg; its own tools, such "
+        f"as nvidia-smi, may hang too)",
     )
 
 
@@ -201,15 +204,15 @@ def watch(
     interval: float,
     patience: float,
 ) -> None:
-    """Have it look at `devices` of the backend `name` at each interval from now on, and send a
-    `Looked` each time. Raises `Gone`.
+    """Let `probe` read `devices` of the backend `name` every `interval` seconds from now on and
+    send a `Looked` each time. Raises `Gone`.
 
-    A device that does not answer within `patience` seconds is said to be late, and the others
-    wait for it no longer.
+    If a device does not answer within `patience` seconds, its sample says so, and the reply is sent
+    without waiting for it any longer.
     """
     probe.send(Watch(registry.BACKENDS[name], devices, interval, patience))
 
 
 def watch_bus(probe: Probe, device_ids: frozenset[str]) -> None:
-    """Have it read the bus rates of these devices, and of no other, from now on. Raises `Gone`."""
+    """Let `probe` read the bus rates of these devices only, from now on. Raises `Gone`."""
     probe.send(WatchBus(device_ids))

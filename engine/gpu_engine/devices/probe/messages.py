@@ -1,4 +1,4 @@
-"""What goes between a program and its probe: each message a pickle after its length."""
+"""The messages between a program and its probe. Each is sent as its length and a pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 HEAD = struct.Struct("<I")
-"""The length of what follows, in bytes."""
+"""The header of a message: the length of its pickle in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +20,26 @@ class Discover:
     backend: str
     """"module:Class", see `backends.registry`."""
     environ: Mapping[str, str]
-    """What it narrows its devices by: `Backend.variables`, as far as they are set."""
+    """The variables of `Backend.variables` that are set."""
     patience: float
-    """Seconds that one device may take."""
+    """How many seconds one device may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Look at devices again and again from now on; answered by `Looked` each time."""
+    """Read devices again and again from now on; answered by `Looked` each time."""
 
     backend: str
     devices: tuple[Device, ...]
     interval: float
-    """Seconds from one look to the next."""
+    """Seconds from one reading to the next."""
     patience: float
-    """Seconds after which a device that does not answer is said to be late."""
+    """Seconds after which a device that does not answer counts as late."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchBus:
-    """Read the bus rates of these devices, and of no other, from now on."""
+    """Read the bus rates of these devices only, from now on."""
 
     device_ids: frozenset[str]
 
@@ -53,18 +53,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One look at all watched devices."""
+    """One reading of all watched devices."""
 
     samples: tuple[Sample, ...]
-    """In the order in which they were asked for."""
+    """In the order of the devices in the request."""
     at: float
-    """Monotonic time, which all processes of a machine share, of the newest look at any of them;
-    minus infinity before the first."""
+    """When the newest of these readings began, monotonic time, which is the same in all processes
+    of a machine; minus infinity before the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The driver as a whole can't be asked; the probe ends."""
+    """The driver can't be used at all; the probe ends."""
 
     problem: str
 
@@ -74,6 +74,6 @@ Reply = Found | Looked | Broken
 
 
 def pack(message: Request | Reply) -> bytes:
-    """A message as it goes through the pipe."""
+    """A message as bytes: header and pickle."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(len(body)) + body

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.launch.detail.lines import ORDERS, View, build
@@ -23,7 +23,7 @@ def text(view: View, width: int = 156) -> str:
 
 
 def test_everything_that_a_look_has_is_said():
-    said = text(View(GPU, BUSY, Freedom("busy", "alice"), Holder("x", run="3f2a", user="bob"),
+    said = text(View(GPU, BUSY, Availability("busy", "alice"), Holder("x", run="3f2a", user="bob"),
                      True, ours={7: "run 3f2a rank 1"}, now=NOW))
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
@@ -59,7 +59,7 @@ def test_nobody_on_it_and_nobody_holds_it():
 
 def test_faults_of_the_hardware_stand_out_once():
     bad = replace(BUSY, problem="GPU is lost", health=("2 uncorrected memory errors",))
-    said = text(View(GPU, bad, Freedom("unhealthy", "GPU is lost")))
+    said = text(View(GPU, bad, Availability("unhealthy", "GPU is lost")))
     assert said.count("GPU is lost") == 1
     assert "✗ 2 uncorrected memory errors" in said
 
@@ -81,7 +81,7 @@ def test_a_slice_says_whose():
 
 @pytest.mark.parametrize("width", [44, 60, 76, 104, 120, 156, 240])
 def test_no_line_is_wider_than_the_pane(width):
-    said = text(View(GPU, replace(BUSY, throttle=("x" * 300,)), Freedom("busy", "y" * 300),
+    said = text(View(GPU, replace(BUSY, throttle=("x" * 300,)), Availability("busy", "y" * 300),
                      now=NOW, history=History()), width)
     assert max(map(len, said.splitlines())) <= max(width, 76)
 
@@ -90,7 +90,7 @@ def test_names_of_others_are_harmless():
     evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt\nnext"
     s = replace(BUSY, processes=(DeviceProcess(7, user=evil, command=evil),),
                 notes=(evil,), throttle=(evil,), compute_mode=evil, health=(evil,))
-    said = text(View(replace(GPU, name=evil), s, Freedom("busy", evil),
+    said = text(View(replace(GPU, name=evil), s, Availability("busy", evil),
                      Holder("x", run=evil), ours={7: evil}))
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said

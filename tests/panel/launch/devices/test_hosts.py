@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.hosts import file
 from gpu_engine.hosts.records import Host
@@ -48,7 +48,7 @@ def test_what_a_host_says_can_do_nothing_to_the_terminal():
     evil = replace(bad.devices[0], name="A\x1b]52;c;ZQ==\x07\x9b2J")
     host = seen(Host("gpu1", label="x\x1b[2J"), replace(bad, devices=(evil,), problem="\x1b[2J!"))
     host = replace(host, reason="no\x1b[2J", state="away",
-                   freedom={"0": Freedom("busy", "\x1b]0;x\x07")})
+                   freedom={"0": Availability("busy", "\x1b]0;x\x07")})
     assert "\x1b" not in text(Look(own, None, hosts=(host,)))
     assert "\x9b" not in text(Look(own, None, hosts=(host,)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Sample
 
@@ -26,7 +26,7 @@ class Fact:
     style: str = ""
 
 
-def state(freedom: Freedom | None) -> tuple[str, str]:
+def state(freedom: Availability | None) -> tuple[str, str]:
     """Free or not, with the reason, and its style."""
     if freedom is None:
         return f"? {UNKNOWN}", "dim"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
@@ -25,7 +25,7 @@ class View:
 
     device: Device | None = None
     sample: Sample | None = None
-    freedom: Freedom | None = None
+    freedom: Availability | None = None
     holder: Holder | None = None
     leases_known: bool = False
     history: History | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_engine.common.clean import clean
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.spec import modes
@@ -33,7 +33,7 @@ class Look:
     """What of several ticked ones the order means: see `role`."""
     first_rank: int = 0
     """The rank of the first that is ticked: above 0 on a machine that is not the first."""
-    freedom: Mapping[str, Freedom] | None = None
+    freedom: Mapping[str, Availability] | None = None
     ours: Mapping[str, str] | None = None
     """Device id → which run of ours is on it ("run 3f2a rank 0")."""
     words: tuple[tuple[str, str], ...] = ()
@@ -55,7 +55,7 @@ class _Machine:
 
     inventory: Inventory
     snapshot: Snapshot | None
-    freedom: Mapping[str, Freedom] | None
+    freedom: Mapping[str, Availability] | None
     history: History | None
     host: HostSeen | None = None
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices.availability import Freedom
+from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts.records import LOCAL, Host
@@ -75,7 +75,7 @@ class DeviceSource:
         self._sampler = sampler
         self._given = sampler is not None
         self.history = History()
-        self.freedom: Mapping[str, Freedom] | None = None
+        self.freedom: Mapping[str, Availability] | None = None
         """Device id → whether it is free, as `judge` found it last; None before the first time."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
         """Lease key → the run that holds the device, as `judge` found it last."""
@@ -169,12 +169,12 @@ class DeviceSource:
     def _recent(self) -> tuple[Snapshot, ...]:
         return tuple(self._sampler.recent) if self._sampler is not None else ()
 
-    async def judge(self) -> Mapping[str, Freedom]:
+    async def judge(self) -> Mapping[str, Availability]:
         """Judge from the last looks, and from the leases as they are now, which devices are free.
         Fills `freedom` and `holders`. Raises OSError where the leases can't be read."""
         from gpu_engine.devices import availability, leases
 
-        def look() -> tuple[Mapping[str, Freedom], Mapping[str, Holder]]:
+        def look() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
             held = leases.holders(places.leases_folder())
             return availability.judge_all(looks, held) if looks else {}, held
 

@@ -1,4 +1,4 @@
-"""NVIDIA's side of the backend protocol."""
+"""The backend for NVIDIA GPUs and MIG slices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_engine.devices.backends.nvidia import find, read, visible, words
+from gpu_engine.devices.backends.nvidia import codes, find, read, visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
 from gpu_engine.devices.owners import Owners
 from gpu_engine.devices.records import Device, Inventory
@@ -21,14 +21,14 @@ class Nvidia(Backend):
     name = "nvml"
     asks_driver = True
     variables = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    missing = "there is no NVIDIA driver library here any more"
-    gone = words.error(words.GONE)
+    missing = "the NVIDIA driver library is no longer installed here"
+    gone = codes.error(codes.GONE)
 
     def present(self) -> bool:
-        """Whether the driver's library is installed. Opening it runs none of its calls.
+        """Whether the driver's library is installed. It is opened, but nothing in it is called.
 
-        LD_LIBRARY_PATH is looked at too, as the loader of this process does not see what was set
-        after it started, and the probe's does.
+        LD_LIBRARY_PATH is searched too: the probe will use its present value, while the loader of
+        this process still uses the value at its start.
         """
         folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
         if any((Path(f) / LIBRARY).exists() for f in folders if f):
@@ -40,6 +40,7 @@ class Nvidia(Backend):
         return True
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
+        """Find the GPUs and MIG slices that CUDA_VISIBLE_DEVICES in `environ` makes visible."""
         driver, problem = find.start()
         nothing = self.nothing(environ, problem)
         if driver is None:
@@ -47,9 +48,10 @@ class Nvidia(Backend):
         return find.look(driver, nothing, environ.get("CUDA_DEVICE_ORDER"), patience)
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
+        """A reader for each GPU; the slices of one GPU share a reader. Raises `DriverLost`."""
         driver, problem = find.start()
         if driver is None:
-            raise DriverLost(problem or words.error(words.NOT_LOADED))
+            raise DriverLost(problem or codes.error(codes.NOT_LOADED))
         owners = Owners(device_files="/dev/nvidia")
         return [
             read.GpuReader(driver, [d for d in devices if d.index == index], owners)
@@ -57,10 +59,11 @@ class Nvidia(Backend):
         ]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
-        """CUDA numbers the fastest card first unless told to go by PCI order, which is how NVML
-        (and so our ids) count: the list alone would name the wrong card on a mixed machine.
-        Indices, as much training code calls int() on the variable; a MIG slice has no other name
-        than its UUID.
+        """CUDA_VISIBLE_DEVICES for these devices, and CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+        Without the order CUDA numbers the fastest card first, while NVML, and so our ids, follow
+        PCI order: on a machine with different cards the list would mean the wrong ones. The list
+        holds indices, as much training code calls int() on it; a MIG slice has only its UUID.
         """
         if not devices:
             return {"CUDA_VISIBLE_DEVICES": ""}
@@ -71,4 +74,5 @@ class Nvidia(Backend):
         }
 
     def hides_all(self, environ: Mapping[str, str]) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES in `environ` hides every GPU."""
         return visible.hides_all(environ.get("CUDA_VISIBLE_DEVICES"))

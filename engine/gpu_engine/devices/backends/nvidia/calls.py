@@ -1,8 +1,8 @@
-"""Asking the driver, and remembering which questions it answers.
+"""Calling the driver, and remembering which of its functions work for a device.
 
-pynvml raises an exception for anything that it can't answer. Here a value that a device can't give
-is None, a question that was refused is not repeated each second, the newer and older names of one
-function are tried in order, and errors of the whole device are raised as `Trouble`.
+pynvml raises an exception whenever it has no answer. Here, a value that a device can't give is
+None, a query that was refused is not repeated every second, the newer and older names of a function
+are tried in order, and only errors of the whole device are raised, as `Trouble`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_engine.devices.backends.nvidia import words
+from gpu_engine.devices.backends.nvidia import codes
 
 ASK_AGAIN_AFTER = 300.0
-"""Seconds after which a refused question is tried once more (MIG switched, rights changed)."""
+"""Seconds after which a refused query is tried again: MIG or rights may have changed."""
 
 
 class Trouble(Exception):
-    """The device, or the driver as a whole, can't be used; the text is for people."""
+    """The device, or the whole driver, can't be used. The text is for people."""
 
     def __init__(self, code: int) -> None:
         self.code = code
-        super().__init__(words.error(code))
+        super().__init__(codes.error(code))
 
 
 def code_of(error: Exception) -> int:
-    """NVML's number of an exception of pynvml's; an unversioned call that the library lacks
-    raises `NVMLLibraryMismatchError`, which carries none."""
+    """NVML's error code in an exception of pynvml's. `NVMLLibraryMismatchError`, raised for a
+    function that the library lacks, carries none."""
     value = getattr(error, "value", None)
-    return value if isinstance(value, int) else words.FUNCTION_NOT_FOUND
+    return value if isinstance(value, int) else codes.FUNCTION_NOT_FOUND
 
 
 class Calls:
-    """The questions about one device (or about the driver itself)."""
+    """The queries about one device, or about the driver itself."""
 
     def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
@@ -42,22 +42,23 @@ class Calls:
         self._codes: dict[str, int] = {}
         self._chosen: dict[str, str] = {}
         self.answered = 0
-        """How many questions got a value since it was last set to 0."""
+        """How many queries got a value since this was last set to 0."""
         self.last_error: int | None = None
+        """NVML's code of the last error."""
 
-    def ask(self, question: str, *args: Any, names: tuple[str, ...] = (), key: str = "") -> Any:
-        """The answer of `question` (a pynvml function), or of the first of `names` that works.
+    def query(self, function: str, *args: Any, names: tuple[str, ...] = (), key: str = "") -> Any:
+        """Call `function` of pynvml, or the first of `names` that works, and return its answer.
 
-        `key` names the question where one function answers several, by its arguments. None: not
-        known now. Raises `Trouble` for an error of the whole device.
+        Returns None if there is no answer now. `key` names the query if one function, by its
+        arguments, serves several. Raises `Trouble` for an error of the whole device.
         """
-        key = key or question
+        key = key or function
         refused = self._refused.get(key)
         if refused is not None and self._clock() - refused < ASK_AGAIN_AFTER:
             return None
         chosen = self._chosen.get(key)
-        code = words.FUNCTION_NOT_FOUND
-        for name in (chosen,) if chosen else (question, *names):
+        code = codes.FUNCTION_NOT_FOUND
+        for name in (chosen,) if chosen else (function, *names):
             try:
                 answer = self._call(name, args)
             except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
@@ -69,27 +70,27 @@ class Calls:
                 self.answered += 1
                 return answer
             self.last_error = code
-            if code in words.TROUBLE:
+            if code in codes.TROUBLE:
                 raise Trouble(code)
-            if code not in words.REFUSALS:
-                return None  # a passing error: ask again next time
+            if code not in codes.REFUSALS:
+                return None  # a passing error: try again next time
         self._chosen.pop(key, None)
         self._refused[key], self._codes[key] = self._clock(), code
         return None
 
     def refuses(self, key: str) -> bool:
-        """Whether the driver declined this question; False where it was not asked yet."""
+        """Whether the driver refused this query; False if it was not tried yet."""
         return key in self._refused
 
     def unsupported(self, key: str) -> bool:
-        """Whether the driver said that this device has no such thing."""
-        return self._codes.get(key) == words.NOT_SUPPORTED
+        """Whether the driver said that this device does not support this query."""
+        return self._codes.get(key) == codes.NOT_SUPPORTED
 
     def _call(self, name: str, args: tuple[Any, ...]) -> Any:
         base, _, version = name.partition("@")
         function = getattr(self._nvml, base, None)
         if function is None:  # an older pynvml
-            raise self._nvml.NVMLError(words.FUNCTION_NOT_FOUND)
+            raise self._nvml.NVMLError(codes.FUNCTION_NOT_FOUND)
         if version:  # "nvmlDeviceGetMemoryInfo@nvmlMemory_v2": the version is an argument
             return function(*args, version=getattr(self._nvml, version))
         return function(*args)

@@ -1,6 +1,6 @@
-"""Find NVIDIA GPUs and MIG slices through NVML, once.
+"""Find NVIDIA GPUs and MIG slices through NVML.
 
-Runs in the probe's process, never in the panel's: any call here may take for ever.
+This runs in the probe, never in the panel: any call here may hang.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from gpu_engine.devices.backends.nvidia import visible, words
+from gpu_engine.devices.backends.nvidia import codes, visible
 from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble, code_of
 from gpu_engine.devices.records import Device, Inventory
 
 
 def load() -> ModuleType:
-    """pynvml, imported on first need (46 ms). Raises ImportError in words for a wrong package."""
+    """Import pynvml, which takes 46 ms. Raises ImportError, also if the package installed under
+    that name is not NVIDIA's; the text says what to do."""
     import pynvml
 
     if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
@@ -29,11 +30,11 @@ def load() -> ModuleType:
 
 
 def start() -> tuple[ModuleType | None, str | None]:
-    """NVML, ready to be asked; or None, and why. Where the library is not installed there is
-    nothing to say: this machine has no NVIDIA GPU.
+    """Start NVML. Returns (pynvml, None), or (None, why not). The reason is None too if the library
+    is not installed: this machine then has no NVIDIA GPU.
 
-    NVML is never shut down: the process ends, and the system takes it back. A shutdown while
-    another thread is inside a call crashes the process.
+    NVML is never shut down, as that crashes the process while another thread is inside a call. The
+    system cleans up when the process ends.
     """
     try:
         nvml = load()
@@ -43,30 +44,29 @@ def start() -> tuple[ModuleType | None, str | None]:
         nvml.nvmlInit()
     except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
         code = code_of(error)
-        return None, None if code == words.LIBRARY_NOT_FOUND else words.error(code)
+        return None, None if code == codes.LIBRARY_NOT_FOUND else codes.error(code)
     return nvml, None
 
 
 def look(
     nvml: ModuleType, nothing: Inventory, device_order: str | None, patience: float
 ) -> Inventory:
-    """All GPUs that may be offered: `nothing` with what was found.
+    """Find all GPUs and slices that may be offered. Returns `nothing` with them filled in.
 
-    `device_order` is CUDA_DEVICE_ORDER as this program was started with. A GPU that does not
-    answer within `patience` seconds is listed without what is not known of it, and holds up no
-    other.
+    `device_order`: the value of CUDA_DEVICE_ORDER with which this program was started. A GPU that
+    does not answer within `patience` seconds is listed with its number only.
     """
     inherited = nothing.inherited_visible
     calls = Calls(nvml)
     try:
-        driver = text(calls.ask("nvmlSystemGetDriverVersion"))
-        version = calls.ask("nvmlSystemGetCudaDriverVersion")
-        count = calls.ask("nvmlDeviceGetCount") or 0
+        driver = text(calls.query("nvmlSystemGetDriverVersion"))
+        version = calls.query("nvmlSystemGetCudaDriverVersion")
+        count = calls.query("nvmlDeviceGetCount") or 0
     except Trouble as trouble:
         return replace(nothing, problem=str(trouble))
     problems: list[str] = []
     if not count and calls.last_error is not None:
-        problems.append(words.error(calls.last_error))
+        problems.append(codes.error(calls.last_error))
     found: list[Device] = []
     for index, (devices, problem) in enumerate(_all_at_once(nvml, count, patience)):
         found += devices
@@ -78,8 +78,8 @@ def look(
         problems.append(doubt)
     if found and not offered:
         problems.append(
-            f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which lets through none of the '
-            f"{len(found)} devices"
+            f'CUDA_VISIBLE_DEVICES is "{inherited}" here, which makes none of the '
+            f"{len(found)} devices visible"
         )
     return replace(
         nothing,
@@ -91,25 +91,25 @@ def look(
 
 
 def handle_of(nvml: Any, device: Device) -> Any:
-    """The driver's handle of a GPU (of the parent for a slice); raises `Trouble`.
+    """The driver's handle of a GPU; for a slice, that of its GPU. Raises `Trouble`.
 
-    An index changes when a card before it falls off the bus, so the UUID decides. Not asked by
-    UUID, as one lost GPU makes that fail for all others (nvml.h, nvmlDeviceGetHandleByUUID).
+    The UUID decides, as indices change when a card falls off the bus. NVML's search by UUID is not
+    used: one lost GPU makes it fail for all others (nvml.h, nvmlDeviceGetHandleByUUID).
     """
     first = device.index or 0
     if device.uuid is None:
         return _handle_at(nvml, first)
     trouble: Trouble | None = None
-    count = Calls(nvml).ask("nvmlDeviceGetCount") or 0
+    count = Calls(nvml).query("nvmlDeviceGetCount") or 0
     for index in (first, *(i for i in range(count) if i != first)):
         try:
             handle = _handle_at(nvml, index)
             if device.uuid in _uuids(nvml, device, handle):
                 return handle
         except Trouble as own:
-            if index == first or own.code in words.START_AGAIN:
+            if index == first or own.code in codes.START_AGAIN:
                 trouble = own
-    raise trouble or Trouble(words.GONE)
+    raise trouble or Trouble(codes.GONE)
 
 
 def _handle_at(nvml: Any, index: int) -> Any:
@@ -117,21 +117,21 @@ def _handle_at(nvml: Any, index: int) -> Any:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
         code = code_of(error)
-        raise Trouble(words.GONE if code in (2, 6) else code)
+        raise Trouble(codes.GONE if code in (2, 6) else code)
 
 
 def _uuids(nvml: Any, device: Device, handle: Any) -> list[str | None]:
     calls = Calls(nvml)
     if not device.is_slice:
-        return [text(calls.ask("nvmlDeviceGetUUID", handle))]
-    return [text(calls.ask("nvmlDeviceGetUUID", h)) for _, h in slices_of(calls, handle)]
+        return [text(calls.query("nvmlDeviceGetUUID", handle))]
+    return [text(calls.query("nvmlDeviceGetUUID", h)) for _, h in slices_of(calls, handle)]
 
 
 def slices_of(calls: Calls, parent: Any) -> list[tuple[int, Any]]:
-    """Ordinal and handle of the MIG slices of a GPU."""
+    """(ordinal, handle) of each MIG slice of a GPU."""
     found = []
-    for ordinal in range(calls.ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
-        handle = calls.ask(
+    for ordinal in range(calls.query("nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
+        handle = calls.query(
             "nvmlDeviceGetMigDeviceHandleByIndex", parent, ordinal, key=f"slice {ordinal}"
         )
         if handle is not None:
@@ -140,28 +140,28 @@ def slices_of(calls: Calls, parent: Any) -> list[tuple[int, Any]]:
 
 
 def text(value: str | bytes | None) -> str | None:
-    """A driver's string; None for an empty one. Old pynvml versions give bytes."""
+    """A string from the driver, which is bytes in old versions of pynvml; None if it is empty."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     return value or None
 
 
 _Found = tuple[list[Device], str | None]
-"""The devices that one GPU is offered as, and what a person should know about that."""
+"""The devices that one GPU is offered as, and a problem that a person should know about."""
 
 
 def _all_at_once(nvml: Any, count: int, patience: float) -> list[_Found]:
-    """What is at each index. Each GPU is asked in a thread of its own: waking one can take seconds,
-    and a call about one that hangs never returns."""
+    """The devices at each index. Each GPU is read in a thread of its own: waking one can take
+    seconds, and a call about one that hangs never returns."""
     found: dict[int, _Found] = {}
 
-    def ask(index: int) -> None:
+    def find_at(index: int) -> None:
         try:
             found[index] = _devices_at(nvml, index)
-        except Exception as error:  # noqa: BLE001  one GPU's oddity is not the others'
+        except Exception as error:  # noqa: BLE001  the other GPUs must still be found
             found[index] = [_unread(index)], f"could not be read: {error!r}"
 
-    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(count)]
+    threads = [threading.Thread(target=find_at, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
     end = time.monotonic() + patience
@@ -172,20 +172,20 @@ def _all_at_once(nvml: Any, count: int, patience: float) -> list[_Found]:
 
 
 def _unread(index: int) -> Device:
-    """A GPU of which nothing is known but its number."""
+    """A GPU about which only its number is known."""
     return Device(str(index), "gpu", "NVIDIA GPU", index=index)
 
 
 def _devices_at(nvml: Any, index: int) -> _Found:
-    """The GPU at `index`, or its slices where it is cut into some (CUDA can't use both)."""
+    """The GPU at `index`; in MIG mode its slices instead, as CUDA can't use the whole GPU then."""
     calls = Calls(nvml)
     lost = _unread(index)
     try:
         handle = _handle_at(nvml, index)
-        uuid = text(calls.ask("nvmlDeviceGetUUID", handle))
-        name = text(calls.ask("nvmlDeviceGetName", handle)) or lost.name
-        capability = calls.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        mig = calls.ask("nvmlDeviceGetMigMode", handle)
+        uuid = text(calls.query("nvmlDeviceGetUUID", handle))
+        name = text(calls.query("nvmlDeviceGetName", handle)) or lost.name
+        capability = calls.query("nvmlDeviceGetCudaComputeCapability", handle)
+        mig = calls.query("nvmlDeviceGetMigMode", handle)
         capability = tuple(capability) if capability else None
         if not (mig and mig[0] == 1):
             return [
@@ -202,10 +202,10 @@ def _devices_at(nvml: Any, index: int) -> _Found:
         slices = []
         for ordinal, part in slices_of(calls, handle):
             own = Calls(nvml)
-            part_uuid = text(own.ask("nvmlDeviceGetUUID", part))
+            part_uuid = text(own.query("nvmlDeviceGetUUID", part))
             if part_uuid is None:
                 continue
-            part_name = text(own.ask("nvmlDeviceGetName", part)) or f"{name} MIG"
+            part_name = text(own.query("nvmlDeviceGetName", part)) or f"{name} MIG"
             slices.append(
                 Device(
                     part_uuid,
@@ -218,23 +218,23 @@ def _devices_at(nvml: Any, index: int) -> _Found:
                 )
             )
         none = (
-            "is in MIG mode and has no slice that may be used "
-            "(make one with nvidia-smi mig, or switch MIG off)"
+            "is in MIG mode and has no slice that can be used "
+            "(create one with nvidia-smi mig, or switch MIG off)"
         )
         return slices, None if slices else none
     except Trouble:
-        return [lost], None  # the sampler says what is wrong with it, and sees it come back
+        return [lost], None  # the sampler will say what is wrong with it, and notice its return
 
 
 def memory_total(calls: Calls, handle: Any) -> int | None:
-    """Bytes; None where the driver does not say, or there is no memory of its own."""
+    """Memory in bytes; None if the driver does not say, or the GPU has no memory of its own."""
     info = memory(calls, handle)
     return (info.total or None) if info is not None else None
 
 
 def memory(calls: Calls, handle: Any) -> Any:
-    """Total, used, free and, from drivers since 510, what the driver keeps for itself."""
-    return calls.ask(
+    """NVML's memory record: total, used, free and, with drivers since 510, reserved bytes."""
+    return calls.query(
         "nvmlDeviceGetMemoryInfo@nvmlMemory_v2",
         handle,
         names=("nvmlDeviceGetMemoryInfo",),

@@ -1,8 +1,8 @@
-"""Read one GPU (and its MIG slices) again and again, asking the driver no more than is needed.
+"""Read one GPU and its MIG slices again and again, with as few driver calls as possible.
 
-Each second: utilisation, memory, power, clocks and throttle reasons, six calls. Each two seconds:
-processes and temperature. Each ten: limits, modes and health. Runs in the probe's process, in a
-thread for each GPU.
+Every second: utilisation, memory, power, clocks and throttle reasons, six calls. Every two seconds:
+processes and temperature. Every ten: limits, modes and health. This runs in the probe, in a thread
+for each GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine.devices.backends.nvidia import find, words
+from gpu_engine.devices.backends.nvidia import codes, find
 from gpu_engine.devices.backends.nvidia.calls import Calls, Trouble
 from gpu_engine.devices.backends.protocol import DriverLost, Reader
 from gpu_engine.devices.owners import Owners
@@ -27,8 +27,7 @@ _LISTS: tuple[tuple[ProcessKind, str], ...] = (
 
 
 class GpuReader(Reader):
-    """One physical GPU: the GPU itself, or the slices that are cut from it. Reading the bus rates
-    holds the GPU for 40 ms."""
+    """Reads one physical GPU: the GPU itself, or its slices. Reading the bus rates takes 40 ms."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class GpuReader(Reader):
         self._start()
 
     def _start(self) -> None:
-        """Forget everything that was learnt from the driver."""
+        """Forget everything that the driver said, and begin from nothing."""
         self._handle: Any = None
         self._calls = Calls(self._driver, self._clock)
         self._slices: dict[str, tuple[Any, Calls]] = {}
@@ -53,16 +52,17 @@ class GpuReader(Reader):
         self._seen_until = 0
 
     def read(self) -> tuple[Sample, ...]:
+        """Read a sample of the GPU, or of each slice. Raises `DriverLost`."""
         taken = time.time()
         try:
             if self._handle is None:
                 self._open()
             return self._read(taken)
         except Trouble as trouble:
-            self._start()  # a handle does not survive; the next look tries from the beginning
-            if trouble.code in words.START_AGAIN:
+            self._start()  # the handle is void now: the next reading begins from nothing
+            if trouble.code in codes.START_AGAIN:
                 raise DriverLost(str(trouble))
-            return tuple(Sample(d, problem=str(trouble), lost=trouble.code in words.LOST,
+            return tuple(Sample(d, problem=str(trouble), lost=trouble.code in codes.LOST,
                                 taken=taken) for d in self.devices)
 
     def _open(self) -> None:
@@ -71,22 +71,22 @@ class GpuReader(Reader):
             return
         for _, handle in find.slices_of(self._calls, self._handle):
             calls = Calls(self._driver, self._clock)
-            uuid = find.text(calls.ask("nvmlDeviceGetUUID", handle))
+            uuid = find.text(calls.query("nvmlDeviceGetUUID", handle))
             if uuid:
                 self._slices[uuid] = (handle, calls)
 
     def _read(self, taken: float) -> tuple[Sample, ...]:
         now = self._clock()
-        ask, handle = self._calls.ask, self._handle
+        query, handle = self._calls.query, self._handle
         processes_due = now >= self._next_processes
         slow_due = now >= self._next_slow
         self._calls.answered, self._calls.last_error = 0, None
-        whole: dict[str, Any] = {"taken": taken, **self._fast(ask, handle)}
+        whole: dict[str, Any] = {"taken": taken, **self._fast(query, handle)}
         if processes_due:
-            whole["temperature"] = self._temperature(ask, handle)
+            whole["temperature"] = self._temperature(query, handle)
         if slow_due:
-            whole.update(self._slow(ask, handle))
-        if not self._calls.answered and self._calls.last_error not in (None, *words.REFUSALS):
+            whole.update(self._slow(query, handle))
+        if not self._calls.answered and self._calls.last_error not in (None, *codes.REFUSALS):
             raise Trouble(self._calls.last_error or 999)
         samples = []
         for device in self.devices:
@@ -96,81 +96,85 @@ class GpuReader(Reader):
                 values = whole | _memory(self._calls, handle)
                 if processes_due:
                     values["processes"] = self._processes(self._calls, handle)
-                    values |= _pcie(ask, handle) if self.bus else _NO_RATES
+                    values |= _pcie(query, handle) if self.bus else _NO_RATES
             sample = replace(self._last[device.id], **values)
             self._last[device.id] = sample
             samples.append(sample)
-        # Only now: a look that broke off is repeated in full.
+        # Set only now, so that a reading that failed is repeated in full.
         if processes_due:
             self._next_processes = now + PROCESSES_EVERY - 0.5
         if slow_due:
             self._next_slow = now + SLOW_EVERY - 0.5
         return tuple(samples)
 
-    def _fast(self, ask: Callable[..., Any], handle: Any) -> dict[str, Any]:
-        rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        power = ask("nvmlDeviceGetPowerUsage", handle)
-        reasons = ask(
+    def _fast(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
+        rates = query("nvmlDeviceGetUtilizationRates", handle)
+        power = query("nvmlDeviceGetPowerUsage", handle)
+        reasons = query(
             "nvmlDeviceGetCurrentClocksEventReasons",
             handle,
             names=("nvmlDeviceGetCurrentClocksThrottleReasons",),
         )
         return {
-            "utilization": words.share(rates.gpu) if rates is not None else None,
-            "memory_utilization": words.share(rates.memory) if rates is not None else None,
-            "power": words.within(power / 1000, 0, 10_000) if power is not None else None,
-            "clock_sm": _clock(ask("nvmlDeviceGetClockInfo", handle, 1, key="clock sm")),
-            "clock_memory": _clock(ask("nvmlDeviceGetClockInfo", handle, 2, key="clock memory")),
-            "throttle": words.throttle(reasons) if reasons is not None else None,
+            "utilization": codes.share(rates.gpu) if rates is not None else None,
+            "memory_utilization": codes.share(rates.memory) if rates is not None else None,
+            "power": codes.within(power / 1000, 0, 10_000) if power is not None else None,
+            "clock_sm": _clock(query("nvmlDeviceGetClockInfo", handle, 1, key="clock sm")),
+            "clock_memory": _clock(query("nvmlDeviceGetClockInfo", handle, 2, key="clock memory")),
+            "throttle": codes.throttle(reasons) if reasons is not None else None,
         }
 
-    def _temperature(self, ask: Callable[..., Any], handle: Any) -> float | None:
-        value = ask("nvmlDeviceGetTemperatureV", handle, 0, names=("nvmlDeviceGetTemperature",))
-        return words.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
+    def _temperature(self, query: Callable[..., Any], handle: Any) -> float | None:
+        value = query("nvmlDeviceGetTemperatureV", handle, 0, names=("nvmlDeviceGetTemperature",))
+        return codes.within(value, 0, 200)  # "unknown" reads as -1 in a signed field
 
-    def _slow(self, ask: Callable[..., Any], handle: Any) -> dict[str, Any]:
-        limit = ask(
+    def _slow(self, query: Callable[..., Any], handle: Any) -> dict[str, Any]:
+        limit = query(
             "nvmlDeviceGetEnforcedPowerLimit", handle, names=("nvmlDeviceGetPowerManagementLimit",)
         )
-        fan = words.within(ask("nvmlDeviceGetFanSpeed", handle), 0, 200)
-        persistence = ask("nvmlDeviceGetPersistenceMode", handle)
-        mode = ask("nvmlDeviceGetComputeMode", handle)
-        corrected = ask("nvmlDeviceGetTotalEccErrors", handle, 0, 0, key="ecc corrected")
-        uncorrected = ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0, key="ecc uncorrected")
-        remapped = ask("nvmlDeviceGetRemappedRows", handle)
+        fan = codes.within(query("nvmlDeviceGetFanSpeed", handle), 0, 200)
+        persistence = query("nvmlDeviceGetPersistenceMode", handle)
+        mode = query("nvmlDeviceGetComputeMode", handle)
+        corrected = query("nvmlDeviceGetTotalEccErrors", handle, 0, 0, key="ecc corrected")
+        uncorrected = query("nvmlDeviceGetTotalEccErrors", handle, 1, 0, key="ecc uncorrected")
+        remapped = query("nvmlDeviceGetRemappedRows", handle)
         notes = []
         if persistence == 0:
             notes.append("persistence mode is off: the first start on it takes seconds longer")
         if mode in (1, 2, 3):
-            notes.append(f"compute mode is {words.COMPUTE_MODES[mode]}")
+            notes.append(f"compute mode is {codes.COMPUTE_MODES[mode]}")
         return {
-            "power_limit": words.within(limit / 1000, 0, 10_000) if limit is not None else None,
+            "power_limit": codes.within(limit / 1000, 0, 10_000) if limit is not None else None,
             "fan": fan / 100 if fan is not None else None,
             "persistence": bool(persistence) if persistence is not None else None,
-            "compute_mode": words.COMPUTE_MODES.get(mode),
-            "performance_state": words.within(ask("nvmlDeviceGetPerformanceState", handle), 0, 15),
+            "compute_mode": codes.COMPUTE_MODES.get(mode),
+            "performance_state": codes.within(
+                query("nvmlDeviceGetPerformanceState", handle), 0, 15
+            ),
             "ecc_corrected": corrected,
             "ecc_uncorrected": uncorrected,
             "health": _health(uncorrected, remapped, mode),
             "notes": tuple(notes),
-            "clock_sm_max": _clock(ask("nvmlDeviceGetMaxClockInfo", handle, 1, key="max sm")),
-            "clock_memory_max": _clock(ask("nvmlDeviceGetMaxClockInfo", handle, 2, key="max mem")),
-            "pcie_generation": words.within(
-                ask("nvmlDeviceGetCurrPcieLinkGeneration", handle), 1, 15
+            "clock_sm_max": _clock(query("nvmlDeviceGetMaxClockInfo", handle, 1, key="max sm")),
+            "clock_memory_max": _clock(
+                query("nvmlDeviceGetMaxClockInfo", handle, 2, key="max mem")
             ),
-            "pcie_width": words.within(ask("nvmlDeviceGetCurrPcieLinkWidth", handle), 1, 64),
+            "pcie_generation": codes.within(
+                query("nvmlDeviceGetCurrPcieLinkGeneration", handle), 1, 15
+            ),
+            "pcie_width": codes.within(query("nvmlDeviceGetCurrPcieLinkWidth", handle), 1, 64),
         }
 
     def _slice(self, device: Device, whole: dict[str, Any], processes_due: bool) -> dict[str, Any]:
-        """A slice's own memory and processes; heat, clocks and health are the whole GPU's.
+        """A slice's own memory and processes, with the whole GPU's temperature, clocks and health.
 
-        Utilisation is not given for slices (nvml.h, nvmlDeviceGetUtilizationRates), and power is
-        drawn by all of them together: both stay unknown.
+        Utilisation and power stay unknown: NVML has no utilisation of slices (nvml.h,
+        nvmlDeviceGetUtilizationRates), and all slices draw power together.
         """
         own = self._slices.get(device.uuid or "")
         if own is None:
             return {
-                "problem": "this MIG slice is gone: the GPU was cut anew",
+                "problem": "this MIG slice is gone: the GPU was divided differently",
                 "lost": True,
                 "taken": whole["taken"],
             }
@@ -189,25 +193,25 @@ class GpuReader(Reader):
     def _processes(
         self, calls: Calls, handle: Any, shares: bool = True
     ) -> tuple[DeviceProcess, ...] | None:
-        """Who holds the device; None where the driver would not say.
+        """The processes on the device; None if the driver does not say.
 
-        Asked for compute, MPS and graphics: a list that this device does not have at all is
-        empty, but without the compute list nobody knows.
+        NVML has one list each for compute, MPS and graphics. The last two count as empty if the
+        device does not support them; without the compute list the answer is not known.
         """
         merged: dict[int, tuple[ProcessKind, int | None]] = {}
         for kind, name in _LISTS:
-            question = f"nvmlDeviceGet{name}RunningProcesses"
-            listed = calls.ask(
-                f"{question}_v3", handle, names=(f"{question}_v2", question), key=question
+            function = f"nvmlDeviceGet{name}RunningProcesses"
+            listed = calls.query(
+                f"{function}_v3", handle, names=(f"{function}_v2", function), key=function
             )
             if listed is None:
-                if kind == "compute" or not calls.refuses(question):
+                if kind == "compute" or not calls.refuses(function):
                     return None
                 continue
             for entry in listed:
-                memory: int | None = words.within(entry.usedGpuMemory, 0, 1 << 48)
+                memory: int | None = codes.within(entry.usedGpuMemory, 0, 1 << 48)
                 before = merged.get(entry.pid)
-                if before is None:  # one process can be in two lists; the first one says more
+                if before is None:  # a process can be in two lists; the first list decides
                     merged[entry.pid] = (kind, memory)
                 elif before[1] is None:
                     merged[entry.pid] = (before[0], memory)
@@ -233,11 +237,11 @@ class GpuReader(Reader):
         )
 
     def _shares(self, calls: Calls, handle: Any) -> dict[int, float | None]:
-        """Each process' newest share of the GPU, from samples since the last look."""
-        samples = calls.ask("nvmlDeviceGetProcessUtilization", handle, self._seen_until) or []
+        """Each process's newest share of the GPU's time, from samples since the last reading."""
+        samples = calls.query("nvmlDeviceGetProcessUtilization", handle, self._seen_until) or []
         newest: dict[int, Any] = {}
         for sample in samples:
-            # Seen from real drivers: entries of pid 0, and samples older than was asked for.
+            # Real drivers also return entries of pid 0, and samples older than requested.
             stale = sample.timeStamp <= self._seen_until
             if (
                 sample.pid
@@ -247,18 +251,19 @@ class GpuReader(Reader):
                 newest[sample.pid] = sample
         if newest:
             self._seen_until = max(s.timeStamp for s in newest.values())
-        return {pid: words.share(s.smUtil) for pid, s in newest.items()}
+        return {pid: codes.share(s.smUtil) for pid, s in newest.items()}
 
 
 def _memory(calls: Calls, handle: Any) -> dict[str, Any]:
-    """Used, total and reserved; all unknown where they contradict each other.
+    """Memory used, total and reserved, in bytes; unknown if the driver's figures contradict each
+    other.
 
-    GPUs that share the machine's memory (GB10, Jetson) have none of their own: the driver says
-    that the question is not supported, or a total of 0.
+    GPUs that use the machine's memory (GB10, Jetson) have none of their own: the driver then does
+    not support the query, or gives a total of 0.
     """
     info = find.memory(calls, handle)
     shared = calls.unsupported("memory") if info is None else not info.total
-    total = words.within(info.total, 1, 1 << 48) if info is not None else None
+    total = codes.within(info.total, 1, 1 << 48) if info is not None else None
     if info is None or total is None or not 0 <= info.used <= total:
         return {
             "memory_used": None,
@@ -270,17 +275,18 @@ def _memory(calls: Calls, handle: Any) -> dict[str, Any]:
         "memory_is_hosts": False,
         "memory_used": info.used,
         "memory_total": total,
-        "memory_reserved": words.within(getattr(info, "reserved", None), 0, total),
+        "memory_reserved": codes.within(getattr(info, "reserved", None), 0, total),
     }
 
 
 _NO_RATES: dict[str, float | None] = {"pcie_sent": None, "pcie_received": None}
 
 
-def _pcie(ask: Callable[..., Any], handle: Any) -> dict[str, float | None]:
-    """Each call measures for 20 ms (nvml.h, nvmlDeviceGetPcieThroughput); KB/s there is 1000."""
-    sent = ask("nvmlDeviceGetPcieThroughput", handle, 0, key="pcie sent")
-    received = ask("nvmlDeviceGetPcieThroughput", handle, 1, key="pcie received")
+def _pcie(query: Callable[..., Any], handle: Any) -> dict[str, float | None]:
+    """The bus rates in bytes per second. Each of the two calls measures for 20 ms and gives units
+    of 1000 bytes (nvml.h, nvmlDeviceGetPcieThroughput)."""
+    sent = query("nvmlDeviceGetPcieThroughput", handle, 0, key="pcie sent")
+    received = query("nvmlDeviceGetPcieThroughput", handle, 1, key="pcie received")
     return {
         "pcie_sent": sent * 1000.0 if sent is not None else None,
         "pcie_received": received * 1000.0 if received is not None else None,
@@ -288,14 +294,14 @@ def _pcie(ask: Callable[..., Any], handle: Any) -> dict[str, float | None]:
 
 
 def _clock(megahertz: int | None) -> int | None:
-    """Hz; None where it can't be true."""
+    """A clock in Hz; None if the value can't be true."""
     return megahertz * _MHZ if megahertz is not None and 0 <= megahertz <= 20_000 else None
 
 
 def _health(
     uncorrected: int | None, remapped: tuple[int, int, int, int] | None, mode: int | None
 ) -> tuple[str, ...]:
-    """What speaks against this GPU. `remapped` as nvmlDeviceGetRemappedRows gives it."""
+    """The reasons not to use this GPU. `remapped`: the result of nvmlDeviceGetRemappedRows."""
     found = []
     if uncorrected:
         found.append(f"{uncorrected} uncorrected memory errors since the driver was loaded")

@@ -1,18 +1,18 @@
-"""Which devices a CUDA_VISIBLE_DEVICES lets through. Pure.
+"""Which devices a value of CUDA_VISIBLE_DEVICES makes visible. Pure.
 
-The rules are CUDA's (CUDA C++ Programming Guide, environment variables; what the driver does
-with odd input as nvitop's and PyTorch's own parsers describe it):
+The rules are CUDA's (CUDA C++ Programming Guide, environment variables; for odd values, the parsers
+of nvitop and PyTorch show what the driver does):
 
-- entries are indices or UUIDs, the first decides which; a UUID may be cut short as long as it
-  stays unambiguous ("GPU-8932f9"), and a MIG slice is "MIG-…" or, on old drivers,
+- entries are indices or UUIDs, and the first entry decides which; a UUID may be cut short as long
+  as it is unambiguous ("GPU-8932f9"), and a MIG slice is "MIG-…" or, with old drivers,
   "MIG-GPU-<uuid>/<gi>/<ci>";
 - an index is read like C's strtoul: blanks before it and anything after it are ignored;
-- the first entry that names nothing ends the list; what stands before it stays visible;
-- an entry that comes twice makes the whole list void;
-- set and empty, or "-1", hides every GPU.
+- the first entry that names no device ends the list; the entries before it stay visible;
+- if an entry occurs twice, no device is visible;
+- an empty value, or "-1", hides every GPU.
 
 One rule is left out on purpose: a single process sees only the first of several MIG slices, but
-each rank is a process with a variable of its own, so all slices of the list can be used.
+each rank is a process with its own variable, so all slices in the list can be used.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gpu_engine.devices.records import Device
 
 
 def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]:
-    """The devices that `visible` lets through, in its order, with `visible_index` set.
+    """The devices that the value `visible` makes visible, in its order, with `visible_index` set.
 
-    `devices` are all GPUs and MIG slices of the machine; None means that nothing was set.
-    An index that names a GPU in MIG mode means its first slice, as for CUDA.
+    `devices`: all GPUs and MIG slices of the machine. `visible` is None if the variable is not set.
+    As in CUDA, the index of a GPU in MIG mode stands for its first slice.
     """
     if visible is None:
         return tuple(devices)
@@ -46,17 +46,18 @@ def narrow(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
 
 
 def hides_all(visible: str | None) -> bool:
-    """Whether somebody meant to hide every GPU: it is set, and its first entry can't name any."""
+    """Whether the value hides every GPU on purpose: its first entry can't be any device's name."""
     return visible is not None and not re.match(r"\s*(\+?\d|GPU-.|MIG-.)", visible)
 
 
 def order_doubt(
     devices: Sequence[Device], visible: str | None, device_order: str | None
 ) -> str | None:
-    """Why indices in CUDA_VISIBLE_DEVICES may mean other cards than they seem to, or None.
+    """A warning that indices in CUDA_VISIBLE_DEVICES may mean other cards than they seem to; None
+    if they can't.
 
-    CUDA counts the fastest card first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; the driver, and so
-    this program, counts in PCI order. With cards of one model both are the same.
+    CUDA numbers the fastest card first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; the driver, and so
+    this program, follows PCI order. With cards of one model both are the same.
     """
     if not visible or not re.match(r"\s*\d", visible) or device_order == "PCI_BUS_ID":
         return None
@@ -65,8 +66,8 @@ def order_doubt(
         return None
     return (
         f"CUDA_VISIBLE_DEVICES={visible} is ambiguous here: without "
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA counts the fastest card first, and this machine has "
-        f"{' and '.join(models)}. Taken as PCI order, which is what nvidia-smi shows; set "
+        f"CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA numbers the fastest card first, and this machine has "
+        f"{' and '.join(models)}. It is read in PCI order here, as nvidia-smi shows it; set "
         f"CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs to be sure"
     )
 

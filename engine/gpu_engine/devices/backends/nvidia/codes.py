@@ -1,7 +1,7 @@
-"""NVML's codes in words that a person can act on, and the bounds of what can be true.
+"""NVML's codes, the messages for them that a person can act on, and checks of NVML's values.
 
-Codes and bits as in nvml.h (`nvmlReturn_t`, `nvmlClocksEventReason*`); numbers instead of
-pynvml's names, as older versions of it lack some of them.
+Codes and bits are those of nvml.h (`nvmlReturn_t`, `nvmlClocksEventReason*`). They are given as
+numbers, as older versions of pynvml lack some of the names.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GONE = 28
 
-# The driver refuses this question for this device: asking again each second is useless.
+# The driver refuses this query for this device: repeating it every second is useless.
 REFUSALS = frozenset({2, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 25, 26})
 
-# Errors that are not about the question: the device, or the whole driver, is in trouble.
+# Errors not of the query but of the device, or of the whole driver.
 TROUBLE = frozenset({1, NOT_LOADED, 15, 16, 18, GONE})
 
-# The driver has said of this device that nothing can run on it.
+# The driver says that nothing can run on this device.
 LOST = frozenset({NO_PERMISSION, 15, 16, 17, GONE})
 
-# The connection to the driver is gone as a whole: only a fresh nvmlInit can mend it.
+# The connection to the driver is broken: only a new nvmlInit can mend it.
 START_AGAIN = frozenset({1, NOT_LOADED, 18})
 
 _ERRORS = {
     1: "the driver was unloaded",
-    NO_PERMISSION: "this user may not use it (check the rights of /dev/nvidia*)",
+    NO_PERMISSION: "this user may not use it (check the permissions of /dev/nvidia*)",
     NOT_LOADED: "the NVIDIA driver is not loaded (try: sudo modprobe nvidia)",
     10: "the driver timed out",
     11: "the driver has a problem with the GPU's interrupts (see dmesg)",
@@ -44,17 +44,17 @@ _ERRORS = {
     "reboot, or reload the nvidia kernel module",
     20: "the driver is out of memory",
     GONE: "GPU is gone: the driver no longer lists it",
-    999: "the driver gives an unknown error for it (see dmesg)",
+    999: "the driver reports an unknown error for it (see dmesg)",
 }
 
 
 def error(code: int) -> str:
-    """What an NVML error means for a person, with the remedy where one is known."""
-    return _ERRORS.get(code, f"the driver answers with error {code}")
+    """The message for an NVML error code, with a remedy if one is known."""
+    return _ERRORS.get(code, f"the driver reports error {code}")
 
 
 _THROTTLE = (
-    # 0x1 is idle, which is no reason to worry; 0x2 (application clocks) is somebody's wish.
+    # Bit 0x1 means idle and is left out. Bit 0x2 means that a user has set application clocks.
     (0x2, "clocks set by a user"),
     (0x4, "power limit"),
     (0x40, TOO_HOT),
@@ -68,8 +68,9 @@ _THROTTLE = (
 )
 
 def throttle(bits: int) -> tuple[str, ...]:
-    """Reasons why clocks are held down, most telling first; idle and unknown bits say nothing."""
-    reasons = [words for bit, words in _THROTTLE if bits & bit]
+    """Why the clocks are held down, in words, the most telling reason first. The bit for idle and
+    unknown bits are ignored."""
+    reasons = [text for bit, text in _THROTTLE if bits & bit]
     if len(reasons) > 1 and bits & (0x40 | 0x80) and bits & 0x8:
         reasons.remove(HARDWARE_SLOWDOWN)  # 0x8 is set beside the bit that says why
     return tuple(reasons)
@@ -79,7 +80,7 @@ COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclu
 
 
 def share(percent: int | None) -> float | None:
-    """Percent as a share; None where a driver gives garbage (seen: 4000000)."""
+    """A percentage as a share from 0 to 1; None if it can't be true (4000000 was seen)."""
     return percent / 100 if percent is not None and 0 <= percent <= 100 else None
 
 
@@ -87,5 +88,5 @@ _Number = TypeVar("_Number", int, float)
 
 
 def within(value: _Number | None, low: float, high: float) -> _Number | None:
-    """The value, or None where it can't be true (0xFFFFFFFF for "unknown", say)."""
+    """The value if it is from `low` to `high`, else None: drivers give 0xFFFFFFFF for "unknown"."""
     return value if value is not None and low <= value <= high else None
