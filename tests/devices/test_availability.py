@@ -235,7 +235,7 @@ def test_loaded_cpu_slots_are_taken_last():
     assert ids(freest(3, looks, {})) == ["cpu:0", "cpu:1", "cpu:2"]
     held = {key(slots[2]): Holder(key(slots[2]), run="1")}
     assert judge_all(looks, held)["cpu:2"].state == "leased"
-    with pytest.raises(UserError, match="3 devices are asked for"):
+    with pytest.raises(UserError, match="3 devices are needed"):
         freest(3, looks, held)
 
 

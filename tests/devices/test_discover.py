@@ -60,7 +60,7 @@ def test_without_a_driver_the_cores_are_offered(monkeypatch):
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(9, "not loaded"), (18, "different versions"), (4, "rights"), (999, "dmesg")],
+    [(9, "not loaded"), (18, "different versions"), (4, "permissions"), (999, "dmesg")],
 )
 def test_a_driver_that_does_not_start_is_explained(as_this_machine, code, words):
     as_this_machine(f"init {code}")
@@ -130,7 +130,7 @@ def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
 def test_a_gpu_that_this_user_may_not_open(as_this_machine):
     as_this_machine("count 2", "gpu 0 error nvmlDeviceGetHandleByIndex_v2 4")
     samples = sampler.take_once(discover()).samples
-    assert "rights of /dev/nvidia" in samples[0].problem
+    assert "permissions of /dev/nvidia" in samples[0].problem
     assert samples[1].problem is None
 
 

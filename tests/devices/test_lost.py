@@ -120,7 +120,7 @@ def test_a_whole_gpu_and_a_slice_are_not_picked_together(as_this_machine):
     picked = prepare(spec(pick=3)).spec.devices.ids
     assert all(i.startswith("MIG") for i in picked)
     assert prepare(spec(pick=1)).spec.devices.ids == ["0"]
-    with pytest.raises(UserError, match="a whole GPU and a MIG slice are not taken together"):
+    with pytest.raises(UserError, match="whole GPUs and MIG slices are not used together"):
         prepare(spec(pick=4))
 
 

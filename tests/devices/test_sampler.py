@@ -128,7 +128,7 @@ def test_a_driver_that_hangs_before_the_first_look(as_this_machine):
     machine.add("gpu 1 hang 1")
     with Sampler(inventory, interval=0.05, patience=0.3) as found:
         until(lambda: found.latest and problem_of(found, "0") is None and problem_of(found, "1"))
-        assert "not answered for it yet" in problem_of(found, "1")
+        assert "not answered about it yet" in problem_of(found, "1")
 
 
 def test_closing_while_the_driver_hangs_takes_no_time(running):
@@ -210,7 +210,7 @@ def test_no_second_process_where_the_first_can_not_be_ended(running, monkeypatch
     machine, found = running("gpu 0 util 10")
     monkeypatch.setattr(probe.Probe, "ended", lambda _: False)
     machine.add("crash 1")
-    until(lambda: "holds the process" in (found.latest.problem or ""))
+    until(lambda: "the process that reads it" in (found.latest.problem or ""))
     started = machine.calls()["nvmlInitWithFlags"]
     machine.set("gpu 0 util 20")
     time.sleep(0.3)

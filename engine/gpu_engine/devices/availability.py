@@ -110,7 +110,7 @@ def judge(
         return Availability("unknown", "the driver does not say how much it is used")
     seen = len(samples[-looks:]) if last.device.is_slice else len(newest)
     if seen < looks:
-        return Availability("unknown", f"read {seen} times; {looks} are needed to be sure")
+        return Availability("unknown", f"only {seen} of the {looks} readings that are needed")
     return Availability("free", "free")
 
 
