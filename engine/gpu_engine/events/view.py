@@ -131,11 +131,11 @@ Fold = Callable[[RunView, RankView, E], None]
 """What an event of one kind changes of the run's view and of the view of its rank."""
 
 FOLD: dict[type[Event], Fold[Event]] = {}
-"""By kind. One without a function here raises KeyError."""
+"""The function that each kind of event is folded with. A kind without one raises KeyError."""
 
 
 def folds(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
-    """Enters a function into `FOLD`."""
+    """Decorator: enter the function into `FOLD` for events of this `kind`."""
     def enter(function: Fold[E]) -> Fold[E]:
         FOLD[kind] = cast("Fold[Event]", function)
         return function
