@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,8 @@ import click
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
+    from gpu_engine.devices.records import Inventory
+    from gpu_engine.hosts.checkup import Checkup
     from gpu_engine.hosts.records import Host
 
 
@@ -86,3 +89,64 @@ def remove(name: tuple[str, ...]) -> None:
         raise UserError(f"no host {absent[0]}")  # gone just now
     for one in name:
         click.echo(f"{one} removed from {file.remove(one)}")
+
+
+@command.command()
+@click.argument("name", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: seconds, bytes, null = "
+                                                      "unknown.")
+def check(name: tuple[str, ...], as_json: bool) -> None:
+    """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
+    with 1 where one can't be."""
+    from dataclasses import asdict
+
+    from gpu_engine.common.clean import clean
+    from gpu_engine.hosts import checkup, file
+    from gpu_engine.runs.folder import dumps
+
+    hosts = [file.find(one) for one in name] if name else list(file.read().values())
+    if not hosts:
+        raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
+    found = checkup.check(hosts)
+    if as_json:
+        click.echo(dumps([asdict(one) | {"ok": one.ok} for one in found]))
+    else:
+        width = max(len(one.host.name) for one in found)
+        for one in found:
+            for number, line in enumerate(_said(one)):
+                click.echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
+    sys.exit(0 if all(one.ok for one in found) else 1)
+
+
+def _said(one: Checkup) -> list[str]:
+    """What a checkup found, in lines."""
+    from gpu_engine.common import units
+
+    lines = []
+    if one.welcome is not None:
+        took = "" if one.opened is None or one.round_trip is None else \
+            f" in {one.opened:.1f} s, answers in {one.round_trip * 1e3:.0f} ms"
+        clock = f" · clock {one.clock:+.1f} s" if one.clock is not None else ""
+        lines.append(f"{'ready' if one.ok else 'reached'}{took}{clock}")
+        torch = one.welcome.torch
+        built = "" if torch is None else f" for CUDA {torch.cuda}" if torch.cuda else \
+            f" for ROCm {torch.hip}" if torch.hip else " for CPUs"
+        free = one.welcome.disk_free
+        lines.append(" · ".join([
+            f"gpu-panel {one.welcome.version}", f"Python {one.welcome.python_version}",
+            f"torch {torch.version}{built}" if torch else "no torch",
+            *([f"{units.size(free)} of disk free"] if free is not None else [])]))
+    else:
+        lines.append("can't be used")
+    if one.inventory is not None:
+        lines.append(_devices(one.inventory))
+    return lines + [f"! {problem}" for problem in one.problems]
+
+
+def _devices(inventory: Inventory) -> str:
+    """"2 × NVIDIA A100-SXM4-80GB · driver 580.159"."""
+    from collections import Counter
+
+    names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
+    said = ", ".join(f"{count} × {name}" for name, count in names.items()) or "no devices"
+    return said + (f" · driver {inventory.driver}" if inventory.driver else "")

@@ -1,0 +1,93 @@
+"""`gpu-engine hosts check` against machines with addresses of their own, over the system's ssh."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+
+from gpu_engine import __version__
+from gpu_engine.hosts import checkup, file
+from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.watcher import Watcher
+
+from ..cli.test_cli import engine
+from ..conftest import wait_for
+from .rig import Rig
+
+pytestmark = pytest.mark.root
+
+
+def test_two_that_are_ready_and_one_that_is_away(rig: Rig, home):
+    for name in ("gpu1", "gpu2", "gpu3"):
+        file.add(Host(name, python=sys.executable))
+    rig.nodes[2].off()
+    out = engine("hosts", "check", "--json")
+    first, second, third = json.loads(out.stdout)
+    assert out.returncode == 1, out.stderr
+    for one, node in ((first, rig.nodes[0]), (second, rig.nodes[1])):
+        assert (one["ok"], one["problems"]) == (True, [])
+        assert one["welcome"]["hostname"] == node.name
+        assert one["welcome"]["addresses"][0] == node.address
+        assert one["welcome"]["version"] == __version__
+        assert one["inventory"]["devices"][0]["id"] == "cpu:0"
+        assert abs(one["clock"]) < 1
+        assert 0 < one["round_trip"] < one["opened"]
+    assert third["ok"] is False
+    assert third["problems"] == ["there is no way to it from here"]
+    said = engine("hosts", "check", "gpu1")
+    assert (said.returncode, said.stdout.splitlines()[0][:13]) == (0, "gpu1  ready i")
+    assert f"gpu-panel {__version__} · Python" in said.stdout
+
+
+@pytest.mark.parametrize(("harm", "says"), [
+    (lambda node: node.change_key(), "its host key is another one than before"),
+    (lambda node: node.start_sshd("AuthorizedKeysCommand none", "PubkeyAuthentication no"),
+     "it let nobody in without a password"),
+    (lambda node: node.stop_sshd(), "nothing answers at its ssh port"),
+])
+def test_what_to_do_is_said(rig: Rig, home, harm, says):
+    harm(rig.nodes[0])
+    found, = checkup.check([Host("gpu1", python=sys.executable)])
+    assert not found.ok
+    assert found.problems[0].startswith(says)
+
+
+def test_without_our_program_and_with_a_name_that_is_none(rig: Rig, home):
+    bare, unknown = checkup.check([Host("gpu1"), Host("nowhere.invalid")])
+    assert "gpu-engine hosts setup gpu1" in bare.problems[0]
+    assert unknown.problems[0].startswith("there is no host of that name")
+
+
+def test_one_machine_under_two_names(rig: Rig, home):
+    one, other = checkup.check([Host("gpu1", python=sys.executable),
+                                Host("again", ssh="gpu1", python=sys.executable)])
+    assert one.ok
+    assert other.problems == ("it is the same machine as gpu1: name it once in a run",)
+
+
+def test_devices_are_watched_through_a_cut_and_a_reboot(rig: Rig, home, monkeypatch):
+    monkeypatch.setattr("gpu_engine.hosts.watcher._PAUSES", (0.5,))
+    watching = Watcher()
+    try:
+        for name in ("gpu1", "gpu2"):
+            watching.watch(Host(name, python=sys.executable))
+        wait_for(lambda: all(s.snapshot for s in watching.seen))
+        first = watching.seen[0]
+        assert first.inventory is not None
+        assert [s.device.id for s in first.snapshot.samples] == [
+            d.id for d in first.inventory.devices]
+        rig.nodes[0].off()
+        rig.nodes[1].cut()
+        wait_for(lambda: watching.seen[0].state == "away")
+        wait_for(lambda: (watching.seen[1].age() or 0) > 3)
+        assert watching.seen[0].reason
+        assert watching.seen[0].snapshot is not None
+        rig.nodes[0].boot()
+        rig.nodes[1].mend()
+        now = time.monotonic()
+        wait_for(lambda: all(s.state == "seen" and s.heard > now for s in watching.seen))
+    finally:
+        watching.close()
