@@ -99,7 +99,7 @@ def test_without_an_optimizer_passes_that_add_up_are_one_step(home):
     assert seen.losses() == pytest.approx([sum(printed[i:i + 4]) for i in range(0, 62, 4)])
     assert seen.of("step")[-1]["step"] == 16  # the last one of two passes
     (warning,) = seen.of("warning")
-    assert "what lies between two changes is shown as a step" in warning["message"]
+    assert "each change of the parameters is shown as a step" in warning["message"]
 
 
 def test_one_training_after_the_other_is_told_apart_and_none_is_lost(home):

@@ -193,7 +193,7 @@ if "_gpu_panel" in sys.modules:
 """)
     text = run.events(0).read_text()
     assert text.count("a fault of ours") == 5
-    assert "no more is observed" in text
+    assert "no longer observed" in text
     assert '"end"' in text
 
 
@@ -247,7 +247,7 @@ def test_a_torch_that_lacks_something_is_seen_whole_or_not_at_all(tmp_path, chan
     assert outs[1].stderr == ("[True, True] 1\n" if whole else outs[0].stderr)
     events = (run / "ranks" / "00000.jsonl").read_text()
     assert ('"step",' in events) == whole
-    assert ('it runs unseen"' in events) != whole
+    assert ('its steps are not shown"' in events) != whole
 
 
 def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):

@@ -8,7 +8,7 @@ from torch import nn
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.evaluate import Broken, Evaluation
+from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.rng import seed_model
@@ -120,7 +120,7 @@ def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
     task, bf16 = Looks(), Precision("bf16", "cpu")
     evaluation = Evaluation(task, list(torch.randn(examples, 3)), 2, ALONE, torch.device("cpu"))
     if examples % 2:
-        with pytest.raises(Broken, match="one example"):
+        with pytest.raises(EvaluationFailed, match="one example"):
             evaluation.run(model, bf16)
     else:
         evaluation.run(model, bf16)
@@ -192,6 +192,6 @@ def test_means_are_exact_and_names_the_same() -> None:
     assert evaluated({"n": 2 ** 24 + 1, "count": 1}) == {"n": 2 ** 24 + 1}
     for wrong in ([{"loss": 1.0}], [{"loss": 1.0, "count": 1}, {"accuracy": 1.0, "count": 1}],
                   [{"loss": 1.0, "count": 1}, {"loss": 1.0, "extra": 2.0, "count": 1}]):
-        with pytest.raises(Broken, match="count") as raised:
+        with pytest.raises(EvaluationFailed, match="count") as raised:
             evaluated(*wrong)
         assert isinstance(raised.value.problem, UserError)

@@ -56,7 +56,7 @@ def test_a_damaged_one_is_an_error_and_all_stays_as_it_is(make) -> None:
     ranks.train(run, attempt=2, expect=1)
     message = ranks.read(run, 0, "error")[-1]["message"]
     assert "step-00000006" in message
-    assert "content is not what was written" in message
+    assert "content has changed since it was written" in message
     assert "choose another" in message
     assert steps(run / "checkpoints") == [3, 6, 9, 12]
 

@@ -202,7 +202,7 @@ def test_no_room_for_a_copy_is_said_and_training_waits_instead(make, monkeypatch
         Copier().copy({"w": torch.ones(1 << 20)})
     # What a step takes while it lasts is not free: a second rank takes the same.
     monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_194_304 + (64 << 20) + 5999)
-    monkeypatch.setattr(checkpoint_copy, "above_now", lambda: 3000)
+    monkeypatch.setattr(checkpoint_copy, "peak_above_current", lambda: 3000)
     Copier().copy({"w": torch.ones(1 << 20)})
     with pytest.raises(CannotCopy, match="a step may take 6,000"):
         Copier(ranks=2).copy({"w": torch.ones(1 << 20)})
@@ -232,9 +232,10 @@ def test_free_memory_is_this_machines() -> None:
     assert 0 < free < total
 
 
-def test_what_a_step_takes_is_the_peak_above_now() -> None:
-    code = ("from gpu_engine.training.checkpoint_copy import above_now\n"
-            "before = above_now()\nbytearray(100_000_000)\nprint(above_now() - before)")
+def test_what_a_step_takes_is_the_peak_above_current_use() -> None:
+    code = ("from gpu_engine.training.checkpoint_copy import peak_above_current\n"
+            "before = peak_above_current()\nbytearray(100_000_000)\n"
+            "print(peak_above_current() - before)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 60_000_000 < int(done.stdout) < 101_000_000
 

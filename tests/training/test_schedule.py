@@ -181,10 +181,10 @@ def test_a_checkpoint_from_before_there_was_an_outset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "then", "words"), [
-    ({"steps": 6}, {"steps": 5}, "train.steps = 5: the checkpoint that it would go on from is of "
-                                 "step 6 already"),
-    ({"epochs": 2}, {"epochs": 1}, "train.epochs = 1: the checkpoint that it would go on from is "
-                                   "in epoch 3 already"),
+    ({"steps": 6}, {"steps": 5}, "train.steps = 5: the checkpoint to go on from is already at "
+                                 "step 6"),
+    ({"epochs": 2}, {"epochs": 1}, "train.epochs = 1: the checkpoint to go on from is already "
+                                   "in epoch 3"),
 ])
 def test_less_than_is_done_is_refused(tmp_path: Path, first, then, words) -> None:
     run = Run(tmp_path, which="OneCycleLR")

@@ -23,7 +23,7 @@ from gpu_engine.training.division import (
     Watch,
     doubts,
     fingerprint,
-    known,
+    known_division,
     miscounted,
     shard,
 )
@@ -243,11 +243,11 @@ def test_a_divided_by_that_means_nothing_is_refused() -> None:
     data = streams.Plain()
     data.divided_by = "workers"
     with pytest.raises(UserError, match=r"Plain\.divided_by is 'workers'.*\"rank and worker\""):
-        known(data, 0, 2)
+        known_division(data, 0, 2)
     data.divided_by = "rank and worker"
-    assert known(data, 0, 2).by == {"rank", "worker"}
+    assert known_division(data, 0, 2).by == {"rank", "worker"}
     data.divided_by = "nothing"
-    assert known(data, 0, 2, watched=frozenset({"rank"})).by == frozenset()
+    assert known_division(data, 0, 2, watched=frozenset({"rank"})).by == frozenset()
 
 
 def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypatch) -> None:
@@ -264,12 +264,12 @@ def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypat
     distributed.split_dataset_by_node = split_dataset_by_node
     monkeypatch.setitem(sys.modules, "datasets", library)
     monkeypatch.setitem(sys.modules, "datasets.distributed", distributed)
-    found = known(kind(), 1, 3)
+    found = known_division(kind(), 1, 3)
     assert found.by == {"rank", "worker"}
     assert list(found.data.numbers) == list(range(1, streams.EXAMPLES, 3))
-    assert known(found.data, 1, 3).data is found.data, "its author has split it already"
+    assert known_division(found.data, 1, 3).data is found.data, "its author has split it already"
     alone = kind()
-    assert known(alone, 0, 1).data is alone
+    assert known_division(alone, 0, 1).data is alone
 
 
 def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> None:
@@ -383,7 +383,7 @@ def test_what_is_no_dataset_is_said(make) -> None:
     run = make("run", {"stream": True, "stream_kind": "generator"}, size=12)
     ranks.train(run, expect=1)
     error = ranks.read(run, 0, "error")[-1]
-    assert "Toy.train_data gave a generator" in error["message"]
+    assert "Toy.train_data returned a generator" in error["message"]
     assert error["traceback"] == ""
 
 

@@ -1,1 +1,1 @@
-"""Seeing the ranks of a person's own script, from inside and unchanged."""
+"""Observes a person's own training script from inside its processes, without changing it."""

@@ -1,8 +1,8 @@
-"""Telling a script that updates its parameters by itself from one that accumulates gradients.
+"""Tells a script that updates its parameters by hand from one that accumulates gradients.
 
-Both call `backward()` again and again while no optimizer steps. But a script that updates by hand
-changes the parameters between two calls; one that accumulates, or only wants gradients, does not.
-So a few parameters are compared from call to call, without waiting for a GPU.
+Both call `backward()` repeatedly without an optimizer step in between. A script that updates by
+hand changes its parameters between two calls; one that accumulates, or only needs gradients, does
+not. So a few parameters are compared from call to call, without waiting for a GPU.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ import torch
 from .optimizers import Optimizer
 
 SURE = 10
-"""Calls before which the parameters had changed that make it certain."""
+"""So many calls, each after a change of the parameters, make it certain."""
 UNKNOWN = 100
-"""Calls without any parameters to compare after which each call is taken for a step."""
+"""After so many calls without any parameters to compare, each call is taken for a step."""
 _LEAVES, _NODES, _VALUES = 4, 2000, 4
 
 
 class ByHand:
-    """What the calls of backward() before any step of an optimizer were."""
+    """Finds out what calls of backward() mean while no optimizer has stepped."""
 
     def __init__(self) -> None:
         self.found = False
         """Whether the script is known to update by hand."""
         self.adds_up = False
-        """Whether, besides, several calls make one update: a step ends where the parameters
+        """Whether it also makes several calls for each update. A step then ends when the parameters
         change."""
         self.optimizer: Optimizer | None = None
-        """As whose steps the updates are told."""
+        """The optimizer under whose number these updates are recorded."""
         self.marks: list[int] = []
-        """How many losses there were at each call."""
+        """The number of losses so far, for each call."""
         self._after: list[int] = []
-        """The marks of calls before which the parameters had changed."""
+        """The marks of those calls before which the parameters had changed."""
         self._updates = 0
+        """Calls before which the parameters had changed."""
         self._kept = 0
-        """Calls before which they had not."""
+        """Calls before which they had not changed."""
         self._leaves: list[tuple[weakref.ref[Any], Any]] = []
         """Some parameters, and their states at the last call."""
 
@@ -50,13 +51,14 @@ class ByHand:
         return self._updates > self._kept
 
     def call(self, tensors: Any, losses: int) -> bool:
-        """`backward(tensors)` is about to run, with `losses` kept so far. True: it is found now
-        that the calls before were steps; `marks` then holds where each step's losses begin."""
+        """Note that `backward(tensors)` is about to run, with `losses` losses kept so far. Returns
+        True when this call shows that the earlier calls were steps; `marks` then says at which
+        loss each step begins."""
         updates = self._updates
-        with contextlib.suppress(Exception):  # a tensor of some odd kind: nothing is known
+        with contextlib.suppress(Exception):  # an unusual kind of tensor: nothing is learned
             self._look()
         if self.marks and losses < self.marks[-1]:
-            self.marks[:] = [0]  # so many that they were added up
+            self.marks[:] = [0]  # there were so many losses that they have been added up
             self._after.clear()
         calls = len(self.marks)
         if not self.marks or self._updates > updates:
@@ -68,7 +70,7 @@ class ByHand:
             return True
         if self._updates >= SURE and self._after[-1] == losses:
             self.found = self.adds_up = True
-            self.marks = self._after[:-1]  # what comes from the last on is the next step's
+            self.marks = self._after[:-1]  # losses after the last change are the next step's
             self._note(tensors)
             return True
         self.marks.append(losses)
@@ -76,7 +78,8 @@ class ByHand:
         return False
 
     def ended(self, tensors: Any) -> bool:
-        """Where calls add up and `backward(tensors)` is about to run: whether a step has ended."""
+        """Note that `backward(tensors)` is about to run, if several calls make one update. Returns
+        whether a step has ended before this call."""
         updates = self._updates
         with contextlib.suppress(Exception):
             self._look()
@@ -84,7 +87,7 @@ class ByHand:
         return self._updates > updates
 
     def _note(self, tensors: Any) -> None:
-        """Keep the states of some parameters."""
+        """Keep the states of some parameters for the next comparison."""
         if not self._leaves:
             with contextlib.suppress(Exception):
                 self._leaves = [(weakref.ref(p), None) for p in _leaves(tensors)]
@@ -98,13 +101,13 @@ class ByHand:
         if any(_state(p) != state for p, state in then):
             self._updates += 1
         elif all(state[1] is None and p.grad is None for p, state in then):
-            self._updates += 1  # on a GPU `p.data` may have changed; gradients tell
+            self._updates += 1  # `p.data` on a GPU may have changed, as gradients were cleared
         else:
             self._kept += 1
 
 
 def _state(p: torch.Tensor) -> Any:
-    """Something that changes when a parameter does."""
+    """A value that changes when the parameter changes: its version and, on a CPU, a few values."""
     values = None
     if p.is_cpu and p.layout == torch.strided and p.is_contiguous() and p.numel():
         flat = p.detach().view(-1)
@@ -114,7 +117,7 @@ def _state(p: torch.Tensor) -> Any:
 
 
 def _leaves(tensors: Any) -> Iterator[torch.Tensor]:
-    """Some parameters that `tensors` depend on."""
+    """A few parameters that `tensors` depend on."""
     tensors = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
     nodes = [t.grad_fn for t in tensors if getattr(t, "grad_fn", None) is not None]
     seen, found = set(nodes), 0

@@ -1,4 +1,4 @@
-"""The lock on a rank's events file, by which no two processes write as the same rank."""
+"""The lock on a rank's events file, so that no two processes write as the same rank."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 class Claim:
-    """One process's claim on a rank. It may look on without one; the kernel ends a claim with its
-    process."""
+    """One process's claim on a rank. The kernel releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: the rank's events file, which is there. Raises OSError."""
+        """`path`: the rank's events file, which must exist. Nothing is claimed yet. Raises
+        OSError."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._held = False
 
     def take(self) -> bool:
-        """Hold the rank from now on; False: another process does."""
-        for _ in range(5):  # a process that only looks holds it for a moment
+        """Claim the rank. Returns False if another process holds it."""
+        for _ in range(5):  # `is_anothers` in another process holds the lock for a moment
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -42,6 +42,6 @@ class Claim:
         return False
 
     def release(self) -> None:
-        """Free the rank for others. Once."""
+        """Free the rank for other processes. Call it once, at the end."""
         with contextlib.suppress(OSError):
             os.close(self._file)

@@ -1,5 +1,5 @@
-"""How a rank of a person's own script ends: the exception that nobody catches, wherever Python or
-torch takes it. Also the stacks of its threads, when somebody asks for them by a signal."""
+"""Observes how a rank of a person's own script ends: catches the exception that ends it, in the
+main thread, in other threads and in child processes. Also makes SIGUSR2 print all stacks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .observer import Observer
 
 
 def add(observer: Observer) -> None:
-    """Tell `observer` what ends this rank. The script's own hooks still have the last word, and
-    print as before."""
+    """Tell `observer` which exception ends this rank. The script's own hooks are called after that
+    and print as before."""
     before, in_thread = sys.excepthook, threading.excepthook
 
     @functools.wraps(before)
@@ -28,7 +28,7 @@ def add(observer: Observer) -> None:
 
     @functools.wraps(in_thread)
     def thread_excepthook(about: Any) -> None:
-        if vars(observer.here):  # it was this thread that trained
+        if vars(observer.here):  # this is the thread that trained
             _failed(observer, about.exc_value)
         in_thread(about)
 
@@ -37,8 +37,8 @@ def add(observer: Observer) -> None:
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
             faulthandler.register(signal.SIGUSR2, all_threads=True)
     with contextlib.suppress(Exception):
-        # A child of multiprocessing ends without atexit and without an excepthook, but runs its
-        # finalizers, while the exception is still on its way out.
+        # A child of multiprocessing calls neither atexit functions nor the excepthook. But it runs
+        # its finalizers while the exception is being handled.
         if multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, _child_ends, (observer,), exitpriority=-1000)
 
@@ -62,8 +62,8 @@ def _failed(observer: Observer, err: BaseException | None) -> None:
 
 
 def _error_of_spawn(end: SystemExit) -> BaseException | None:
-    """The exception that torch.multiprocessing.spawn has written down for its parent before it
-    ended the process with `end`; None: the script itself did that."""
+    """The exception that torch.multiprocessing.spawn passed on to the parent process before it
+    ended this one with `end`; None if the script itself raised `end`."""
     trace = end.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Frames of our own among those of a script: left out of its tracebacks, and not counted."""
+"""Recognises our own frames on a script's stack, and takes them out of its tracebacks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 OURS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
-"""The files of this package, as code objects name them."""
+"""The paths of this package's files, as they stand in code objects."""
 
 
 def leave_out_ours(err: BaseException | None) -> None:
-    """Take our frames out of the traceback of `err`, and of all that it came from."""
+    """Remove our frames from the traceback of `err` and of the errors that caused it."""
     seen: set[int] = set()
     while err is not None and id(err) not in seen:
         seen.add(id(err))
@@ -26,8 +26,8 @@ def leave_out_ours(err: BaseException | None) -> None:
 
 
 def calls_of_our_caller() -> int:
-    """How many calls of the function that has called ours are on this thread's stack: of torch's
-    wrapper around an optimizer's `step`, where one of its hooks asks."""
+    """How often the function that called our code is on this thread's stack. Called from a step
+    hook, that function is torch's wrapper around `Optimizer.step`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in OURS:
         frame = frame.f_back

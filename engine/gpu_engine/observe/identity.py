@@ -1,4 +1,4 @@
-"""Which rank an observed process is, and what it says of itself at its start."""
+"""Which rank an observed process is, and the event with which it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..events import schema
 
 
 class Identity(NamedTuple):
-    """A rank among the others."""
+    """A rank's place among all ranks."""
 
     rank: int
     world_size: int
@@ -21,8 +21,8 @@ class Identity(NamedTuple):
 
 
 def identify() -> Identity:
-    """Which rank this process is now: by its process group, if it has one, else by its
-    environment, else by the plan, where a command is one rank until it says otherwise."""
+    """Which rank this process is now, according to its process group, else to its environment,
+    else to the plan, in which a command starts as a single rank."""
     env, torch = os.environ, sys.modules.get("torch")
     dist = getattr(torch, "distributed", None)
     if dist is not None and dist.is_available() and dist.is_initialized():
@@ -35,8 +35,8 @@ def identify() -> Identity:
 
 
 def device_labels(who: Identity, cuda: int | None) -> tuple[str, ...]:
-    """The plan's devices that are this rank's; `cuda`: the index of the GPU that it was seen to
-    use, None: not known."""
+    """The labels of this rank's devices in the plan. `cuda`: the index of the GPU that the rank
+    was seen to use, or None if unknown."""
     given = tuple(x for x in os.environ.get("GPU_PANEL_DEVICES", "").split(";") if x)
     if who.world_size == 1 or len(given) < 2:
         return given or ("?",)
@@ -45,8 +45,9 @@ def device_labels(who: Identity, cuda: int | None) -> tuple[str, ...]:
 
 
 def start_event(who: Identity, devices: Sequence[str], process: int) -> schema.Start:
-    """That this process begins as a rank. `process` counts, from 1, those that train as the same
-    rank at the same time; from the second on the number of its record is none of a rank's."""
+    """The event with which this process begins as a rank. `process` counts, from 1, the processes
+    that train as the same rank at the same time; all but the first have a record of their own,
+    with a number beyond those of the ranks."""
     pid, first = os.getpid(), process == 1
     return schema.Start(
         record_number(who, process), who.local_rank, who.node, pid, procs.start_ticks(pid),
@@ -55,12 +56,12 @@ def start_event(who: Identity, devices: Sequence[str], process: int) -> schema.S
 
 
 def record_number(who: Identity, process: int) -> int:
-    """The number of the record of the `process`th process, from 1, that trains as this rank."""
+    """The number of the record for the `process`-th process, from 1, that trains as this rank."""
     return who.rank + (process - 1) * who.world_size
 
 
 def _first_int(*names: str) -> int | None:
-    """The first of these variables that holds a whole number."""
+    """The value of the first of these environment variables that holds a whole number."""
     return next((n for name in names if (n := _int(os.environ.get(name))) is not None), None)
 
 

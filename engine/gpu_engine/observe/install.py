@@ -1,24 +1,24 @@
-"""Sees a person's own training script step by step, from inside, without being noticed.
+"""Observes a person's own training script step by step, from inside its process.
 
-torch's global optimizer hooks tell of each step. For what is differentiated and for the scale
-of a GradScaler there are no hooks, so `torch.autograd.backward` (which `Tensor.backward` calls)
-and `GradScaler.scale` and `step` are wrapped. Nothing here changes a number, waits for a GPU, or
-lets a fault of its own reach the script.
+torch's global optimizer hooks report each step. There are no hooks for the loss and for the scale
+of a GradScaler, so `torch.autograd.backward` (which `Tensor.backward` calls) and `GradScaler.scale`
+and `step` are wrapped. Nothing here changes a number or waits for a GPU, and no error of ours
+reaches the script.
 
-The loss of a step is the sum of what `backward()` was called on since the last step of any
-optimizer, so each optimizer of a GAN gets its own. What that means at the edges:
+The loss of a step is the sum of all tensors on which `backward()` was called since the last step
+of any optimizer. So each optimizer of a GAN gets its own loss. Special cases:
 
-- Calls from inside a backward pass (reentrant checkpointing) are not counted.
-- A step that is given a closure has the loss of the closure's first evaluation; L-BFGS's further
-  ones are no losses of steps.
-- A GradScaler's scale is taken out; a step that it leaves out is counted in `skipped`.
-- A vector with its weights counts as their product; a matrix (a stage of a pipeline) is unknown.
-- The first optimizer that steps is the one whose steps are counted and whose loss is the curve;
-  others that step on losses of their own stand beside it, or are the next training
-  (`trainings`).
-- An optimizer that is stepped once for each group of its parameters has stepped once.
-- Calls of `backward()` that no optimizer's step follows, while the parameters change, are steps:
-  of an update by hand, or of an optimizer whose step is inside torch.compile (`by_hand`).
+- Calls from inside a backward pass (reentrant checkpointing) do not count.
+- If a step gets a closure, its loss is that of the closure's first evaluation. The further
+  evaluations of L-BFGS do not count.
+- The scale of a GradScaler is divided out. A step that it leaves out is counted in `skipped`.
+- A vector with a gradient counts as their product. For a matrix (a pipeline stage) the loss is
+  unknown.
+- The first optimizer that steps gives the run's steps and its loss curve. Others that step on
+  losses of their own are shown beside it, or begin the next training (`trainings`).
+- An optimizer that is stepped once for each group of its parameters has made one step.
+- If `backward()` is called without any optimizer step, and the parameters change, the calls are
+  steps: of an update by hand, or of an optimizer whose step is inside torch.compile (`by_hand`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _is_compiling: Callable[[], bool] = getattr(
 
 
 def _quietly(what: Callable[..., None], *args: Any) -> None:
-    """Call `what`; a fault in it goes no further than the observer."""
+    """Call `what`. An error in it is reported to the observer and does not reach the script."""
     try:
         what(*args)
     except Exception as err:  # noqa: BLE001 - never the script's problem
@@ -63,12 +63,12 @@ def _wrap_backward(undo: _Undo) -> Any:
         if o.off or inside() != -1:
             return original(*args, **kwargs)
         rec = o.ready
-        # Nearly every call of a loop on the CPU: what `o.backward` does, without calls of ours.
+        # Nearly all calls of a loop on the CPU come here: as `o.backward`, but without its cost.
         if rec is not None and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
                 and type(args[0]) is tensor and args[0].is_cpu and len(o.losses.parts) < most:
             try:
                 loss = args[0].item()
-            except Exception:  # noqa: BLE001 - no scalar: torch says so itself
+            except Exception:  # noqa: BLE001 - not a scalar: torch itself will raise
                 loss = None
             if type(loss) is float:
                 o.losses.parts.append(loss)
@@ -88,14 +88,14 @@ def _wrap_backward(undo: _Undo) -> Any:
             rec.phase = before
 
     undo.set(torch.autograd, "backward", backward)
-    with contextlib.suppress(Exception):  # TorchScript knows builtins by identity
+    with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
         builtins = torch.jit._builtins  # pyright: ignore[reportAttributeAccessIssue]
         builtins._builtin_ops.append((backward, "aten::backward"))
     return backward
 
 
 def _scaler() -> Any:
-    """torch's GradScaler, which had another name before torch 2.3."""
+    """torch's GradScaler class, which was elsewhere before torch 2.3."""
     found = getattr(torch.amp, "GradScaler", None)
     return found if found is not None else torch.cuda.amp.GradScaler
 
@@ -106,7 +106,7 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     ours: list[Any] = []
 
     def wrap(cls: Any) -> None:
-        """`cls`'s own `scale` and `step`, where it has any."""
+        """Wrap the methods `scale` and `step` that `cls` itself defines."""
         for name, around in (("scale", _around_scale), ("step", _around_step)):
             own = vars(cls).get(name)
             if own is not None and own not in ours:
@@ -117,7 +117,7 @@ def _wrap_scaler(undo: _Undo) -> list[Any]:
     @functools.wraps(init)
     def observed_init(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        # A subclass, as FSDP's, may scale in its own way.
+        # A subclass, such as FSDP's, may have its own `scale` and `step`.
         for cls in type(self).__mro__:
             if cls is scaler:
                 break
@@ -145,16 +145,16 @@ def _around_step(step: Any) -> Any:
     def observed_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = observer.stepped
         result = step(self, optimizer, *args, **kwargs)
-        if observer.stepped == before and not (observer.off or observer.losses.plain):
+        if observer.stepped == before and not (observer.off or observer.losses.unscaled):
             _quietly(observer.skipped)
-            observer.stepped += 1  # one scaler may call another's step
+            observer.stepped += 1  # so that a scaler whose `step` calls this one does not count it
         return result
 
     return observed_step
 
 
 class _Undo:
-    """Keeps what was set in torch, so that a call can take it back."""
+    """Remembers what was replaced in torch, so that calling it restores everything."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -172,7 +172,7 @@ class _Undo:
 
 
 def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
-    """A step's closure, whose first evaluation is the step's."""
+    """A step's closure, wrapped so that its first evaluation gives the step's loss."""
     @functools.wraps(closure)
     def observed(*args: Any, **kwargs: Any) -> Any:
         o = observer
@@ -187,8 +187,7 @@ def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
-    # While torch.compile traces a step it must not come further than this: what follows breaks
-    # its graph.
+    # Return at once while torch.compile traces a step: the code below would break its graph.
     if _is_compiling():
         return None
     o = observer
@@ -204,7 +203,7 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _with_closure(args: Any, kwargs: Any) -> Any:
-    """A step's arguments with its closure, if there is one, wrapped; None: as they are."""
+    """A step's arguments with its closure wrapped; None if there is no closure to wrap."""
     if observer.off or observer.here.steps != 1:
         return None
     if len(args) > 1 and callable(args[1]):
@@ -221,13 +220,13 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     rec = o.ready
     if rec is not None and here.steps == 1 and not here.closed:
-        # Nearly every step of a loop on the CPU: what `o.step_ends` does, without calls of ours.
+        # Nearly all steps of a loop on the CPU come here: as `o.step_ends`, but without its cost.
         parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
         if mine is not None and mine.ref() is optimizer:
             try:
                 first = optimizer.param_groups[0]
                 loss, rate = sum(parts), first["lr"]
-            except Exception:  # noqa: BLE001 - unknown or not there yet
+            except Exception:  # noqa: BLE001 - the loss or the rate is not a plain number
                 first = loss = rate = None
             if type(loss) is float and type(rate) is float:
                 mine.stepped = id(first)
@@ -244,8 +243,8 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
-    """Keep torch.compile from compiling our own functions: `through` call the script's, which are
-    still compiled; what `whole` call is all ours."""
+    """Keep torch.compile from compiling our functions. Functions in `through` call the script's
+    code, which is still compiled; those in `whole` call only our own."""
     frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
     if not hasattr(frames, "set_code_exec_strategy"):
         for function in (*through, *whole):
@@ -259,8 +258,8 @@ def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
 
 
 def install(*, direct: bool) -> None:
-    """Observe this process from now on, or not at all, if its torch lacks what is needed for that.
-    `direct`: the supervisor started it as a rank."""
+    """Observe this process from now on. If its torch lacks something that this needs, nothing is
+    observed. `direct`: whether the supervisor itself started the process, as a rank."""
     global observer
     observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add)
     undo = _Undo()
@@ -271,7 +270,7 @@ def install(*, direct: bool) -> None:
         observer.off = True
         notes.cannot_observe(observer.run, direct, (
             f"torch {torch.__version__} lacks what is needed to see this script's steps "
-            f"({type(err).__name__}: {err}): it runs unseen"))
+            f"({type(err).__name__}: {err}): the script runs, but its steps are not shown"))
         return
     os.register_at_fork(before=lambda: _quietly(observer.before_fork),
                         after_in_parent=lambda: _quietly(observer.after_fork),
@@ -283,8 +282,8 @@ def install(*, direct: bool) -> None:
 
 
 def _into_torch(undo: _Undo) -> None:
-    """Wrap and hook torch's functions. Raises where torch lacks one; `undo` then has what was
-    done."""
+    """Wrap torch's functions and add the hooks. Raises if torch lacks one of them; `undo` then
+    knows what was done so far."""
     optim = import_module("torch.optim.optimizer")
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
@@ -293,7 +292,8 @@ def _into_torch(undo: _Undo) -> None:
     undo.hooks.append(before(_before_step))
     undo.hooks.append(after(_after_step))
     with contextlib.suppress(Exception):
-        # What calls the hooks: compiled, it would leave them out, and there's nothing else in it.
+        # The function that calls the hooks: torch.compile would leave them out, and it does nothing
+        # else that is worth compiling.
         caller = torch.optim.Optimizer.profile_hook_step(install)
         _hide_from_dynamo([*through, caller], [_before_step, _after_step, _quietly,
                                                Observer.backward])

@@ -1,7 +1,7 @@
 """Ends a rank that nobody could stop any more.
 
-Ranks that a person's own launcher started carry no parent-death signal; should their supervisor
-be killed, its guard ends them. Should both be killed at once, each rank ends itself.
+Ranks that a person's own launcher has started have no parent-death signal. If their supervisor is
+killed, its guard ends them. If both are killed at once, each rank ends itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from ..common import procs
 
 _EVERY = 1.0
-_PATIENCE = 2.0  # the guard comes first
+_PATIENCE = 2.0  # longer than the guard takes
 
 
 class Lifeline:
-    """Whether the supervisor, a process with this pid and start time, lives."""
+    """Watches the supervisor, known by its pid and start time."""
 
     def __init__(self, pid: int, start_ticks: int) -> None:
         self._pid, self._start_ticks = pid, start_ticks
@@ -26,16 +26,16 @@ class Lifeline:
 
     @classmethod
     def of_supervisor(cls) -> Lifeline | None:
-        """To this run's supervisor. None where it can't be seen from here, as on another machine
-        or in another pid namespace: that says nothing about it."""
+        """The lifeline to this run's supervisor. None if it can't be seen from here, as on another
+        machine or in another pid namespace: it may well be alive."""
         pid, _, ticks = os.environ.get("GPU_PANEL_SUPERVISOR", "").partition(":")
         if not (pid.isdecimal() and ticks.isdecimal()) or not procs.alive(int(pid), int(ticks)):
             return None
         return cls(int(pid), int(ticks))
 
     def check(self) -> None:
-        """Look once a second at most. Kills this process if the supervisor has been gone for two
-        seconds."""
+        """Check on the supervisor, once a second at most. Kills this process if the supervisor has
+        been gone for two seconds."""
         now = time.monotonic()
         if now < self._due:
             return

@@ -1,8 +1,8 @@
-"""Values that a script hands to a logger become values of its run: TensorBoard, W&B, Lightning,
-Fabric, accelerate, transformers.
+"""Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, Fabric,
+accelerate, transformers.
 
-None of these is imported by us. Their methods are wrapped once the script has imported them; what
-a method does, returns and raises stays as it is. Only numbers are taken.
+We import none of these libraries. Once the script has imported one, its methods are wrapped; what
+they do, return and raise does not change. Only numbers are recorded.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ _WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
     "accelerate.accelerator": (("Accelerator", "log", _values),),
     "transformers.trainer_callback": (("CallbackHandler", "on_log", _logs),),
 }
-"""Module → its classes, their methods, and for each a function that takes the method's arguments
-and returns the values among them."""
+"""For each module: its classes, their methods, and a function that takes a method's arguments and
+returns the logged values among them."""
 _NAMES = 300
-"""At most so many names of values are recorded of a process."""
+"""The most names of values that are recorded for one process."""
 
 
 def wrap_all(observer: Observer) -> None:
-    """Wrap the loggers that are imported by now, and have the others wrapped once they are."""
+    """Wrap the loggers that are imported already, and the others as soon as they are."""
     for name in _WHERE:
         module = sys.modules.get(name)
         if module is not None:
             _wrap(observer, module)
-    # Behind everything but the finder of paths, which finds all of these.
+    # Just before the last finder, the one for sys.path, which is the one that finds these modules.
     sys.meta_path.insert(-1, _Finder(observer))
 
 
 class _Finder:
-    """On sys.meta_path: has the modules above wrapped when they are imported."""
+    """An entry on sys.meta_path that wraps the modules in `_WHERE` when they are imported."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -97,7 +97,7 @@ class _Finder:
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            execute(module)  # what it raises is the program's
+            execute(module)  # an error in here is the program's own
             vars(loader).pop("exec_module", None)
             _wrap(self._observer, module)
 
@@ -121,7 +121,7 @@ def _around(observer: Observer, method: Any, read: Read) -> Any:
         if not observer.off and observer.rec is not None:
             try:
                 values = numbers(read(*args, **kwargs))
-            except Exception:  # noqa: BLE001 - called wrongly, as the method itself will say
+            except Exception:  # noqa: BLE001 - wrong arguments: the method itself will raise
                 values = None
         result = method(self, *args, **kwargs)
         if values:
@@ -147,8 +147,8 @@ def _record(observer: Observer, values: dict[str, Any]) -> None:
 
 
 def numbers(values: Any, prefix: str = "") -> dict[str, Any]:
-    """What of `values` is a number, or a tensor of one element; also of mappings inside of it, as
-    "outer.inner"."""
+    """The entries of `values` that are numbers or tensors of one element. Entries of inner mappings
+    are named "outer.inner"."""
     found: dict[str, Any] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""What `backward()` differentiates, as a number, without waiting for the GPU.
+"""Reads the losses on which `backward()` is called, without waiting for the GPU.
 
-On the CPU a loss is read at once. On a GPU it is copied into pinned host memory behind the
-kernels that make it, and looked at later by reading that memory alone: no CUDA call is made
-from another thread, as the capture of a CUDA graph forbids those, and no event is recorded.
+A loss on the CPU is read at once. A loss on a GPU is copied into pinned host memory, after the
+kernels that compute it. Another thread later looks only at that memory and makes no CUDA call, as
+CUDA forbids those while a CUDA graph is being captured; for the same reason there are no events.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 
 _SLOTS = 4096
 MOST = 1000
-"""Losses of one step that are kept apart."""
+"""The most losses of one step that are kept one by one."""
 _EMPTY = 0x7FF4_DEAD_BEEF_0001
-"""The bits of an empty slot: a NaN that no conversion to double gives."""
+"""The bits of an empty slot: a NaN that no conversion to double produces."""
 
 
 class PendingLoss:
-    """A sum of losses of which some are still on their way from the GPU."""
+    """A sum of losses, some of which are still on their way from the GPU."""
 
     __slots__ = ("_known", "_parts", "_ring")
 
@@ -32,13 +32,13 @@ class PendingLoss:
 
     @property
     def arrived(self) -> bool:
-        """Whether all are there."""
+        """Whether all losses have arrived."""
         return all(self._ring.arrived(n) for part in self._parts if isinstance(part, tuple)
                    for n in part)
 
     def take(self) -> float | None:
-        """The sum, once all have arrived; None: one of them has no number. Only once, as it gives
-        their slots back."""
+        """The sum, once all losses have arrived; None if one of them is unknown. Call it once, as
+        it frees their slots."""
         total = 0.0
         for part in self._parts:
             if isinstance(part, tuple):
@@ -50,31 +50,31 @@ class PendingLoss:
 
 
 def has_arrived(value: Any) -> bool:
-    """Whether `value` is known by now."""
+    """Whether `value` is known by now: it is not a PendingLoss, or that has arrived."""
     return not isinstance(value, PendingLoss) or value.arrived
 
 
 def value_of(value: Any) -> Any:
-    """`value` itself, or the number that a PendingLoss has become. Once."""
+    """`value` itself, or the number of a PendingLoss that has arrived. Call it once."""
     return value.take() if isinstance(value, PendingLoss) else value
 
 
 class _Ring:
-    """Numbers on their way from a GPU, in pinned memory."""
+    """A ring in pinned memory for numbers on their way from a GPU."""
 
     def __init__(self, slots: int = _SLOTS, *, pin: bool = True) -> None:
         with torch.inference_mode(False):
-            # Explicit about everything: the script may have set other defaults.
+            # All arguments are given, as the script may have set other defaults.
             bits = torch.full((slots,), _EMPTY, dtype=torch.int64, device="cpu")
             self._values = (bits.pin_memory() if pin else bits).view(torch.float64)
-        # The other thread looks at the memory itself: it calls nothing of torch.
+        # The other thread reads this memory without calling torch.
         self._bits = (ctypes.c_int64 * slots).from_address(self._values.data_ptr())
         self._slots = slots
         self._put = self._taken = 0
 
     def put(self, value: torch.Tensor) -> int | None:
-        """Start to copy `value`, of shape (); the slot to ask for. None: no room. A figure that is
-        not told is better than a script that waits."""
+        """Start to copy `value`, of shape (). Returns its slot, or None if the ring is full: losing
+        a value is better than making the script wait."""
         if self._put - self._taken >= self._slots:
             return None
         slot = self._put % self._slots
@@ -83,11 +83,11 @@ class _Ring:
         return slot
 
     def arrived(self, slot: int) -> bool:
-        """Whether the number of this slot is there."""
+        """Whether the number for this slot has arrived."""
         return self._bits[slot] != _EMPTY
 
     def take(self, slot: int) -> float:
-        """The number of this slot, which has arrived; the slot is free again."""
+        """The number in this slot, which must have arrived. This frees the slot."""
         value = struct.unpack("d", struct.pack("q", self._bits[slot]))[0]
         self._bits[slot] = _EMPTY
         self._taken += 1
@@ -95,13 +95,13 @@ class _Ring:
 
 
 class Losses:
-    """Adds up what is differentiated between two steps."""
+    """Adds up the losses between two steps."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        """For each call: a float if it is known now, a tuple of slots if it is on its way, None if
-        it has no number."""
-        self.plain = True
+        """For each call of backward(): a float if the loss is known, a tuple of slots if it is on
+        its way, None if it is unknown."""
+        self.unscaled = True
         """Whether no GradScaler has scaled a loss so far."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
         self._scale: Any = None
@@ -112,10 +112,10 @@ class Losses:
         return len(self.parts)
 
     def add(self, tensors: Any, gradients: Any) -> None:
-        """`backward(tensors, gradients)` is about to run."""
-        if type(tensors) is torch.Tensor and gradients is None and self.plain \
+        """Add the losses of a call `backward(tensors, gradients)` that is about to run."""
+        if type(tensors) is torch.Tensor and gradients is None and self.unscaled \
                 and tensors.is_cpu and tensors.numel() == 1:
-            value = tensors.item()  # nearly always; in few steps, as steps may be short
+            value = tensors.item()  # the usual case, kept quick
             if type(value) is float:
                 self.parts.append(value)
                 if len(self.parts) > MOST and self._ring is None:  # calls without steps
@@ -130,29 +130,29 @@ class Losses:
         self._scale = None
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
-        """A GradScaler has made `outputs` of `inputs`; `scale`: its factor, a tensor."""
+        """Note that a GradScaler has multiplied `inputs` by the tensor `scale` to get `outputs`."""
         pairs = [(outputs, inputs)] if isinstance(outputs, torch.Tensor) else \
             list(zip(outputs, inputs)) if isinstance(outputs, (list, tuple)) else []  # noqa: B905
         for out, of in pairs:
             if isinstance(out, torch.Tensor) and out is not of:
-                # Detached: the graph behind it must not live on for our sake.
+                # Detached, so that we do not keep its graph alive.
                 self._scaled.append((weakref.ref(out), of.detach()))
         self._scale = scale
-        self.plain = False
+        self.unscaled = False
 
     def take(self) -> float | PendingLoss | None:
-        """The sum since the last `take`; None: there was none, or one without a number. Whoever
-        takes a PendingLoss must take its value too."""
+        """The sum of the losses since the last `take`; None if there were none or one is unknown.
+        If it is a PendingLoss, its value must be taken as well, to free the slots."""
         parts = self.parts
-        if len(parts) == 1 and self.plain and type(parts[0]) is float:
+        if len(parts) == 1 and self.unscaled and type(parts[0]) is float:
             return parts.pop()
         self.parts = []
         self._scaled.clear()
         return self._sum(parts)
 
     def take_each(self, marks: list[int]) -> list[float | PendingLoss | None]:
-        """As `take`, but a sum for each mark, a place among the parts: of the losses from there to
-        the next mark."""
+        """As `take`, but several sums: one for each mark, an index into `parts`, of the losses from
+        there to the next mark."""
         parts, self.parts = self.parts, []
         self._scaled.clear()
         return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]  # noqa: B905
@@ -164,14 +164,15 @@ class Losses:
         return sum(parts) if known and parts else None
 
     def read(self, value: torch.Tensor) -> float | PendingLoss | None:
-        """A tensor of one element as a number, now or later."""
+        """A tensor of one element as a number that is known now or later; None if unknown."""
         part = self._number(value)
         if self._ring is not None and isinstance(part, tuple):
             return PendingLoss(self._ring, [part])
         return part
 
     def _part(self, tensor: Any, gradient: Any) -> Any:
-        """A float, a tuple of slots (value, or value and divisor), or None: unknown."""
+        """The entry in `parts` for one tensor: a float, a tuple of slots (value, or value and
+        divisor), or None if unknown."""
         if not isinstance(tensor, torch.Tensor):
             return None  # a GradientEdge
         scale, self_scale = None, self._scale
@@ -180,9 +181,9 @@ class Losses:
                 tensor, self_scale = of, None
                 break
         if self_scale is not None:
-            scale = self_scale  # scaled, then changed, so that it's another tensor
+            scale = self_scale  # made from a scaled loss, so it is another tensor
         if gradient is not None:
-            # A vector of losses (one an example, one a GPU) with its weights is a loss; a
+            # A vector holds losses (of examples, of GPUs), and the gradient their weights. A
             # matrix is an activation, as between two stages of a pipeline.
             if tensor.dim() > 1:
                 return None
@@ -202,10 +203,10 @@ class Losses:
 
     def _number(self, tensor: torch.Tensor) -> Any:
         if type(tensor) is not torch.Tensor:
-            plain = _plain(tensor)
-            if plain is None:
+            ordinary = _as_tensor(tensor)
+            if ordinary is None:
                 return None
-            tensor = plain
+            tensor = ordinary
         if tensor.is_cpu:
             return float(tensor.item())
         if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
@@ -216,12 +217,12 @@ class Losses:
         return None if slot is None else (slot,)
 
 
-def _plain(tensor: Any) -> torch.Tensor | None:
-    """A tensor of a subclass as a plain one; None where the subclass would have to do something
-    for that: a DTensor whose parts lie on several ranks would have to talk to them."""
+def _as_tensor(tensor: Any) -> torch.Tensor | None:
+    """A tensor of a subclass as a torch.Tensor; None if that would take work or communication, as
+    for a DTensor with parts on several ranks."""
     with torch._C.DisableTorchFunctionSubclass():
-        plain = torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
-        if type(tensor).__torch_dispatch__ is plain:
+        default = torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
+        if type(tensor).__torch_dispatch__ is default:
             return tensor.detach().as_subclass(torch.Tensor)
         local = getattr(tensor, "_local_tensor", None)
         if local is not None and all(p.is_replicate() for p in tensor.placements):

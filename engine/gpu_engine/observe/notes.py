@@ -1,4 +1,4 @@
-"""Where faults of our own are told when there is no record to tell them in."""
+"""Reports problems of the observer itself when there is no record for them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def note(text: str, run: Path) -> None:
 
 
 def cannot_observe(run: Path, direct: bool, text: str) -> None:
-    """Say why this process can't be observed: in a note, and as a warning of its rank if the
-    supervisor started it as one (`direct`). Of any other process nobody knows whether it will
-    ever be a rank."""
+    """Report why this process can't be observed: in a note, and as a warning of its rank if the
+    supervisor itself started it (`direct`). Other processes may never become a rank."""
     note(text, run)
     if direct:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""What one observed process is doing: its steps, their losses, its faults, forks and end.
+"""Follows what one observed process does: its steps and their losses, its forks and its end.
 
-Told by the wrappers and hooks of `install`, in whatever thread the script calls them.
+The wrappers and hooks of `install` call it, in whichever thread the script calls them.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from .optimizers import Optimizers
 from .recorder import OPTIMIZER, RUNNING, ScriptRecorder
 from .step_events import Step
 
-_PROCESSES = 64  # that train as the same rank at the same time
-_FAULTS = 5  # of our own, after which we keep out of it
+_PROCESSES = 64  # the most processes that may train as the same rank at the same time
+_FAULTS = 5  # errors of our own after which nothing more is observed
 
 
 class _Here(threading.local):
-    """Where this thread is."""
+    """What the current thread is doing."""
 
     steps = 0
-    """Optimizer steps that it is inside of, one within another."""
+    """How many optimizer steps it is inside of, one within another."""
     closed = False
-    """Whether the closure of the present step has been evaluated once: its other evaluations give
-    no further losses."""
+    """Whether the closure of the current step has been evaluated. Further evaluations give no
+    losses."""
 
 
 class Observer:
-    """All that is known in this process. Every method may be called from the script's calls."""
+    """The state of one observed process. The script's own calls lead to its methods."""
 
     def __init__(self, run: Path, became_rank: Callable[[Observer], None]) -> None:
-        """`run`: the run folder. `became_rank` is called once this process has claimed a rank."""
+        """`run`: the run folder. `became_rank` is called when this process has claimed a rank."""
         self.run = run
         self._became_rank = became_rank
         self.losses = Losses()
@@ -55,12 +55,12 @@ class Observer:
         self.tried = False
         """Whether this process has tried to become a rank."""
         self.off = False
-        """Whether nothing is observed any more."""
+        """Whether observing has ended for this process."""
         self.ready: ScriptRecorder | None = None
-        """`rec`, while it writes, an optimizer has stepped and there is nothing particular about
-        the loop, so that `install` can see it without calls of the methods here."""
+        """`rec` while the script runs an ordinary loop, in which `install` may take its short way;
+        else None. An optimizer has stepped then, and the recorder's thread runs."""
         self.stepped = 0
-        """Steps of all optimizers, without those seen while `ready`."""
+        """Steps of all optimizers, without those on the short way."""
         self._began = time.monotonic()
         self._rank = 0
         """The rank of `rec`."""
@@ -71,12 +71,12 @@ class Observer:
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
         self.names: set[str] = set()
-        """The names of values that the script has handed to a logger."""
+        """The names of values that the script has passed to a logger."""
 
     # --- becoming a rank -----------------------------------------------------------------------
 
     def early(self) -> None:
-        """Show signs of life of a process that was started as a rank, before it trains."""
+        """Start heartbeats for a process that was started as a rank, before it trains."""
         self._rank = identity.identify().rank
         rec = self.rec = self._recorder(self._rank)
         current.recorder = rec
@@ -84,7 +84,8 @@ class Observer:
         rec.begin()
 
     def become(self, tensor: Any = None) -> None:
-        """Claim the rank that this process is. `tensor`: what it differentiates, if known."""
+        """Become the rank that this process says it is, and claim its record. `tensor`: the tensor
+        on which backward() is called, if known."""
         self.tried = True
         who = identity.identify()
         early, self.rec = self.rec, None
@@ -97,8 +98,8 @@ class Observer:
             current.recorder = None
             self.off = True
             append(events_path(self.run, who.rank), schema.Warning(
-                f"process {os.getpid()} also trains as rank {who.rank}, as {_PROCESSES} others "
-                "do: it is not shown"))
+                f"process {os.getpid()} is not shown: {_PROCESSES} other processes already train "
+                f"as rank {who.rank}"))
             return
         rec.thread_ended = self._not_ready
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
@@ -114,8 +115,8 @@ class Observer:
 
     def _claimed(self, who: Identity, early: ScriptRecorder | None,
                  ) -> tuple[ScriptRecorder | None, int]:
-        """The recorder of the rank; where other processes train as the same rank (hogwild), that
-        of a further record. Also how many train as it, this one included. None: too many."""
+        """(recorder, process number): the rank's own recorder, or that of a further record if other
+        processes train as the same rank (hogwild). (None, 0) if there are too many."""
         for process in range(1, _PROCESSES + 1):
             rec = early or self._recorder(identity.record_number(who, process))
             if rec.claim():
@@ -133,10 +134,10 @@ class Observer:
 
     # --- what the script does ------------------------------------------------------------------
 
-    # These three run at each step of a script: few calls, and no fault gets out of them.
+    # These three run at each step of a script, so they are kept short. They never raise.
 
     def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
-        """`backward(tensors, gradients)` is about to run. Returns the recorder, if there is one."""
+        """Called before `backward(tensors, gradients)`. Returns the recorder, if there is one."""
         try:
             if not self.tried:
                 self.become(tensors)
@@ -156,7 +157,7 @@ class Observer:
         return self.rec
 
     def step_begins(self) -> None:
-        """An optimizer's `step()` is about to run."""
+        """Called before an optimizer's `step()`."""
         try:
             if not self.tried:
                 self.become()
@@ -164,7 +165,7 @@ class Observer:
                 return
             here = self.here
             if here.steps and frames.calls_of_our_caller() <= 1:
-                here.steps = 0  # an exception ended the one before
+                here.steps = 0  # an exception has ended the previous step
             here.steps += 1
             if here.steps == 1:
                 here.closed = False
@@ -173,7 +174,7 @@ class Observer:
             self.fault(err)
 
     def step_ends(self, optimizer: Any) -> None:
-        """`optimizer.step()` has run."""
+        """Called after `optimizer.step()`."""
         try:
             here = self.here
             rec = self.rec
@@ -186,7 +187,7 @@ class Observer:
             here.closed = False
             rec.phase = RUNNING
             loss = self.losses.take()
-            if not self.losses.plain and _found_inf(optimizer):
+            if not self.losses.unscaled and _found_inf(optimizer):
                 rec.skipped += 1
                 rec.drop(loss)
                 return
@@ -199,28 +200,28 @@ class Observer:
             rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
                              norm, stepped.others_alive))
             mine.lr = lr if type(lr) is float else None
-            plain = rec.started and self.losses.plain and not (self.off or self._norm)
-            self.ready = rec if plain else None
+            ordinary = rec.started and self.losses.unscaled and not (self.off or self._norm)
+            self.ready = rec if ordinary else None
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
     def evaluated(self, parts: int, result: Any) -> None:
-        """The first evaluation of a step's closure has returned `result`; before it there were
-        `parts` losses."""
+        """Called when the first evaluation of a step's closure has returned `result`. There were
+        `parts` losses before it."""
         if self.here.steps != 1 or self.rec is None:
             return
         self.here.closed = True
         if len(self.losses) == parts and isinstance(result, (torch.Tensor, float)):
-            self.losses.add(torch.as_tensor(result), None)  # its gradients come another way
+            self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
 
     def skipped(self) -> None:
-        """A GradScaler has left a step out."""
+        """Called when a GradScaler has left a step out."""
         if self.rec is not None:
             self.rec.skipped += 1
             self.rec.drop(self.losses.take())
 
     def _without_steps(self, rec: ScriptRecorder, tensors: Any) -> None:
-        """A call of backward() while no optimizer has ever stepped."""
+        """Handle a call of backward() while no optimizer has ever stepped."""
         hand = self._by_hand
         if hand.adds_up:
             if hand.ended(tensors):
@@ -229,13 +230,13 @@ class Observer:
             self._tell_by_hand(rec, [self.losses.take()])
         elif hand.call(tensors, len(self.losses)):
             self._tell_by_hand(rec, self.losses.take_each(hand.marks))
-            step = "what lies between two changes" if hand.adds_up else "each call of backward()"
-            rec.write(schema.Warning("no step of a torch optimizer was seen, while the parameters "
+            step = "each change of the parameters" if hand.adds_up else "each call of backward()"
+            rec.write(schema.Warning("no step of a torch optimizer was seen, but the parameters "
                                      f"change: {step} is shown as a step"))
 
     def _tell_by_hand(self, rec: ScriptRecorder,
                       losses: Sequence[float | PendingLoss | None]) -> None:
-        """Steps of an update by hand, by their losses."""
+        """Record steps that were made by hand, given their losses."""
         if self._by_hand.optimizer is None:
             self._by_hand.optimizer = self.optimizers.by_hand()
         one = self._by_hand.optimizer
@@ -255,42 +256,42 @@ class Observer:
     # --- faults, forks, the end ----------------------------------------------------------------
 
     def fault(self, err: BaseException) -> None:
-        """A fault of our own: it is told, and after a few of them nothing more is observed. Never
-        raises."""
+        """Report an error of our own. After a few of them, observing ends. Never raises."""
         with contextlib.suppress(Exception):
             self._faults += 1
             self.off = self._faults >= _FAULTS
             self.ready = None
             text = f"observing: {type(err).__name__}: {err}"
             if self.off:
-                text += "; no more is observed of this process"
+                text += "; this process is no longer observed"
             if self.rec is not None:
                 self.rec.write(schema.Warning(text))
             else:
                 notes.note(text, self.run)
 
     def failed(self, err: BaseException | None) -> None:
-        """`err` ends the script, which nobody catches; None: nothing is known of it."""
+        """Record the uncaught error that ends the script; None if there is none."""
         if self.rec is not None and err is not None and err is not self._error:
             self._error = err
             self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step()))
 
     def before_fork(self) -> None:
-        """The process is about to fork: without the thread, which could hold a lock in the
-        child for good."""
+        """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay
+        locked in the child for ever."""
         self.ready = None
         if self.rec is not None:
             self.rec.pause()
 
     def after_fork(self) -> None:
-        """In the parent. Python from 3.12 on warns of a fork beside threads, and counts them
-        after this: then the thread waits for the next backward(), unless there are others."""
+        """Called in the parent after a fork. Restarts the recorder's thread; but from Python 3.12
+        on, which warns about forks in a process with threads and counts them after this call, only
+        if there are other threads. Otherwise the next backward() restarts it."""
         if self.rec is not None and (self.rec.started or
                 sys.version_info < (3, 12) or len(os.listdir("/proc/self/task")) > 1):  # noqa: PTH208
             self.rec.begin()
 
     def in_child(self) -> None:
-        """A fork of a rank is no rank, until it trains itself."""
+        """Called in the child after a fork. The child is not a rank until it trains itself."""
         self.ready = None
         rec, self.rec = self.rec, None
         current.recorder = None
@@ -304,7 +305,8 @@ class Observer:
             rec.give_up()
 
     def finish(self, *, failed: bool = False) -> None:
-        """The interpreter ends. How, only the exit status will tell, unless it `failed`."""
+        """Called when the interpreter ends. Whether that is a success, only the exit status tells;
+        `failed`: it is known to be a failure."""
         self.ready = None
         rec = self.rec
         if rec is None:
@@ -313,7 +315,7 @@ class Observer:
         if not self.stepped and len(self.losses):
             if self._by_hand.found:
                 self._tell_by_hand(rec, [self.losses.take()])
-            elif self._by_hand.likely:  # it ended before that was certain
+            elif self._by_hand.likely:  # the script ended before it was certain
                 self._tell_by_hand(rec, self.losses.take_each(self._by_hand.marks))
         self.rec = None
         rec.close()
@@ -327,11 +329,11 @@ class Observer:
 
 def _number(lr: Any) -> float | None:
     if isinstance(lr, torch.Tensor):
-        return float(lr.item()) if lr.is_cpu else None  # reading it would wait for the GPU
+        return float(lr.item()) if lr.is_cpu else None  # on a GPU, reading it would wait
     return None if lr is None else float(lr)
 
 
 def _found_inf(optimizer: Any) -> bool:
-    """Whether a fused optimizer was told by a GradScaler to leave the step out."""
+    """Whether a GradScaler has told a fused optimizer to leave the step out."""
     found = getattr(optimizer, "found_inf", None)
     return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item())

@@ -1,4 +1,4 @@
-"""The numbers of a script's optimizers, in the order of their first steps."""
+"""Numbers a script's optimizers in the order of their first steps."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Optimizer:
         """Gives torch's optimizer, or None once it is gone."""
         self.name = ""
         self.lr: float | None = None
-        """The learning rate that the record was last told of."""
+        """The learning rate that was last recorded."""
         self.stepped: Any = None
-        """The ids of the parameter groups that the present update has reached, a set, or that of
-        the first alone. None: none of its steps ever had a loss."""
+        """The ids of the parameter groups in the current update so far: a set, or the id of the
+        first group alone. None if none of its steps has ever had a loss."""
 
 
 class Stepped(NamedTuple):
-    """Which optimizer has stepped."""
+    """A step of an optimizer."""
 
     optimizer: Optimizer
     others_alive: frozenset[int] | None
-    """Not None: it is another one than had this number before. Then the numbers of all others
-    that still exist."""
+    """If the optimizer has its number since this step, the numbers of all others that still exist;
+    else None."""
 
 
 class Optimizers:
@@ -37,13 +37,15 @@ class Optimizers:
     def __init__(self) -> None:
         self._known: list[Optimizer] = []
         self.by_id: dict[int, Optimizer] = {}
-        """By the id of torch's optimizer, which may be another object's by now."""
+        """By the id of torch's optimizer. Once that is gone, the id may be another object's."""
 
     def stepped(self, optimizer: Any, loss: Any) -> Stepped | None:
-        """torch's `optimizer` has stepped on `loss` (None: there was none). Returns which it is;
-        None: this is no step of its own, as it goes with a loss that another one stepped on (Muon
-        beside Adam), or is a further part of the same update (DeepSpeed steps once for each group
-        of parameters)."""
+        """Note that torch's `optimizer` has stepped on `loss` (None: there was none).
+
+        Returns None if that is not a step of its own: another optimizer has stepped on the same
+        loss (Muon beside Adam), or it is a further part of the same update (DeepSpeed steps once
+        for each group of parameters).
+        """
         one, alive = self.by_id.get(id(optimizer)), None
         if one is None or one.ref() is not optimizer:
             if loss is None and any(o.stepped is not None for o in self._known):
@@ -65,14 +67,14 @@ class Optimizers:
         return Stepped(one, alive)
 
     def by_hand(self) -> Optimizer:
-        """What stands for updates without an optimizer. A real one that steps later takes its
-        number over."""
+        """An entry for updates by hand, without an optimizer. A real optimizer that steps later
+        takes over its number."""
         one = self._free("by hand")
         one.name = "by hand"
         return one
 
     def _free(self, name: str) -> Optimizer:
-        """One whose optimizer is gone, if possible of the same class; else a new one."""
+        """An entry whose optimizer is gone, if possible of the same class; else a new entry."""
         gone = [o for o in self._known if o.ref() is None]
         one = next((o for o in gone if o.name == name), gone[0] if gone else None)
         if one is None:

@@ -1,9 +1,9 @@
-"""The record of one process of a person's own script: claimed, written, and given up by forks.
+"""The recorder of one process of a person's own script.
 
-Many processes of a command are no ranks: DataLoader workers, launch agents, helpers. One becomes
-a rank when it first calls `backward()` or steps an optimizer, and claims the rank's record from
-then on. A process that the supervisor itself started as a rank shows signs of life before that,
-and gives way when another process claims its rank.
+Many processes of a command are not ranks: DataLoader workers, launch agents, helpers. A process
+becomes a rank, and claims the rank's record, when it first calls `backward()` or steps an
+optimizer. A process that the supervisor itself started as a rank sends heartbeats before that, and
+stops writing when another process claims the rank.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from .loss import Losses, PendingLoss
 from .step_events import LateEvent, Logged, Step, StepEvents, Values
 from .writer_thread import WriterThread
 
-# What a rank of a script may be doing; compared by identity.
+# The phases of a script's rank. They are compared by identity.
 RUNNING = "running"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
 
 _PATIENCE = 5.0
-"""Seconds that a script waits at its end, or with its last words, for a write that hangs."""
+"""Seconds for which a script waits at its end, or with an error, for a write that hangs."""
 
 
 class ScriptRecorder:
-    """A recorder that the script does not notice: its thread is none of Python's `threading`, it
-    stops for the moment of a fork, and it prints nothing on the script's stderr."""
+    """A recorder that the script does not notice: its thread does not appear in `threading`, it
+    stops during forks, and it prints nothing to the script's stderr."""
 
     def __init__(self, path: Path, run: Path, losses: Losses) -> None:
-        """Append to `path`, in the run folder `run`; `losses` reads tensors. Raises OSError."""
+        """Append to `path` in the run folder `run`. `losses` reads logged tensors. Raises
+        OSError."""
         self.phase = "init"
         self.step_now = 0
         self.skipped = 0
         """Steps that a GradScaler left out."""
         self.device: int | None = None
-        """Index of the GPU whose memory is this rank's; None: all that are used."""
+        """The index of the GPU whose memory is recorded; None for all GPUs in use."""
         self.queue: deque[Any] = deque()
-        """Steps and values that are to be told, as `StepEvents.take` takes them."""
+        """Steps and values to be recorded, in the form that `step_events` describes."""
         self.thread_ended: Callable[[], None] = lambda: None
         """Called in the thread that writes, when it ends."""
         self._losses = losses
@@ -61,14 +62,14 @@ class ScriptRecorder:
         self._given_up = False
         self._closing = False
 
-    # --- who may write -------------------------------------------------------------------------
+    # --- the claim on the rank -----------------------------------------------------------------
 
     def claim(self) -> bool:
-        """Hold the rank from now on; False: another process does."""
+        """Claim the rank. Returns False if another process holds it."""
         return self._claim.take()
 
     def give_up(self) -> None:
-        """Write no more, and free the rank for others."""
+        """Stop writing, and free the rank for other processes."""
         self._given_up = True
         self.queue.clear()
         self._claim.release()
@@ -81,19 +82,19 @@ class ScriptRecorder:
         return self._thread is not None
 
     def begin(self) -> None:
-        """Have the thread run: whether it never did, has ended, or was told to end and hangs."""
+        """Make sure that the thread runs, even if it was told to end and hangs in a write."""
         thread = self._thread
         if thread is None or not thread.go_on():
             self._thread = WriterThread(self._tick, self._has_ended)
 
     def pause(self) -> None:
-        """End the thread for now, within a moment; one that hangs in a write is left alone."""
+        """End the thread for now. If it hangs in a write, it is left as it is after a second."""
         thread = self._thread
         if thread is not None and thread.end():
             self._thread = None
 
     def close(self) -> None:
-        """End the thread and write all that is left: no more steps will come."""
+        """End the thread and write everything that is left. No more steps may follow."""
         self.pause()
         self._closing = True
         self._writer.flush(timeout=_PATIENCE)
@@ -119,7 +120,7 @@ class ScriptRecorder:
     # --- what is observed ----------------------------------------------------------------------
 
     def write(self, event: schema.Event) -> None:
-        """Write an event at once; while another write hangs, it waits in the queue."""
+        """Write an event at once. If another write hangs, the event waits in the queue."""
         if not self._given_up and not self._writer.write(event, timeout=_PATIENCE):
             self.queue.append(LateEvent(event))
 
@@ -129,41 +130,44 @@ class ScriptRecorder:
             self._writer.write_memory(timeout=_PATIENCE)
 
     def stepped(self, step: Step) -> None:
-        """A step of an optimizer of which there is more to tell than its loss."""
+        """Record an optimizer step with all its fields, not just its loss."""
         self.queue.append(step)
 
     def drop(self, loss: float | PendingLoss | None) -> None:
-        """A loss that is not to be told; one that is on its way still has to arrive."""
+        """Discard a loss. One that is on its way from a GPU still has to arrive, to free its
+        slot."""
         if isinstance(loss, PendingLoss):
             self.queue.append(Values({"": loss}))
 
     def metric(self, values: dict[str, Any]) -> None:
-        """Named values of the present step, from `gpu_engine.log`."""
+        """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
         text = self._reserved.warning(values)
         if text is not None:
             self.write(schema.Warning(text))
 
     def logged(self, values: dict[str, Any]) -> None:
-        """Named values that the script hands to some logger, perhaps at each step: the latest
-        are recorded once a second."""
+        """Record named values that the script passes to a logger. As that may happen at each step,
+        only the latest values are written, once a second."""
         self.queue.append(Logged({name: self._read(v) for name, v in values.items()}))
 
     def settled_step(self) -> int:
-        """Steps so far, with all that is in the queue; as far as known while a write hangs."""
+        """The number of steps so far, including those in the queue; while a write hangs, the number
+        known before."""
         self._writer.flush(timeout=_PATIENCE)
         return self.step_now
 
     def _read(self, value: Any) -> Any:
-        """A value as a number now or later, without waiting for a GPU."""
+        """A logged value in a form that gives a number now or later, without waiting for a GPU."""
         if hasattr(value, "detach") and hasattr(value, "numel"):
             return self._losses.read(value) if value.numel() == 1 else None
         return value
 
-    # --- what the writer asks ------------------------------------------------------------------
+    # --- what the writer calls (`record_writer.Source`) ----------------------------------------
 
     def new_lines(self) -> list[bytes]:
-        """Events of all in the queue that has arrived; while closing, of all that is known."""
+        """The events of everything in the queue that has arrived; after `close`, also of steps that
+        were waiting to be assigned to a training."""
         lines = self._events.take(self.queue, self.skipped)
         if self._closing:
             lines += self._events.end(self.skipped)
@@ -171,11 +175,11 @@ class ScriptRecorder:
         return [] if self._given_up else lines
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """Without more: a script writes its checkpoints unseen."""
+        """The heartbeat without progress: the checkpoints of a script are not seen."""
         return schema.Phase(phase, since, self.step_now)
 
     def gpus(self) -> Sequence[int]:
-        """This rank's GPU, or all on which it has ever held memory."""
+        """The index of this rank's GPU, or of all GPUs on which it has ever held memory."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return []

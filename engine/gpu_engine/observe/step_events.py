@@ -1,9 +1,9 @@
-"""From what a script's steps and loggers say to the lines of the rank's record.
+"""Turns a script's steps and logged values into lines of the rank's record.
 
-The script's thread appends to a queue, and the thread that writes takes from it. There is an item
-for each step, so the frequent ones are small: a float is the loss of one more step of optimizer 0,
-at the learning rate that it had before; a tuple is an optimizer's number, the loss of one more step
-of it and its learning rate. All else is one of the classes below.
+The script's thread appends items to a queue, and the thread that writes takes them out. As there is
+an item for each step, the frequent ones are small. A float is the loss of one more step of
+optimizer 0, with an unchanged learning rate. A tuple is (an optimizer's number, the loss of one
+more step of it, its learning rate). Everything else is one of the classes below.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..worker.rank.values import loss_fields, number, short
 from .loss import PendingLoss, has_arrived, value_of
 from .trainings import OptimizerStep, Sorted, Trainings
 
-_EACH_LOSS_UP_TO = 40  # as many a second as of the engine's own ranks
+_EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second, as in the engine's own recorder
 _LOGGED_EVERY = 1.0  # seconds
-_OTHERS = 8  # optimizers beside the curve's whose losses are kept
+_OTHERS = 8  # the most optimizers beside the curve's whose losses are recorded
 
 
 class Step(NamedTuple):
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     """None: unknown."""
     lr: float | None
     norm: float | PendingLoss | None = None
-    """Of its gradients, where that was asked for."""
+    """The norm of its gradients, if the run records it."""
     others_alive: frozenset[int] | None = None
     """See `trainings.OptimizerStep`."""
 
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Named values of the present step. One without a name is waited for and left out."""
+    """Named values of the current step. A value under "" only has to arrive; it is not recorded."""
 
     values: dict[str, Any]
 
@@ -57,7 +57,7 @@ class Values(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Named values that went to a logger: the latest are recorded once a second."""
+    """Named values that went to a logger. The latest ones are recorded once a second."""
 
     values: dict[str, Any]
 
@@ -75,19 +75,19 @@ class LateEvent(NamedTuple):
 
 
 class _StepValues(NamedTuple):
-    """What is told of one step."""
+    """The values that are recorded for one step."""
 
     name: str
-    """Of its optimizer."""
+    """The class of its optimizer."""
     number: int
-    """Which of its optimizer's steps it is, from 1."""
+    """Its number among the steps of its optimizer, from 1."""
     loss: float | None
     lr: float | None
     norm: float | None
 
 
 class _Span:
-    """Steps that one event tells of. What they don't say is as it was before."""
+    """The steps that one event covers. Name and learning rate stay until a step changes them."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -102,10 +102,11 @@ class _Span:
         self.norm: float | None = None
 
     def take_losses(self, queue: deque[Any]) -> int:
-        """Take the floats, losses of one more step each, from the front of `queue`; how many."""
+        """Take all floats from the front of `queue`, the loss of one more step each. Returns how
+        many there were."""
         losses = self.losses
         before = len(losses)
-        with contextlib.suppress(IndexError):  # nothing is left: cheaper than to ask each time
+        with contextlib.suppress(IndexError):  # the queue is empty: cheaper than checking each time
             while type(queue[0]) is float:
                 losses.append(queue.popleft())
         count = len(losses) - before
@@ -114,7 +115,7 @@ class _Span:
         return count
 
     def add(self, values: _StepValues) -> None:
-        """One more step."""
+        """Add one more step."""
         self.n += 1
         self.name, self.lr = values.name, values.lr
         if values.loss is not None:
@@ -124,7 +125,7 @@ class _Span:
 
 
 class StepEvents:
-    """Makes events of what is in the queue, in the order in which it happened."""
+    """Makes events from the items of the queue, in the order in which they happened."""
 
     def __init__(self) -> None:
         self._trainings = Trainings()
@@ -136,23 +137,23 @@ class StepEvents:
         self._steps: dict[int, int] = {}
         self._logged: dict[str, float | None] = {}
         self._logged_at = 0
-        """The step of the latest."""
+        """The step of the latest logged values."""
         self._logged_due = 0.0
 
     @property
     def step(self) -> int:
-        """Steps on the curve so far, of all trainings."""
+        """Steps on the loss curve so far, over all trainings."""
         return self._curve.step
 
     def take(self, queue: deque[Any], skipped: int) -> list[bytes]:
-        """Take from `queue` what has arrived; the lines that are to be written by now. `skipped`:
-        steps that were left out so far."""
+        """Take the items from `queue` that have arrived. Returns the lines to write now. `skipped`:
+        how many steps a GradScaler has left out so far."""
         lines: list[bytes] = []
         trainings, now = self._trainings, time.monotonic()
         while queue:
             item = queue[0]
             if type(item) is float:
-                if trainings.curve == 0 and trainings.plain:
+                if trainings.curve == 0 and trainings.undisturbed:
                     count = self._curve.take_losses(queue)
                     self._steps[0] += count
                     trainings.went_on(count)
@@ -174,7 +175,7 @@ class StepEvents:
             queue.popleft()
             for one in trainings.take(step, now):
                 if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
-                    self._end_span(skipped, lines)  # it was kept: each loss is to be told
+                    self._end_span(skipped, lines)  # a kept step: record each of its losses
                 self._tell_step(one, skipped, lines)
         for one in trainings.wait(now):
             self._tell_step(one, skipped, lines)
@@ -185,7 +186,7 @@ class StepEvents:
         return lines
 
     def end(self, skipped: int) -> list[bytes]:
-        """No more steps will come: the lines of those that were not sorted yet."""
+        """The lines of all steps that are still kept, as no more steps will come."""
         lines: list[bytes] = []
         for one in self._trainings.end(time.monotonic()):
             self._tell_step(one, skipped, lines)

@@ -1,18 +1,19 @@
-"""Which steps of a script's optimizers make the loss curve. Pure: the thread that writes the record
-asks, in the order of the steps, so deciding late costs the script nothing.
+"""Decides which steps of a script's optimizers make the loss curve. Pure: the thread that writes
+the record calls it, in the order of the steps, so a late decision does not hold up the script.
 
-One optimizer's steps are the curve and the run's count. What a step of another one means shows
-only later: the two take turns, as in a GAN, or one training has ended and the next has begun, as
-in a cross-validation. Until that is known such steps are kept; then all of them are told:
+The steps of one optimizer are the curve and are counted as the run's steps. What the steps of a
+second optimizer mean shows only later: the two may take turns, as in a GAN, or one training has
+ended and the next has begun, as in a cross-validation. Until that is known, such steps are kept.
+The rules:
 
-- The first optimizer steps again: the two take turns, and the other stands beside the curve from
-  now on.
-- The other makes 50 steps without the first (or a few, in ten seconds): it is the next training,
-  and its steps go on with the count. An optimizer that stands beside the curve has to step three
-  times as often in a row as it ever did in turn.
-- An optimizer that takes over the number of one that is gone begins the next training at once,
-  unless another one that still exists has ever stepped between: then it belongs to an inner loop,
-  which makes a new one each time.
+- If the first optimizer steps once more, the two take turns. The second one is shown beside the
+  curve from then on.
+- If the second one makes 50 steps without the first (or a few within ten seconds), it is the next
+  training, and its steps continue the count. If it already takes turns, it needs three times as
+  many steps in a row as in its longest turn.
+- An optimizer that takes over the number of one that is gone begins the next training at once. The
+  exception is an inner loop, which makes a new optimizer each time: there, another optimizer that
+  still exists has stepped in between.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 ENOUGH = 50
-"""Steps of another optimizer in a row that make a training of their own."""
+"""So many steps of another optimizer in a row make a training of their own."""
 _FEW, _SECONDS = 3, 10.0
-"""So few are enough in so many seconds, if the curve's optimizer had stepped as often in a row."""
+"""So few steps are enough after so many seconds, if the curve's optimizer had made as many."""
 
 
 @dataclass(eq=False)
@@ -38,13 +39,13 @@ class OptimizerStep(Generic[V]):
     values: V
     """What the caller keeps of the step."""
     others_alive: frozenset[int] | None = None
-    """Not None: with this step another optimizer takes over the number of one that is gone, or a
-    new number. Then the numbers of all others that still exist."""
+    """If the optimizer has its number since this step, the numbers of all others that still exist;
+    else None."""
 
 
 @dataclass(eq=False)
 class Sorted(Generic[V]):
-    """A step of which is known what it is: one on the curve, or one beside it."""
+    """A step for which it is decided whether it is on the curve or beside it."""
 
     on_curve: bool
     begins_training: bool
@@ -52,40 +53,41 @@ class Sorted(Generic[V]):
 
 
 class Trainings(Generic[V]):
-    """What is known so far of one rank's optimizers."""
+    """What is known so far about one rank's optimizers."""
 
     def __init__(self) -> None:
         self.curve: int | None = None
-        """The optimizer whose steps are the curve's; None: nothing has stepped."""
+        """The optimizer whose steps are the curve; None if nothing has stepped."""
         self.number = 0
-        """Of the present training, from 1."""
+        """The number of the current training, from 1."""
         self.kept: list[OptimizerStep[V]] = []
-        """Steps since the curve's last one that are not sorted yet."""
+        """Steps since the curve's last one that are not decided yet."""
         self._since = 0.0
-        """When the first of them came."""
+        """When the first of the kept steps came."""
         self._row = 0
-        """Steps of the curve's optimizer in a row, before them."""
+        """How many steps in a row the curve's optimizer made before them."""
         self._others: dict[int, int] = {}
-        """Other optimizers: their steps since the curve's last one."""
+        """How many steps each other optimizer has made since the curve's last step."""
         self._turns: dict[int, int] = {}
-        """Optimizers that take turns with the curve's: their longest turn."""
+        """The longest turn of each optimizer that takes turns with the curve's."""
         self._before: set[int] = set()
-        """Optimizers that made the curve earlier."""
+        """Optimizers whose steps were the curve earlier."""
         self._inner: set[int] = set()
         """Optimizers of inner loops."""
 
     @property
-    def plain(self) -> bool:
-        """Whether the next step of the curve's optimizer changes nothing here."""
+    def undisturbed(self) -> bool:
+        """Whether no other optimizer has stepped since the curve's last step. Then further steps of
+        the curve's optimizer need no decision."""
         return not self._others
 
     def went_on(self, count: int) -> None:
-        """The curve's optimizer has stepped `count` times, while `plain`."""
+        """Note `count` steps of the curve's optimizer, while `undisturbed`."""
         self._row += count
 
     def take(self, step: OptimizerStep[V], now: float) -> Iterator[Sorted[V]]:
-        """One more step, at `now` in seconds of any clock. Gives the steps that are sorted by it,
-        in order."""
+        """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
+        decided by it."""
         if self.curve is None or (step.optimizer == self.curve and self._takes_over(step)):
             yield from self._end_turns()
             yield self._begin(step)
@@ -97,7 +99,7 @@ class Trainings(Generic[V]):
             yield from self._other(step, now)
 
     def wait(self, now: float) -> Iterator[Sorted[V]]:
-        """No further step has come by `now`. Gives the steps that are sorted by that."""
+        """Note that no step has come by the time `now`. Gives the steps that are decided by it."""
         for index, count in self._others.items():
             if index not in self._turns and min(count, self._row) >= _FEW \
                     and now - self._since >= _SECONDS:
@@ -105,7 +107,7 @@ class Trainings(Generic[V]):
                 return
 
     def end(self, now: float) -> Iterator[Sorted[V]]:
-        """No further step will come. Gives all that are left."""
+        """Note that no further step will come. Gives all steps that are left."""
         while self.kept:
             new = [i for i, count in self._others.items() if i not in self._turns and count > 1]
             if not new:
@@ -121,7 +123,7 @@ class Trainings(Generic[V]):
                 self.kept.append(step)
                 yield from self._continue_with(index, now)
             elif self.kept:
-                self.kept.append(step)  # told in the order in which they came
+                self.kept.append(step)  # so that all come out in order
             else:
                 yield Sorted(False, False, step)
             return
@@ -132,7 +134,8 @@ class Trainings(Generic[V]):
             yield from self._continue_with(index, now)
 
     def _takes_over(self, step: OptimizerStep[V]) -> bool:
-        """Whether this step of the curve's number is a new optimizer's that begins a training."""
+        """Whether this step, under the curve's number, is by a new optimizer that begins a
+        training."""
         if step.others_alive is None:
             return False
         if any(i in step.others_alive for i in self._others):
@@ -140,12 +143,12 @@ class Trainings(Generic[V]):
         return step.optimizer not in self._inner
 
     def _continue_with(self, index: int, now: float) -> Iterator[Sorted[V]]:
-        """The curve goes on with another optimizer, from the first of its steps that is kept."""
+        """Continue the curve with another optimizer, from the first of its kept steps on."""
         kept, self.kept = self.kept, []
         at = next(i for i, step in enumerate(kept) if step.optimizer == index)
         for step in kept[:at]:
             yield Sorted(False, False, step)
-        if index in self._before and self.curve is not None:  # so they take turns, if long ones
+        if index in self._before and self.curve is not None:  # the two take turns, long ones
             self._turns[self.curve] = max(self._row, self._turns.get(self.curve, 0))
         self._turns.pop(index, None)
         yield self._begin(kept[at])
@@ -162,7 +165,7 @@ class Trainings(Generic[V]):
         return Sorted(True, True, step)
 
     def _end_turns(self) -> Iterator[Sorted[V]]:
-        """The curve's optimizer steps again: what came between were turns."""
+        """The curve's optimizer steps once more, so the steps in between were turns of others."""
         for index, count in self._others.items():
             self._turns[index] = max(count, self._turns.get(index, 0))
         if self._others:

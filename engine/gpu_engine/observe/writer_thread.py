@@ -1,6 +1,6 @@
-"""The thread that writes what is observed. It is none of Python's `threading`, so that a script
-that counts its threads counts its own. It stops for the moment of a fork and goes on after it. A
-write that hangs (a disk that does not answer) neither ends it nor holds the script up for long."""
+"""The thread that writes what is observed. It does not appear in Python's `threading`, so a script
+that counts its threads finds only its own. It ends before a fork and is started once more after it.
+A write that hangs, as on a disk that does not answer, holds up the script for a second only."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PATIENCE = 1.0
 
 
 class WriterThread:
-    """One thread, from its start to its end. Each has locks of its own, so that a thread that hangs
-    in a write, and hears late that it is to end, can't end the one after it."""
+    """One thread, from its start to its end. Each has its own locks. So a thread that hangs in a
+    write, and is told to end, leaves its successor alone."""
 
     def __init__(self, tick: Callable[[], None],
                  ended: Callable[[WriterThread], None]) -> None:
-        """Start it. `tick` is called five times a second; `ended` at the end, whatever ended
-        it."""
+        """Start the thread. It calls `tick` five times a second, and `ended` at its end, in any
+        case."""
         self._tick, self._ended = tick, ended
         self._stop, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
         self._stop.acquire()
@@ -30,8 +30,8 @@ class WriterThread:
         _thread.start_new_thread(self._live, ())
 
     def end(self) -> bool:
-        """Tell it to end and wait a moment; False: it hangs. The same hanging write is waited
-        for once."""
+        """Tell the thread to end, and wait for it for a second. Returns False if it hangs. The same
+        hanging write is waited for only once."""
         if not self._told_to_end:
             self._told_to_end = True
             self._stop.release()
@@ -41,7 +41,8 @@ class WriterThread:
         return False
 
     def go_on(self) -> bool:
-        """Have it run on if it was told to end and has not heard that yet; False: it ends."""
+        """Let the thread go on if it was told to end but has not noticed yet. Returns False if it
+        ends."""
         if self._told_to_end and self._stop.acquire(blocking=False):
             self._told_to_end = False
         return not self._told_to_end

@@ -1,1 +1,1 @@
-"""Tasks that come with the engine."""
+"""The tasks that come with the engine."""

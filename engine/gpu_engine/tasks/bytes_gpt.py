@@ -1,4 +1,4 @@
-"""A small GPT over bytes: a language model without tokenizer or download."""
+"""A small GPT over bytes: a language model that needs no tokenizer and no download."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SKIPPED = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__
 
 @dataclass
 class BytesGPT(Task):
-    """Predicts each next byte of a text. By default of the source of the running Python's own
-    standard library; the last part of it is held out for evaluation.
+    """Predicts the next byte of a text, by default the source of Python's standard library. The
+    last part of the text is held out for evaluation.
 
     Shapes: B examples of T = `context` bytes; batch = (bytes (B, T), the bytes that follow
     (B, T)), both int64; logits (B, T, 256).
@@ -38,11 +38,11 @@ class BytesGPT(Task):
     heads: int = 4
     "Attention heads in a block."
     context: int = 64
-    "Bytes that the model looks back on at most."
+    "How many bytes the model looks back at most."
     megabytes: float = 4.0
-    "How much of the text to use at most."
+    "The largest amount of text to use."
     warmup: int = 50
-    "Steps over which the learning rate rises at the start; then it falls along a cosine."
+    "Steps over which the learning rate rises at the start; after that it falls along a cosine."
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -52,27 +52,32 @@ class BytesGPT(Task):
         self._halves: tuple[Tensor, Tensor] | None = None
 
     def model(self) -> nn.Module:
+        """The GPT of the task's size."""
         return GPT(self.width, self.layers, self.heads, self.context)
 
     def train_data(self) -> Windows:
+        """The first part of the text. Raises UserError if it can't be read or is too short."""
         return Windows(self._data()[0], self.context)
 
     def eval_data(self) -> Windows | None:
+        """The held-out part of the text; None if it is shorter than one example."""
         held_out = Windows(self._data()[1], self.context)
         return held_out if len(held_out) else None
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The mean cross-entropy over all bytes of the batch, shape ()."""
         x, y = batch
         return F.cross_entropy(model(x).flatten(0, 1).float(), y.flatten())
 
     def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor | float]:
+        """Sums of loss and correct predictions over the batch's bytes, and their number."""
         x, y = batch
         logits = model(x).flatten(0, 1).float()
         return {"loss": F.cross_entropy(logits, y.flatten(), reduction="sum"),
                 "accuracy": (logits.argmax(-1) == y.flatten()).sum(), "count": y.numel()}
 
     def optimizer(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        # No decay for biases, norms and other vectors, as is usual since GPT-2.
+        """AdamW, with weight decay for matrices only, as has been usual since GPT-2."""
         matrices = [p for p in model.parameters() if p.dim() > 1]
         vectors = [p for p in model.parameters() if p.dim() <= 1]
         return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
@@ -81,6 +86,8 @@ class BytesGPT(Task):
 
     def schedule(self, optimizer: torch.optim.Optimizer, total_steps: int | None
                  ) -> torch.optim.lr_scheduler.LRScheduler:
+        """A linear rise over `warmup` steps (at most a tenth of the run), then a cosine down to a
+        tenth of the rate; constant if the number of steps is unknown."""
         warmup = min(self.warmup, (total_steps or self.warmup * 10) // 10)
 
         def factor(step: int) -> float:
@@ -93,7 +100,7 @@ class BytesGPT(Task):
         return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
     def _data(self) -> tuple[Tensor, Tensor]:
-        """The bytes to learn from and those held out, uint8."""
+        """(bytes to train on, held-out bytes), uint8."""
         if self._halves is None:
             limit = int(self.megabytes * 1e6)
             data = read_text(Path(self.text).expanduser() if self.text else None, limit)
@@ -108,7 +115,8 @@ class BytesGPT(Task):
 
 
 class Windows(torch.utils.data.Dataset):
-    """Windows of `context` bytes side by side, each with the bytes one place further."""
+    """Windows of `context` bytes next to each other, each with the bytes that follow: the same
+    window, moved on by one byte."""
 
     def __init__(self, data: Tensor, context: int) -> None:
         self._data, self._context = data, context
@@ -122,6 +130,7 @@ class Windows(torch.utils.data.Dataset):
         return window[:-1], window[1:]
 
     def get_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The windows with these indices (int64, shape (B,)): two int64 tensors (B, context)."""
         windows = self._data[indices[:, None] * self._context + self._offsets].long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
@@ -138,13 +147,14 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, _VOCABULARY, bias=False)
         for name, p in self.named_parameters():
             if p.dim() > 1:
-                # What is added to the stream by each layer is made smaller, as in GPT-2.
+                # Layers that add to the residual stream start smaller, as in GPT-2.
                 depth = math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 1
                 nn.init.normal_(p, std=0.02 / depth)
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Bytes (B, T), int64 → logits (B, T, 256)."""
         h = self.byte(x) + self.position.weight[: x.shape[1]]
         for block in self.blocks:
             h = block(h)
@@ -152,7 +162,8 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """(B, T, width) → the same: attention to what came before, then two layers a position."""
+    """A transformer block: causal attention, then two layers at each position. The shape (B, T,
+    width) stays the same."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -162,6 +173,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, h: Tensor) -> Tensor:
+        """(B, T, width) → (B, T, width)."""
         b, t, w = h.shape
         q, k, v = (part.view(b, t, self.heads, w // self.heads).transpose(1, 2)
                    for part in self.qkv(self.norm1(h)).chunk(3, dim=-1))
@@ -171,8 +183,8 @@ class Block(nn.Module):
 
 
 def read_text(path: Path | None, limit: int) -> bytearray:
-    """At most `limit` bytes of a file, of the files under a folder in the order of their paths,
-    or of the standard library's source. Raises UserError where there is nothing to read."""
+    """At most `limit` bytes of a file, of all files in a folder in the order of their paths, or,
+    for None, of the standard library's source. Raises UserError if there is nothing to read."""
     if path is not None and not path.exists():
         raise UserError(f"task.params.text = {str(path)!r}: no such file or folder")
     data = bytearray()

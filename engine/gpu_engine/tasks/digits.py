@@ -1,4 +1,4 @@
-"""The classifier of every tutorial, on the handwritten digits that scikit-learn brings along."""
+"""A small classifier on the handwritten digits that come with scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ _FILE = Path("datasets", "data", "digits.csv.gz")
 
 
 class Classifier(Task):
-    """What classifiers share: cross-entropy and accuracy.
+    """The base of the classifiers: cross-entropy and accuracy.
 
     Shapes: batch = (inputs (B, …), class numbers (B,)); logits (B, classes).
     """
 
     def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
+        """The mean cross-entropy over the batch, shape ()."""
         x, y = batch
         return F.cross_entropy(model(x).float(), y)
 
     def metrics(self, model: nn.Module, batch: list[Tensor]) -> dict[str, Tensor | float]:
+        """Sums of loss and correct predictions over the batch, and the number of examples."""
         x, y = batch
         logits = model(x).float()
         return {"loss": F.cross_entropy(logits, y, reduction="sum"),
@@ -37,7 +39,7 @@ class Classifier(Task):
 
 @dataclass
 class Digits(Classifier):
-    """A two-layer perceptron on 1,797 pictures of 8×8 pixels; every fifth is held out.
+    """A two-layer perceptron on 1,797 pictures of 8×8 pixels. Every fifth picture is held out.
 
     Shapes: pictures (B, 64) from 0 to 1, logits (B, 10).
     """
@@ -46,22 +48,26 @@ class Digits(Classifier):
     "Units in the hidden layer."
 
     def model(self) -> nn.Module:
+        """The perceptron: (B, 64) → (B, 10)."""
         return nn.Sequential(nn.Linear(64, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 10))
 
     def train_data(self) -> TensorDataset:
+        """Four fifths of the pictures. Raises UserError if scikit-learn is not installed."""
         pictures, labels = read_digits()
         held_out = torch.arange(len(labels)) % 5 == 4
         return TensorDataset(pictures[~held_out], labels[~held_out])
 
     def eval_data(self) -> TensorDataset:
+        """Every fifth picture."""
         pictures, labels = read_digits()
         held_out = torch.arange(len(labels)) % 5 == 4
         return TensorDataset(pictures[held_out], labels[held_out])
 
 
 def read_digits() -> tuple[Tensor, Tensor]:
-    """Pictures (1797, 64) float32 from 0 to 1 and labels (1797,) int64, from scikit-learn's own
-    file: importing scikit-learn takes a second. Raises UserError where it isn't installed."""
+    """Pictures (1797, 64), float32 from 0 to 1, and labels (1797,), int64. They are read from
+    scikit-learn's file without importing scikit-learn, which takes a second. Raises UserError if
+    it isn't installed."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise UserError("the digits come with scikit-learn, which is not installed here: "

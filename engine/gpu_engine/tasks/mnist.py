@@ -1,4 +1,4 @@
-"""The same classifier on MNIST, from its IDX files in a folder. Nothing is downloaded."""
+"""The classifier of `digits` on MNIST, read from IDX files in a folder. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ class Mnist(Classifier):
     """
 
     folder: str = "data/mnist"
-    "Folder with MNIST's four IDX files (as published, or with .gz)."
+    "Folder with MNIST's four IDX files, unpacked or as .gz."
     hidden: int = 256
     "Units in the hidden layer."
 
     def model(self) -> nn.Module:
+        """The perceptron: (B, 784) → (B, 10)."""
         return nn.Sequential(nn.Linear(784, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 10))
 
     def train_data(self) -> TensorDataset:
+        """The 60,000 training pictures. Raises UserError if files are missing or broken."""
         return read_mnist(Path(self.folder).expanduser(), train=True)
 
     def eval_data(self) -> TensorDataset:
+        """The 10,000 test pictures. Raises UserError if files are missing or broken."""
         return read_mnist(Path(self.folder).expanduser(), train=False)
 
 
 def read_mnist(folder: Path, *, train: bool) -> TensorDataset:
-    """Pictures (N, 784) float32 from 0 to 1 and labels (N,) int64.
+    """Pictures (N, 784), float32 from 0 to 1, and labels (N,), int64.
 
-    Raises UserError naming every file that is missing, or what is wrong with one.
+    Raises UserError, which names every missing file or says what is wrong with one.
     """
     found = {n: _find(folder, n) for names in _FILES.values() for n in names}
     missing = [name for name, path in found.items() if path is None]
@@ -58,8 +61,8 @@ def read_mnist(folder: Path, *, train: bool) -> TensorDataset:
 
 
 def read_idx(path: Path) -> Tensor:
-    """An IDX file of unsigned bytes: 0, 0, 8, number of dimensions, each as big-endian 32 bit,
-    then the data (yann.lecun.com/exdb/mnist). Raises UserError."""
+    """The uint8 tensor in an IDX file: the bytes 0, 0, 8 and the number of dimensions, each
+    dimension as big-endian 32 bit, then the data (yann.lecun.com/exdb/mnist). Raises UserError."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         zero, kind, dims = struct.unpack_from(">HBB", data)

@@ -1,4 +1,4 @@
-"""A VGG whose parts, not the whole, are spread over the GPUs by DataParallel."""
+"""A VGG of which DataParallel spreads the parts over GPUs one by one, not the model as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from gpu_engine.tasks.digits import Classifier
 
-_PLANS = {  # channels of each 3×3 convolution, M: halve the picture (arXiv:1409.1556, table 1)
+_PLANS = {  # channels of each 3×3 convolution; M halves the picture (arXiv:1409.1556, table 1)
     "vgg11": (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"),
     "vgg16": (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M",
               512, 512, 512, "M"),
@@ -21,23 +21,23 @@ _PLANS = {  # channels of each 3×3 convolution, M: halve the picture (arXiv:140
 
 @dataclass
 class Vgg(Classifier):
-    """Under mode "dp" the forward pass sends features and classifier through
-    torch.nn.parallel.data_parallel, each over the ticked devices; else it is a plain model.
+    """A VGG network. In mode "dp" it spreads its features and its classifier separately over the
+    ticked devices, with torch.nn.parallel.data_parallel; in other modes it is an ordinary model.
 
-    Shapes: pictures (B, 3, `side`, `side`), logits (B, 10). The pictures are made: each class is
-    a pattern of its own under noise, so that there is something to learn without a download.
+    Shapes: pictures (B, 3, `side`, `side`), logits (B, 10). The pictures are generated, so nothing
+    is downloaded: each class is a pattern of its own under noise.
     """
 
     variant: Literal["vgg11", "vgg16"] = "vgg11"
-    "Which of the paper's networks."
+    "Which network of the paper."
     width: float = 0.125
     "Share of the paper's channels; 1.0 is the full network."
     side: int = 32
     "Height and width of a picture; a multiple of 32."
     examples: int = 2048
-    "Pictures to train on; an eighth as many are held out."
+    "Pictures to train on; an eighth of that number is held out."
     noise: float = 1.0
-    "How strong the noise is, against patterns of strength 1."
+    "Strength of the noise; the patterns have strength 1."
 
     def __post_init__(self) -> None:
         if self.side % 32 or self.side < 32:
@@ -46,15 +46,19 @@ class Vgg(Classifier):
             raise ValueError("width must be positive, examples at least 8")
 
     def model(self) -> nn.Module:
+        """The network of the chosen variant and width."""
         return VggNet(_PLANS[self.variant], self.width, self.side)
 
     def train_data(self) -> TensorDataset:
+        """`examples` generated pictures and their labels."""
         return self._pictures(self.examples, 1)
 
     def eval_data(self) -> TensorDataset:
+        """Other pictures of the same classes, an eighth as many."""
         return self._pictures(max(self.examples // 8, 1), 2)
 
     def data_parallel(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
+        """The same model, told to spread its parts over `devices`."""
         assert isinstance(model, VggNet)
         model.devices = devices
         return model
@@ -74,7 +78,7 @@ class VggNet(nn.Module):
     def __init__(self, plan: tuple[int | str, ...], width: float, side: int) -> None:
         super().__init__()
         self.devices: list[torch.device] = []
-        """The GPUs to spread the parts over; fewer than two: none is spread."""
+        """The GPUs to spread the parts over; with fewer than two, nothing is spread."""
         layers: list[nn.Module] = []
         channels = 3
         for step in plan:
@@ -82,7 +86,7 @@ class VggNet(nn.Module):
                 layers.append(nn.MaxPool2d(2))
                 continue
             out = max(int(step * width), 8)
-            # Without normalisation a deep VGG hardly starts to learn.
+            # A deep VGG hardly learns without normalisation.
             layers += [nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out),
                        nn.ReLU(inplace=True)]
             channels = out
@@ -93,6 +97,7 @@ class VggNet(nn.Module):
             nn.Linear(hidden, 10))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Pictures (B, 3, S, S) → logits (B, 10)."""
         return self._spread(self.classifier, self._spread(self.features, x))
 
     def _spread(self, part: nn.Module, x: Tensor) -> Tensor:
@@ -104,8 +109,8 @@ class VggNet(nn.Module):
 
 
 class _InAutocast(nn.Module):
-    """Replicas run in threads of their own, which know that there is autocast but not of which
-    type: they would take fp16."""
+    """Enters autocast in the thread of a replica. Without this the thread would know that autocast
+    is on, but not its type, and would take fp16."""
 
     def __init__(self, part: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()

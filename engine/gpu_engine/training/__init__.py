@@ -1,1 +1,1 @@
-"""What the engine trains with: data, steps, precision, evaluation, checkpoints."""
+"""Training: data, the loop, precision, evaluation, checkpoints."""

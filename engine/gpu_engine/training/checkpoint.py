@@ -1,14 +1,14 @@
-"""Checkpoints: whole or not there at all, verified before they are trusted.
+"""Writing and loading checkpoints. A checkpoint is complete or absent, and verified before use.
 
 A checkpoint is a folder RUN/checkpoints/step-00000500 with
 
-    state.pt         model, optimizer, schedule, scaler and position: the same on every rank
-    rank-00003.pt    what is rank 3's own: its random generators
+    state.pt         model, optimizer, schedule, scaler and position, the same for every rank
+    rank-00003.pt    the state of rank 3 alone: its random generators
     manifest.json    the files' sizes and SHA-256, step, attempt, mode, world size, metrics
 
-It is written under a temporary name, synced, and renamed as the last act; `torch.load` does not
-notice a flipped byte, hence the hashes. Rank 0 writes all of it. Only plain values and tensors
-are stored, so that loading never runs code (`weights_only=True`).
+Rank 0 writes all of it, under a temporary name that is synced and then renamed as the last act.
+The hashes are there because `torch.load` does not notice a flipped byte. Only tensors and plain
+values are stored, so that loading never runs code (`weights_only=True`).
 """
 
 from __future__ import annotations
@@ -35,34 +35,35 @@ from gpu_engine.worker.rank.recorder import Progress
 
 
 class NotWritten(Exception):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written. Earlier checkpoints are untouched."""
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint as written."""
+class WrittenCheckpoint:
+    """A checkpoint that `save` has written."""
 
     path: Path
     step: int
     size: int
-    """Bytes of all its files."""
+    """Bytes of all its files together."""
 
 
 def rank_file(rank: int) -> str:
-    """The name of the file with what is a rank's own: its random state."""
+    """The name of the file that holds one rank's random generators."""
     return f"rank-{rank:05d}.pt"
 
 
 def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
-         progress: Progress | None = None, gate: Gate | None = None) -> Saved:
-    """Write one checkpoint of `state` (with "step") and each rank's own bytes into `folder`.
+         progress: Progress | None = None, gate: Gate | None = None) -> WrittenCheckpoint:
+    """Write a checkpoint of `state`, which has the key "step", and of the bytes in `ranks`, one
+    item a rank, into `folder`.
 
-    `progress` counts the bytes as they are written; `gate`: in the thread that writes beside
-    training. Raises NotWritten where it can't be written (full disk, quota, read-only, no
-    memory), with nothing of it left behind; UserError where the state holds what could not be
-    loaded again.
+    `progress` counts the bytes as they are written. `gate` is given by the thread that writes
+    while training goes on. Raises NotWritten if the disk or memory does not allow it (full, over
+    quota, read-only), with nothing left behind, and UserError if the state holds a value that
+    could not be loaded.
     """
-    state = checkpoint_state.plain(state)
+    state = checkpoint_state.loadable(state)
     step = state["step"]
     progress = progress or Progress()
     progress.total = checkpoint_state.size_of(state) + sum(map(len, ranks))
@@ -82,7 +83,7 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
         text = json.dumps(manifest, indent=1, allow_nan=True).encode()
         write(temp / MANIFEST, lambda out: out.write(text))
         checkpoint_files.sync(temp)
-        if final.exists():  # an earlier attempt's, which was damaged or went another way
+        if final.exists():  # an earlier attempt's, damaged or no longer wanted
             _remove(final)
         temp.rename(final)
         checkpoint_files.sync(folder)
@@ -90,28 +91,28 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
         shutil.rmtree(temp, ignore_errors=True)
         if isinstance(err, OSError):
             raise NotWritten(f"{final}: {err.strerror or err}") from err
-        if is_memory(err):
+        if is_out_of_memory(err):
             raise NotWritten(f"{final}: not enough memory ({err})") from err
         raise
-    return Saved(final, step, sum(f["size"] for f in files.values()))
+    return WrittenCheckpoint(final, step, sum(f["size"] for f in files.values()))
 
 
-def is_memory(err: BaseException) -> bool:
-    """Whether there was not enough memory, on the host or on a GPU."""
+def is_out_of_memory(err: BaseException) -> bool:
+    """Whether `err` means that there was not enough memory, on the host or on a GPU."""
     return isinstance(err, MemoryError | torch.OutOfMemoryError) or (
         isinstance(err, RuntimeError) and "can't allocate memory" in str(err))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint, verified. Raises Damaged. See `open_state`."""
+    """Verify a checkpoint's state and open it with `open_state`. Raises Damaged."""
     _verify_file(path, STATE, _entry(path, STATE), None)
     return open_state(path / STATE)
 
 
 def open_state(file: Path) -> dict[str, Any]:
-    """The state in a file that was verified, on the CPU: its tensors are pages of the file, which
-    all ranks of a machine share and which take no memory of their own. Copy what shall outlive
-    the file. Raises Damaged."""
+    """The state in a verified file, on the CPU. Its tensors are mapped from the file: all ranks of
+    a machine share those pages, and they take no memory of their own. Copy what must outlive the
+    file. Raises Damaged."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as err:
@@ -119,7 +120,7 @@ def open_state(file: Path) -> dict[str, Any]:
 
 
 def from_bytes(data: bytes) -> Any:
-    """What `to_bytes` made. Raises Damaged."""
+    """The value that `to_bytes` turned into `data`. Raises Damaged."""
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as err:
@@ -127,7 +128,7 @@ def from_bytes(data: bytes) -> Any:
 
 
 def load_ranks(path: Path) -> list[bytes]:
-    """What is each rank's own, in order, verified. Raises Damaged."""
+    """The contents of the ranks' own files, in the order of ranks, verified. Raises Damaged."""
     files = read_manifest(path)["files"]
     found = []
     for rank in range(sum(name.startswith("rank-") for name in files)):
@@ -145,12 +146,12 @@ def _entry(path: Path, file: str) -> dict[str, Any]:
 
 
 def _try_loading(file: Path) -> None:
-    """What was written is loaded once, but for the tensors' values: only torch knows for certain
-    what it takes."""
+    """Load the written file once, without reading the tensors' values: only torch knows for
+    certain what it can load. Raises UserError."""
     try:
         torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as err:
-        raise UserError(f"the checkpoint that was written can't be loaded again: {err}") from err
+        raise UserError(f"the checkpoint that was just written can't be loaded: {err}") from err
 
 
 def verify(path: Path, progress: Progress | None = None) -> None:
@@ -161,7 +162,8 @@ def verify(path: Path, progress: Progress | None = None) -> None:
 
 def newest(folder: Path, warn: Callable[[str], None],
            progress: Progress | None = None) -> Path | None:
-    """The newest checkpoint that verifies; each damaged one passed over is said through `warn`."""
+    """The newest checkpoint that passes `verify`; None if there is none. `warn` is called with a
+    sentence for each damaged one that is passed over."""
     for path in reversed(listed(folder)):
         try:
             verify(path, progress)
@@ -173,31 +175,31 @@ def newest(folder: Path, warn: Callable[[str], None],
 
 
 def prune(folder: Path, keep: int, best: Path | None) -> None:
-    """Keep the newest `keep` checkpoints and `best`. What can't be deleted stays."""
+    """Delete all checkpoints but the newest `keep` and `best`. One that can't be deleted stays."""
     for path in listed(folder)[:-keep]:
         if path != best:
             with contextlib.suppress(OSError):
                 _remove(path)
 
 
-def note(path: Path, metrics: dict[str, float]) -> None:
-    """Put what an evaluation found into the manifest of a checkpoint that is there already.
+def add_metrics(path: Path, metrics: dict[str, float]) -> None:
+    """Put the values of an evaluation into the manifest of an existing checkpoint.
 
-    Raises OSError where it can't be written, Damaged where there is no manifest.
+    Raises OSError if it can't be written, Damaged if there is no manifest.
     """
     manifest = read_manifest(path) | {"metrics": metrics}
     write_atomic(path / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True))
 
 
 def to_bytes(value: Any) -> bytes:
-    """`value` as torch.save writes it."""
+    """The bytes that torch.save writes for `value`."""
     out = io.BytesIO()
     torch.save(value, out)
     return out.getvalue()
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint so that at no moment half of it goes by its name."""
+    """Delete a checkpoint. It is renamed first, so that its name never stands for half of it."""
     gone = path.with_name(f"{DELETING}{path.name}-{os.getpid()}")
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
@@ -211,4 +213,4 @@ def _verify_file(path: Path, file: str, entry: Any, progress: Progress | None) -
     if size != entry["size"]:
         raise Damaged(f"{path.name}/{file}: has {size} bytes, was written with {entry['size']}")
     if sha256 != entry["sha256"]:
-        raise Damaged(f"{path.name}/{file}: its content is not what was written")
+        raise Damaged(f"{path.name}/{file}: its content has changed since it was written")

@@ -1,7 +1,7 @@
 """A copy of a checkpoint's state in host memory, to be written while training goes on.
 
-Copied are whole storages, byte by byte: a copy needs no memory on the GPU, whatever a tensor's
-strides, and tensors that share memory share it in the copy.
+Whole storages are copied, byte by byte. So the copy needs no memory on the GPU whatever a tensor's
+strides are, and tensors that share memory share it in the copy too.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ _PORTABLE = 1  # cudaHostRegisterPortable: locked for every GPU
 
 
 class CannotCopy(Exception):
-    """There is no room for a copy, or the state holds what only its own class can copy."""
+    """There is no room for a copy, or the state holds a tensor that can't be copied by bytes."""
 
 
 class Copier:
-    """Copies states, one at a time. On a GPU's machine the memory is kept from one to the next,
-    page-locked, as locking costs more than copying; else it goes back with the copy."""
+    """Copies states, one at a time. If the weights are on a GPU, the memory is page-locked and
+    kept for the next copy, as locking takes longer than copying; else it is freed with the copy."""
 
     def __init__(self, gpu: torch.device | None = None, ranks: int = 1) -> None:
-        """`gpu`: where the weights are, if on one; `ranks`: how many share this machine."""
+        """`gpu`: the GPU that holds the weights, if any; `ranks`: how many share this machine."""
         self._gpu, self._ranks = gpu, ranks
         self._kept: mmap.mmap | None = None
         self._step: int | None = None
 
     def copy(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`state` as it is now. It is plain (`checkpoint_state.plain`), and the copy before it is
-        no longer used. Raises CannotCopy.
+        """A copy of `state` as it is now, in host memory; waits for the GPU. Raises CannotCopy.
 
-        When it returns, everything is in host memory: the GPU was waited for.
+        `state` comes from `checkpoint_state.loadable`, and the previous copy is no longer used.
         """
         found = checkpoint_state.storages(state)
         size = sum(_padded(storage.nbytes()) for storage in found.values())
@@ -61,7 +60,7 @@ class Copier:
                 gpus.add(storage.device)
         for gpu in gpus:
             torch.cuda.synchronize(gpu)
-        return checkpoint_state.plain(state, lambda tensor: _moved(tensor, copies))
+        return checkpoint_state.loadable(state, lambda tensor: _on_copy(tensor, copies))
 
     def _memory(self, size: int) -> mmap.mmap:
         if self._kept is not None and len(self._kept) >= size:
@@ -69,8 +68,8 @@ class Copier:
         if self._kept is not None:
             self._lock(self._kept, locked=False)
             self._kept = None
-        if self._step is None:  # later the peak is with a copy
-            self._step = above_now() * self._ranks
+        if self._step is None:  # measured once: later the peak includes a copy
+            self._step = peak_above_current() * self._ranks
         free = free_memory()
         if free is not None and free < size + max(size // 4, 64 << 20) + self._step:
             raise CannotCopy(f"a copy of {size:,} bytes does not fit beside what is in use: "
@@ -78,9 +77,9 @@ class Copier:
         try:
             memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as err:
-            raise CannotCopy(f"{size:,} bytes for a copy can't be had: {err}") from err
+            raise CannotCopy(f"can't allocate {size:,} bytes for a copy: {err}") from err
         with contextlib.suppress(OSError, AttributeError):
-            # A loader's worker, forked now and alive for the whole run, would keep it.
+            # A loader worker that is forked now would keep this memory for the whole run.
             memory.madvise(mmap.MADV_DONTFORK)
         if self._gpu is not None:
             self._lock(memory, locked=True)
@@ -88,10 +87,10 @@ class Copier:
         return memory
 
     def _lock(self, memory: mmap.mmap, *, locked: bool) -> None:
-        """Page-lock memory for the GPU, or let it go. Where that fails, copying is only slower.
+        """Page-lock memory for the GPU, or unlock it. If that fails, copying is only slower.
 
-        In a thread of its own: CUDA keeps an error for the thread that made it, whose next
-        kernel would be blamed for it.
+        It runs in a thread of its own, as CUDA keeps an error for the thread that caused it and
+        would report it at that thread's next kernel.
         """
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
@@ -109,7 +108,7 @@ class Copier:
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that this process could still take, within its control group; None: not known."""
+    """Bytes that this process could still allocate, within its control group; None if unknown."""
     free = None
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in meminfo.read_text().splitlines():
@@ -121,9 +120,9 @@ def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     return free
 
 
-def above_now(status: Path = Path("/proc/self/status")) -> int:
-    """Bytes that this process has held at its peak above what it holds now: what a step needs
-    while it lasts, which there must be room for beside a copy."""
+def peak_above_current(status: Path = Path("/proc/self/status")) -> int:
+    """By how many bytes this process's peak memory exceeds its memory now. A step needs that much
+    while it runs, so there must be room for it beside a copy."""
     found = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in status.read_text().splitlines():
@@ -132,11 +131,12 @@ def above_now(status: Path = Path("/proc/self/status")) -> int:
     return max(found.get("VmHWM", 0) - found.get("VmRSS", 0), 0)
 
 
-def _moved(tensor: Tensor, copies: dict[int, torch.UntypedStorage]) -> Tensor:
+def _on_copy(tensor: Tensor, copies: dict[int, torch.UntypedStorage]) -> Tensor:
+    """The same tensor on the copy of its storage; `copies` has them by the original's address."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested \
             or tensor.device.type == "meta" or tensor.is_conj() or tensor.is_neg() \
             or type(tensor) not in (Tensor, nn.Parameter) or getattr(tensor, "__dict__", None):
-        raise CannotCopy(f"the state holds a {type(tensor).__name__} that is no plain tensor")
+        raise CannotCopy(f"the state holds a {type(tensor).__name__} that is not a plain tensor")
     storage = copies.get(tensor.untyped_storage().data_ptr())
     made = torch.empty(0, dtype=tensor.dtype)
     if storage is not None:

@@ -1,5 +1,5 @@
-"""The files of a checkpoint: written, synced and hashed as they go, and read back by pieces, so
-that neither writing nor reading holds a file in memory."""
+"""The files of a checkpoint. They are written, hashed and read in pieces, so that no file is ever
+held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpu_engine.worker.rank.recorder import Progress
 
 _PIECE = 4 << 20
 _SYNC = 64 << 20
-"""Bytes after which what was written is sent to the disk: so the count says what is really there,
-and the last of it does not take minutes in which nothing seems to happen."""
+"""Bytes after which written data is synced. So the progress counts what is really on the disk, and
+the final sync does not take minutes in which nothing seems to happen."""
 
 
 def write(path: Path, fill: Callable[[Any], Any], progress: Progress,
           gate: Gate | None = None) -> dict[str, Any]:
-    """Fill a new file, sync it, and say what is in it; `gate`: in the thread that writes beside
-    training. Raises OSError."""
+    """Make a new file, have `fill` write to it, and sync it. Returns its size and SHA-256. `gate`
+    is given by the thread that writes while training goes on. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb", buffering=1 << 20) as file:
         out = _Hashing(file, progress, gate)
@@ -39,7 +39,7 @@ def write(path: Path, fill: Callable[[Any], Any], progress: Progress,
 
 
 def sync(folder: Path) -> None:
-    """Have a folder's entries reach the disk. Raises OSError."""
+    """Sync a folder's entries to the disk. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -48,7 +48,7 @@ def sync(folder: Path) -> None:
 
 
 def digest(path: Path, progress: Progress | None = None) -> tuple[int, str]:
-    """A file's bytes and their SHA-256. Raises OSError."""
+    """A file's size in bytes and its SHA-256. `progress` counts the bytes read. Raises OSError."""
     hashed, size = hashlib.sha256(), 0
     piece = memoryview(bytearray(_PIECE))
     with path.open("rb", buffering=0) as file:
@@ -63,7 +63,7 @@ def digest(path: Path, progress: Progress | None = None) -> tuple[int, str]:
 
 
 class _Hashing:
-    """A file that knows the hash of what went into it, and the error that stopped it:
+    """A file that hashes what is written to it. It also keeps the OSError of a failed write, as
     torch.save turns a full disk into a RuntimeError without a cause."""
 
     def __init__(self, file: Any, progress: Progress, gate: Gate | None) -> None:
@@ -74,7 +74,7 @@ class _Hashing:
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), _PIECE):  # a tensor comes in one go, however large
+        for start in range(0, len(view), _PIECE):  # torch writes a tensor whole, however large
             if self._gate is not None:
                 self._gate.pause()
             piece = view[start:start + _PIECE]

@@ -1,7 +1,7 @@
 """What a checkpoint's state may hold: tensors and plain values, which load without running code.
 
-What counts is what `torch.load(weights_only=True)` takes, so whatever is not known here is tried
-on it. Found out when saving, there is still something to do about it; when loading there is not.
+The rule is what `torch.load(weights_only=True)` accepts, so types that are not known here are
+tried on it. This is checked when saving, while a person can still do something about it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from gpu_engine.common.errors import UserError
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device)
 
 
-def plain(state: Any, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
-    """A copy of `state` in which numpy's scalars are Python's and each tensor is `tensor` of it.
+def loadable(state: Any, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
+    """A copy of `state` that can be loaded without running code: numpy's scalars become Python
+    numbers, and each tensor `t` becomes `tensor(t)`.
 
-    Raises UserError naming the key of what could not be loaded again.
+    Raises UserError naming the key of a value that can't be loaded that way.
     """
     try:
         return _Walk(tensor).value(state, "state")
@@ -32,7 +33,8 @@ def plain(state: Any, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
 
 
 def storages(state: Any) -> dict[int, torch.UntypedStorage]:
-    """The memory of the tensors in `state`, each piece once, by its address. `state` is plain."""
+    """The storages of all tensors in `state`, each one once, by its address. `state` comes from
+    `loadable`."""
     found: dict[int, torch.UntypedStorage] = {}
 
     def look(value: Any) -> None:
@@ -54,21 +56,22 @@ def storages(state: Any) -> dict[int, torch.UntypedStorage]:
 
 
 def size_of(state: Any) -> int:
-    """Bytes of the tensors in `state`, as torch.save writes them."""
+    """Bytes that torch.save writes for the tensors in `state`."""
     return sum(storage.nbytes() for storage in storages(state).values())
 
 
 def nonfinite(named: Any) -> str | None:
-    """The name of the first of (name, tensor) that holds a value that is not finite.
+    """The name of the first of the pairs (name, tensor) whose tensor holds a value that is not
+    finite; None if all are finite.
 
-    The least and the largest value tell it (NaN is both), in one pass and without a temporary as
-    large as the tensor, which `isfinite` makes several of.
+    Only the smallest and the largest value are looked at (a NaN is both). That takes one pass and
+    little memory, whereas `isfinite` makes temporary tensors as large as the tensor itself.
     """
     ends: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, value in named:
         if value.numel() and (value.is_floating_point() or value.is_complex()):
             ends.setdefault(value.device, []).append((name, _ends(value.detach())))
-    for pairs in ends.values():  # one wait a device
+    for pairs in ends.values():  # waits for each device once
         finite = torch.stack([end for _, end in pairs]).isfinite().all(1).tolist()
         for (name, _), good in zip(pairs, finite, strict=True):
             if not good:
@@ -77,10 +80,10 @@ def nonfinite(named: Any) -> str | None:
 
 
 def _ends(value: Tensor) -> Tensor:
-    """The least and the largest value: float64, shape (2,)."""
+    """The smallest and the largest value: float64, shape (2,)."""
     if value.is_complex():
         value = torch.view_as_real(value.resolve_conj())
-    # Channels last and the like: in the order in which it lies there, it needs no copy.
+    # In the order in which its values lie in memory (channels last, for one), it needs no copy.
     value = value.permute(sorted(range(value.dim()), key=lambda d: -value.stride(d)))
     if value.element_size() > 1:
         return torch.stack(torch.aminmax(value)).double()
@@ -93,7 +96,7 @@ class _Walk:
     def __init__(self, tensor: Callable[[Tensor], Tensor]) -> None:
         self._tensor = tensor
         self._loadable: dict[type, bool] = {}
-        """Kinds of tensors that were tried."""
+        """Whether tensors of a class can be loaded, for those tried so far."""
 
     def value(self, value: Any, where: str) -> Any:
         kind = type(value)
@@ -102,7 +105,7 @@ class _Walk:
         if kind is dict or kind is OrderedDict or kind is Counter:
             made = kind({self._key(key, where): self.value(inner, f"{where}[{key!r}]")
                          for key, inner in value.items()})
-            if kind is OrderedDict:  # a module's state_dict notes versions there
+            if kind is OrderedDict:  # a module's state_dict keeps versions in its attributes
                 made.__dict__.update(self.value(vars(value), f"{where}.__dict__"))
             return made
         if kind in (list, tuple, set):
@@ -110,12 +113,12 @@ class _Walk:
                         for number, inner in enumerate(value))
         if isinstance(value, Tensor):
             if kind not in (Tensor, nn.Parameter) and not self._loads(value):
-                raise _odd(where, value)
+                raise _not_loadable(where, value)
             return self._tensor(value)
         if _is_numpy_scalar(value):
             return self._from_numpy(value, where)
         if not _can_be_loaded(value):
-            raise _odd(where, value)
+            raise _not_loadable(where, value)
         return value
 
     def _key(self, key: Any, where: str) -> Any:
@@ -128,7 +131,7 @@ class _Walk:
         if _is_numpy_scalar(found):  # longdouble, which no Python number holds
             found = float(found)
         if type(found) not in _PLAIN:  # a date
-            raise _odd(where, value)
+            raise _not_loadable(where, value)
         return found
 
     def _loads(self, value: Tensor) -> bool:
@@ -148,12 +151,12 @@ def _can_be_loaded(value: Any) -> bool:
         torch.save(value, out)
         out.seek(0)
         torch.load(out, map_location="cpu", weights_only=True)
-    except Exception:  # noqa: BLE001 - whatever pickling says, it does not go
+    except Exception:  # noqa: BLE001 - pickling may raise anything
         return False
     return True
 
 
-def _odd(where: str, value: Any) -> UserError:
+def _not_loadable(where: str, value: Any) -> UserError:
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     cure = "keep plain values and tensors"
@@ -165,5 +168,5 @@ def _odd(where: str, value: Any) -> UserError:
         cure = f"keep a {'list' if isinstance(value, list) else 'tuple'}"
     elif isinstance(value, Tensor):
         cure = "keep a plain tensor"
-    return UserError(f"a checkpoint can't hold {where}: it is a {name}, which could not be loaded "
+    return UserError(f"a checkpoint can't hold {where}: it is a {name}, which can't be loaded "
                      f"without running code; {cure}")

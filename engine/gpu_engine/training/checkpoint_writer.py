@@ -1,8 +1,8 @@
-"""A thread that writes a checkpoint while training goes on, one at a time.
+"""A thread that writes a checkpoint while training goes on, one checkpoint at a time.
 
-Loader workers are forked from this process, also while it writes. A fork copies locks as they
-are, held by a thread that the child does not have; so a fork waits until the writing thread is
-between two pieces, which it asks for thousands of times a checkpoint.
+Loader workers may be forked from this process meanwhile. A fork would copy a lock that the writing
+thread holds, and nobody in the child would ever release it. So a fork waits until the writing
+thread is between two pieces of a file, which happens thousands of times in a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Callable, Iterator
 
 
 class Gate:
-    """Keeps the writing thread and forks apart."""
+    """Keeps forks of this process from happening while the thread writes a piece."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._again = threading.Event()
+        self._fork_done = threading.Event()
         self._forking = 0
         os.register_at_fork(before=self._before, after_in_parent=self._after,
                             after_in_child=self._in_child)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """What the thread writes, it writes inside."""
+        """Within this, forks wait. The thread does all its writing here."""
         with self._lock:
             yield
 
     def pause(self) -> None:
-        """Inside: let a fork that waits happen."""
+        """Within `inside`: let forks happen that are waiting now."""
         while self._forking:
-            self._again.clear()
+            self._fork_done.clear()
             self._lock.release()
-            self._again.wait()
+            self._fork_done.wait()
             self._lock.acquire()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside: forks may happen, as in a call to the kernel that takes long."""
+        """Within `inside`: let forks happen at any time, as during a long call to the kernel."""
         self._lock.release()
         try:
             yield
@@ -53,17 +53,17 @@ class Gate:
     def _after(self) -> None:
         self._forking -= 1
         self._lock.release()
-        self._again.set()
+        self._fork_done.set()
 
     def _in_child(self) -> None:
-        self._lock, self._again, self._forking = threading.Lock(), threading.Event(), 0
+        self._lock, self._fork_done, self._forking = threading.Lock(), threading.Event(), 0
 
 
 gate = Gate()
 
 
 class Writer:
-    """At most one write under way."""
+    """Runs one write at a time in a thread."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -74,14 +74,14 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, write: Callable[[], str]) -> None:
-        """Begin `write`, which says what was wrong with it ("": nothing). The one before was
-        waited for."""
+        """Start `write` in a thread. It returns what went wrong, or "". The previous write must
+        have been waited for."""
         self._result, self._error, self._busy = "", None, True
         self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint")
         self._thread.start()
 
     def after(self, act: Callable[[], None]) -> None:
-        """Do something about what was written, if it was: now, or as soon as it is."""
+        """Call `act` if the write succeeded: now, or as soon as it is done."""
         with self._lock:
             if self._busy:
                 self._after.append(act)
@@ -90,7 +90,7 @@ class Writer:
             act()
 
     def wait(self) -> str:
-        """Wait for the write; what it said. Raises what it raised, once."""
+        """Wait for the write and return what it returned. Raises what it raised, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

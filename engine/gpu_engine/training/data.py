@@ -1,10 +1,10 @@
-"""Which examples a step sees, and reading them.
+"""Which examples a step uses, and how they are read.
 
-One order for every mode: with perm = permutation(seed, epoch) of the examples and G the global
-batch, step s of an epoch uses perm[s·G : (s+1)·G]. Of that block, backward pass a and replica r
-take the slice number a·R + r of `per_gpu` examples (R replicas). A last block of fewer than G
-examples is left out, in every mode; the next epoch's order is another, so other examples stay
-out.
+The order is the same in every mode. With perm = permutation(seed, epoch) of the examples and G the
+global batch, step s of an epoch uses perm[s·G : (s+1)·G]. That block is cut into slices of
+`per_gpu` examples; with R replicas, replica r in backward pass a takes slice number a·R + r. A
+last block of fewer than G examples is left out in every mode; as each epoch has another order,
+each leaves out other examples.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torch.utils.data import (
 )
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.rng import Draws, mix, seed_host
+from gpu_engine.training.rng import OwnRandomness, mix, seed_host
 from gpu_engine.worker.rank.signals import in_loader_worker
 
 
 @dataclass(frozen=True)
 class EpochSampler:
-    """Which examples of an epoch each replica reads in each backward pass, as positions in the
-    epoch's order."""
+    """Which examples of an epoch each replica reads in each backward pass, given as positions in
+    the epoch's order."""
 
     examples: int
     global_size: int
@@ -48,51 +48,51 @@ class EpochSampler:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps an epoch."""
+        """Optimizer steps in an epoch."""
         return self.examples // self.global_size
 
     @property
     def dropped(self) -> int:
-        """Examples an epoch leaves out."""
+        """Examples that an epoch leaves out."""
         return self.examples % self.global_size
 
     def part(self, step: int, micro: int, first: int, count: int) -> slice:
-        """Where in the epoch's order lie the examples of `count` replicas from `first` on, for
-        backward pass `micro` of `step`."""
+        """The positions, in the epoch's order, of the examples that the `count` replicas from
+        `first` on read in backward pass `micro` of `step`."""
         start = step * self.global_size + (micro * self.replicas + first) * self.per_gpu
         return slice(start, start + count * self.per_gpu)
 
 
 def permutation(seed: int, epoch: int, examples: int) -> Tensor:
-    """The epoch's order, the same on every rank: shape (examples,), int32 where that holds them
-    (randperm draws the same numbers for both), as each rank keeps it for the whole epoch."""
+    """The epoch's order, the same on every rank: shape (examples,). It is int32 where that is
+    enough, to save memory, and int64 otherwise; randperm draws the same numbers for both."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     dtype = torch.int32 if examples < 2 ** 31 else torch.int64
     return torch.randperm(examples, generator=generator, dtype=dtype)
 
 
 class RankSampler:
-    """A rank's part of an `EpochSampler`: for one epoch, a list of indices a backward pass.
+    """A rank's part of an `EpochSampler`: the indices for each backward pass of an epoch.
 
-    Each comes with a seed of its own, so that random augmentation in loader workers depends on
-    the position alone: not on how many workers there are or where a run was resumed.
+    Each pass has a seed of its own. So random augmentation in loader workers depends only on the
+    position in the epoch, not on the number of workers or on where a run was resumed.
     """
 
     def __init__(self, sampler: EpochSampler, seed: int, first: int, count: int) -> None:
-        """For the replicas `first` to `first + count - 1`."""
+        """The part of the replicas `first` to `first + count - 1`."""
         self._whole, self._seed, self._first, self._count = sampler, seed, first, count
         self._epoch = self._start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Which epoch the next iteration deals, from step `start` on."""
+        """Set the epoch of the next iteration, and the step at which it starts."""
         self._epoch, self._start = epoch, start
 
     def __len__(self) -> int:
         return (self._whole.steps - self._start) * self._whole.accumulate
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """(seed, indices) of each backward pass; indices int64, shape (n,), memory of their
-        own."""
+        """(seed, indices) for each backward pass. The indices are an int64 tensor of shape (n,)
+        with memory of its own."""
         sampler, epoch = self._whole, self._epoch
         order = permutation(self._seed, epoch, sampler.examples)
         for step in range(self._start, sampler.steps):
@@ -101,33 +101,34 @@ class RankSampler:
                 yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
 
     def requests(self) -> Iterator[Request]:
-        """The same as what a loader worker is sent."""
+        """The same as requests to loader workers."""
         for seed, indices in self:
             yield Request(seed, self._epoch, tensor_bytes(indices))
 
 
 class Request(NamedTuple):
-    """A batch that a loader worker is to read.
+    """Asks a loader worker to read one batch.
 
-    The indices are plain bytes: a tensor would travel through a file in shared memory, and a
-    slice of the epoch's order would take the whole order with it.
+    The indices are plain bytes. As a tensor they would travel through a file in shared memory, and
+    a slice of the epoch's order would take the whole order along.
     """
 
     seed: int
     epoch: int | None
-    """None: not an epoch's, so the dataset is told of none."""
+    """None for a batch outside of any epoch, as in an evaluation: `set_epoch` is not called."""
     indices: bytes
-    """int64"""
+    """int64 values."""
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a CPU tensor's values; numpy may not be there."""
+    """The bytes of a CPU tensor's values, without numpy, which may not be installed."""
     tensor = tensor.contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 def tell_epoch(data: Any, epoch: int) -> None:
-    """Call `set_epoch` of a dataset that has it, or of those that PyTorch's own wrappers hold."""
+    """Call the dataset's `set_epoch` if it has one, else those of the datasets inside PyTorch's
+    wrappers (Subset, ConcatDataset, …)."""
     if hasattr(data, "set_epoch"):
         data.set_epoch(epoch)
     elif isinstance(data, Subset):
@@ -139,8 +140,8 @@ def tell_epoch(data: Any, epoch: int) -> None:
 
 
 class Reader(Dataset):
-    """Reads whole batches of a map-style dataset: by its `get_batch`, by indexing a
-    TensorDataset's tensors at once, or one example after the other and `collate`."""
+    """Reads whole batches of a map-style dataset: with its `get_batch`, by indexing the tensors of
+    a TensorDataset, or example by example with `collate`."""
 
     def __init__(self, data: Any, collate: Callable, default_collate: bool) -> None:
         self.data, self._collate = data, collate
@@ -153,47 +154,49 @@ class Reader(Dataset):
 
     @property
     def only_indexes_tensors(self) -> bool:
-        """Whether reading is indexing tensors, too little work for a process of its own."""
+        """Whether reading only indexes tensors, which is too little work for loader workers."""
         return self._tensors and not self._batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset of it, once. What it may draw then is the same in all processes."""
+        """Call the dataset's `set_epoch`, once for each epoch. Random numbers that it draws then
+        are the same in all processes."""
         if epoch != self._epoch:
             self._epoch = epoch
-            with Draws(mix(0xE70C, epoch)):
+            with OwnRandomness(mix(0xE70C, epoch)):
                 tell_epoch(self.data, epoch)
 
     def read(self, indices: Tensor) -> Any:
-        """The batch of the examples with these numbers: int64, shape (n,)."""
+        """The batch of the examples with these indices (int64, shape (n,))."""
         if self._batches:
             return self.data.get_batch(indices)
-        if self._tensors:  # what default_collate makes of the examples, in one go
+        if self._tensors:  # the same as default_collate of the single examples, but faster
             return [t[indices] for t in self.data.tensors]
         listed = indices.tolist()
         many = getattr(self.data, "__getitems__", None)
         return self._collate(many(listed) if many else [self.data[i] for i in listed])
 
     def read_here(self, seed: int, indices: Tensor) -> Any:
-        """`read` in the rank itself: the same random numbers as in a loader worker, and the
-        rank's own generators are left alone."""
+        """`read` in the rank itself. It draws the same random numbers as in a loader worker, and
+        leaves the rank's own generators alone."""
         if self.only_indexes_tensors:
             return self.read(indices)
-        with Draws(seed):
+        with OwnRandomness(seed):
             return self.read(indices)
 
     def __getitems__(self, request: Request) -> Any:
-        """In a loader worker: DataLoader hands on what the sampler gave."""
-        if request.epoch is not None:  # this process has a copy of the dataset
+        """The batch for a request, in a loader worker. DataLoader passes the batch sampler's item
+        to this method unchanged."""
+        if request.epoch is not None:  # each worker has its own copy of the dataset
             self.set_epoch(request.epoch)
         seed_host(request.seed)
         return self.read(torch.frombuffer(bytearray(request.indices), dtype=torch.int64))
 
 
 class Requests:
-    """What DataLoader takes for a batch sampler: begins anew with each epoch."""
+    """The batch sampler of a DataLoader, which gives an epoch's requests at each iteration."""
 
     def __init__(self, start: Callable[[], Iterable[Request]]) -> None:
-        """`start` gives an epoch's requests."""
+        """`start` returns the requests of the epoch that begins now."""
         self._start = start
 
     def __iter__(self) -> Iterator[Request]:
@@ -202,14 +205,15 @@ class Requests:
 
 def map_loader(reader: Reader, requests: Callable[[], Iterable[Request]], *, workers: int,
                seed: int, device: torch.device) -> DataLoader:
-    """Loader workers that stay over epochs and read what `requests` gives at the start of each."""
-    # To DataLoader a request is opaque: `Reader.__getitems__` is handed what the sampler gave.
+    """A loader whose workers live over all epochs. `requests` is called at the start of each one
+    and returns what they are to read."""
+    # DataLoader does not look into a request: it passes it to `Reader.__getitems__`.
     batches: Any = Requests(requests)
     return DataLoader(
-        reader, batch_sampler=batches, num_workers=workers, collate_fn=same,
+        reader, batch_sampler=batches, num_workers=workers, collate_fn=unchanged,
         pin_memory=device.type == "cuda", persistent_workers=True, worker_init_fn=worker_init,
         multiprocessing_context="fork",
-        generator=torch.Generator().manual_seed(seed))  # leaves the global one alone
+        generator=torch.Generator().manual_seed(seed))  # so that it does not use the global one
 
 
 class MapData:
@@ -218,8 +222,9 @@ class MapData:
     def __init__(self, data: Any, sampler: EpochSampler, *, seed: int, first: int, count: int,
                  workers: int, device: torch.device, collate: Callable, default_collate: bool
                  ) -> None:
-        """For the replicas `first` to `first + count - 1`. `workers`: loader workers; `device`:
-        where batches go. Raises UserError where the data is smaller than one global batch."""
+        """The batches of the replicas `first` to `first + count - 1`. `workers`: how many loader
+        workers; `device`: where batches go. Raises UserError if the data is smaller than one global
+        batch."""
         if sampler.examples < sampler.global_size:
             raise UserError(f"batch.size: a global batch takes {sampler.global_size} examples, but "
                             f"the training data has only {sampler.examples}")
@@ -231,7 +236,7 @@ class MapData:
             device=device) if workers else None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Batches on the device, one a backward pass, from step `start` on."""
+        """The epoch's batches on the device, one for each backward pass, from step `start` on."""
         self._sampler.set_epoch(epoch, start)
         self._reader.set_epoch(epoch)
         if self._loader is not None:
@@ -243,8 +248,8 @@ class MapData:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Tensors inside tuples, lists, dicts and anything with `.to`, on `device`; from pinned
-    memory without waiting."""
+    """The batch on `device`: tensors in tuples, lists and dicts, and anything else with `.to`.
+    Copies from pinned memory do not wait."""
     if device.type == "cpu":
         return batch
     if hasattr(batch, "to"):
@@ -253,7 +258,8 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def pin(batch: Any, device: torch.device) -> Any:
-    """Page-locked copies, for a GPU: copying from ordinary memory waits for the GPU."""
+    """The batch in pinned memory if `device` is a GPU, as copies from ordinary memory would wait
+    for the GPU."""
     if device.type != "cuda":
         return batch
     if hasattr(batch, "pin_memory"):
@@ -271,11 +277,11 @@ def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def same(batch: Any) -> Any:
-    """DataLoader's `collate_fn` for batches that are ready."""
+def unchanged(batch: Any) -> Any:
+    """A `collate_fn` for DataLoader if batches come ready-made."""
     return batch
 
 
 def worker_init(worker: int) -> None:
-    """DataLoader's `worker_init_fn`."""
+    """The `worker_init_fn` of our DataLoaders."""
     in_loader_worker()

@@ -1,12 +1,12 @@
-"""Whether an iterable dataset divides itself over ranks and loader workers, or we must.
+"""Finds out whether an iterable dataset divides itself over ranks and loader workers.
 
 PyTorch gives every loader worker a copy of an iterable dataset and leaves it to the dataset to
-read a part of it: by `get_worker_info()` in its documented pattern, by rank and worker in
-WebDataset's `split_by_node` and `split_by_worker`. What divides itself must not be divided again,
-what doesn't must be. Nothing in the interface says which one a dataset is, so it's watched while
-it gives its first example: one that asks for its worker's number and for how many there are
-divides by worker, one that asks for its rank and for the world size divides by rank. What that
-can miss shows when the readers' first examples are compared (`doubts`).
+read only a part: with `get_worker_info()` in the documented pattern, or by rank and worker in
+WebDataset's `split_by_node` and `split_by_worker`. A dataset that divides itself must not be
+divided once more; any other one must be. The interface does not tell which kind a dataset is, so
+it is watched until it gives its first example. If it reads its worker's number and the number of
+workers, it divides by worker; if it reads its rank and the world size, it divides by rank. When
+that rule is wrong, comparing the readers' first examples shows it (`doubts`).
 """
 
 from __future__ import annotations
@@ -44,64 +44,67 @@ LATE = "it asked which rank or worker reads it only after its first example"
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a dataset before it is read."""
+class KnownDivision:
+    """How a dataset divides itself, as far as it is known before reading it."""
 
     data: Any
     by: frozenset[str]
     """What it divides itself by: RANK, WORKER, both or neither."""
     sure: bool
-    """Its author said so: no need to look."""
+    """Whether its author says so (`divided_by`), so that it need not be watched."""
 
 
-def known(data: Any, rank: int, ranks: int, watched: frozenset[str] = frozenset()) -> Known:
-    """`data`, and what it divides itself by as its attribute `divided_by` or its library says, or
-    else as it was `watched` to do while it was made (see `Watch.divides`).
+def known_division(data: Any, rank: int, ranks: int, watched: frozenset[str] = frozenset()
+                   ) -> KnownDivision:
+    """What `data` divides itself by, according to its attribute `divided_by`, its library, or what
+    was seen while the dataset was made (`watched`, from `Watch.divides`).
 
-    Raises UserError for a `divided_by` that means nothing.
+    Raises UserError if `divided_by` has an unknown value.
     """
     says = getattr(data, "divided_by", None)
     if says is not None:
         if says not in _SAYS:
             raise UserError(f"{type(data).__name__}.divided_by is {says!r}; it takes "
                             + ", ".join(f'"{word}"' for word in _SAYS))
-        return Known(data, _SAYS[says], sure=True)
+        return KnownDivision(data, _SAYS[says], sure=True)
     if type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "_distributed"):
-        # Hugging Face: over loader workers by itself, over ranks when told which it is.
+        # Hugging Face's datasets divide over loader workers by themselves, and over ranks once
+        # they are told the rank.
         if ranks > 1 and data._distributed is None:
-            library = importlib.import_module("datasets.distributed")  # there, as the data is
+            library = importlib.import_module("datasets.distributed")  # part of the same library
             data = library.split_dataset_by_node(data, rank=rank, world_size=ranks)
-        return Known(data, frozenset({RANK, WORKER}), sure=False)
-    return Known(data, frozenset(watched), sure=False)
+        return KnownDivision(data, frozenset({RANK, WORKER}), sure=False)
+    return KnownDivision(data, frozenset(watched), sure=False)
 
 
 class Watch:
-    """Notices, inside `with`, when this process is asked which rank or worker it is.
+    """Notices, inside `with watch.on():`, when code reads which rank or worker this process is.
 
-    Asked are `get_worker_info()` (its `id` and `num_workers`), `torch.distributed`'s `get_rank`
-    and `get_world_size`, and the environment's RANK and WORLD_SIZE, imported whichever way.
+    It watches `get_worker_info()` (its `id` and `num_workers`), `get_rank` and `get_world_size` of
+    `torch.distributed`, however they were imported, and the environment's RANK and WORLD_SIZE.
     """
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called, at that moment, when `divides` grows."""
+        """`changed` is called whenever `divides` grows, at that very moment."""
         self._questions: set[str] = set()
         self._changed = changed
         self._pairs = {name: (getattr(dist, name), self._watched(getattr(dist, name), question))
                        for name, question in (("get_rank", "rank"), ("get_world_size", "ranks"))}
         self._held: list[tuple[Any, str, Callable, Callable]] = []
         self._modules = 0
-        # Other threads of the rank ask for reasons of their own; those that the dataset starts from
-        # here on ask for it.
+        # Threads that run already read these values for other reasons. Threads that start later
+        # are taken for the dataset's.
         self._others = {*threading.enumerate()} - {threading.current_thread()}
 
     @property
     def divides(self) -> frozenset[str]:
-        """RANK and WORKER, where the number and how many there are have both been asked for. One
-        alone is for seeds, messages or rank 0's downloads."""
+        """RANK if both the rank and the world size have been read, WORKER likewise. Code that reads
+        only one of the two does not divide: it seeds, logs, or downloads on rank 0."""
         return frozenset(what for what in (RANK, WORKER) if {what, what + "s"} <= self._questions)
 
     def note(self, question: str) -> None:
-        """One of "rank", "ranks", "worker", "workers" was asked for, by the thread that calls."""
+        """Note that the calling thread has read the rank, the number of ranks, the worker or the
+        number of workers: "rank", "ranks", "worker" or "workers"."""
         if threading.current_thread() in self._others:
             return
         before = self.divides
@@ -111,8 +114,8 @@ class Watch:
 
     @contextmanager
     def on(self, info: Any = None, dataset: Any = None, seed: int = 0) -> Iterator[Watch]:
-        """Watch. `info`: this loader worker's, in place of whose `dataset` and `seed` those
-        given here are seen."""
+        """Watch inside this context. In a loader worker, `info` is its own `get_worker_info()`;
+        the dataset then sees `dataset` and `seed` in place of those in `info`."""
         with self._environment(), self._functions():
             if info is None:
                 yield self
@@ -125,9 +128,9 @@ class Watch:
 
     @contextmanager
     def _environment(self) -> Iterator[None]:
-        kind: Any = type(os.environ)  # its methods are replaced, which no type allows
+        kind: Any = type(os.environ)  # Any: type checkers don't allow replacing methods
         read, keys = kind.__getitem__, kind.__iter__
-        listed: set[str] = set()  # dict(os.environ) reads them all, and asks nothing by that
+        listed: set[str] = set()  # dict(os.environ) reads every variable: that does not count
 
         def watched_read(environ: Any, key: str) -> str:
             value = read(environ, key)
@@ -149,15 +152,15 @@ class Watch:
 
     @contextmanager
     def _functions(self) -> Iterator[None]:
-        """Everywhere that a module imported them by name. Not in torch's own modules: they call
-        each other all the time, and mean nothing by it."""
+        """Replace the functions in every module that imported them by name, except in torch's own
+        modules, which call them all the time for other reasons."""
         self._find_functions()
         for module, name, _, watched in self._held:
             setattr(module, name, watched)
         try:
             yield
         finally:
-            self._find_functions()  # what was imported meanwhile holds ours
+            self._find_functions()  # modules imported meanwhile hold the replaced functions
             for module, name, original, _ in self._held:
                 setattr(module, name, original)
 
@@ -181,7 +184,7 @@ class Watch:
 
 
 class _WatchedInfo:
-    """What `get_worker_info()` gives to a dataset that is watched."""
+    """What `get_worker_info()` returns to a dataset that is being watched."""
 
     def __init__(self, watch: Watch, info: Any, dataset: Any, seed: int) -> None:
         self._watch, self._info = watch, info
@@ -202,8 +205,8 @@ class _WatchedInfo:
 
 
 def shard(data: Any, index: int, count: int) -> Any:
-    """`data.shard` for part `index` of `count`, by the names of its parameters: Task's are
-    (index, count), Hugging Face's (num_shards, index)."""
+    """Call `data.shard` for part `index` of `count`. The names of its parameters decide their
+    order: ours is (index, count), that of Hugging Face (num_shards, index)."""
     try:
         parameters = list(inspect.signature(data.shard).parameters.values())
     except (TypeError, ValueError):
@@ -222,22 +225,23 @@ def shard(data: Any, index: int, count: int) -> Any:
 
 @dataclass(frozen=True)
 class ReaderReport:
-    """What one reader (a loader worker of a rank) said of its stream."""
+    """What one reader (a loader worker, or a rank without any) reports of its stream."""
 
     by: frozenset[str]
     """What the dataset was taken to divide itself by."""
     late: bool
-    """It asked for more only after its first example."""
+    """Whether it read its rank or worker for the first time after the first example."""
     first: str | None
-    """`fingerprint` of the first example; None for none, or one that can't be compared."""
+    """`fingerprint` of the first example; None if there is none or it can't be compared."""
     read: int = 0
-    """Examples read so far, those for other readers too."""
+    """Examples read so far, including those that other readers keep."""
     kept: int = 0
-    """Of those, this reader's own."""
+    """How many of them this reader keeps."""
     ended: bool = False
+    """Whether the stream has ended."""
 
     def to_json(self) -> str:
-        """As a loader worker hands it to its rank, and a rank to rank 0."""
+        """The form in which a loader worker sends it to its rank, and a rank to rank 0."""
         return json.dumps([sorted(self.by), self.late, self.first, self.read, self.kept,
                            self.ended])
 
@@ -249,14 +253,14 @@ class ReaderReport:
 
 
 def doubts(reports: list[list[ReaderReport]]) -> list[str]:
-    """What speaks against how a stream was divided, in words; reports[rank][worker].
+    """Signs that a stream was divided in the wrong way, as sentences; reports[rank][worker].
 
-    Before a dataset asks who reads it, all readers draw the same random numbers: so the streams
-    of readers among which it isn't divided begin with the same example.
+    Until a dataset reads its rank or worker, all readers draw the same random numbers. So readers
+    among which it is not divided must begin with the same example.
     """
     everybody = [h for rank in reports for h in rank]
     if len({h.by for h in everybody}) > 1:
-        return ["some of its readers saw it ask which rank or worker reads it, others didn't"]
+        return ["in some of its readers it asked which rank or worker reads it, in others not"]
     found = []
     if any(h.late for h in everybody):
         found.append(LATE)
@@ -275,40 +279,41 @@ def doubts(reports: list[list[ReaderReport]]) -> list[str]:
 
 
 def miscounted(reports: list[list[ReaderReport]], length: int) -> str | None:
-    """What an epoch's count says against a dataset of `length` examples, in words; None for
-    nothing. Half or twice as many are meant: lengths are often estimates."""
+    """A sentence if the number of examples in an epoch does not fit the dataset's `length`; else
+    None. Lengths are often estimates, so only half or twice as many count."""
     readers = [h for rank in reports for h in rank]
     kept = sum(h.kept for h in readers)
-    most = length * (len(reports) if RANK in readers[0].by else 1)  # its len() may be a rank's
+    # If the dataset divides by rank, its len() may be that of one rank's part.
+    most = length * (len(reports) if RANK in readers[0].by else 1)
     if (kept * 2 <= length and all(h.ended for h in readers)) or kept >= 2 * most > 0:
         return f"its len() is {length}, but an epoch gave {kept} examples"
     return None
 
 
 class ReaderReports:
-    """What the readers of one stream say, on this rank, and what of it is said to the person."""
+    """Collects the reports of a stream's readers and warns of what they show."""
 
-    def __init__(self, title: str, known: Known, workers: int,
+    def __init__(self, title: str, known: KnownDivision, workers: int,
                  gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None]) -> None:
-        """`title`: the stream, in words. `gather` brings all ranks' bytes to rank 0."""
+        """`title`: what warnings call the stream. `gather` brings all ranks' bytes to rank 0."""
         self._title, self._known, self._workers = title, known, max(workers, 1)
         self._gather, self._warn = gather, warn
         self._reported: dict[int, ReaderReport] = {}
         self._said: list[str] = []
 
     def take(self, worker: int, text: str) -> None:
-        """`ReaderReport.to_json` of one of this rank's loader workers."""
+        """Take the report of one of this rank's loader workers, from `ReaderReport.to_json`."""
         self._reported[worker] = ReaderReport.from_json(text)
 
     def compare(self) -> None:
-        """Say what speaks against how the stream was divided. All ranks call it together."""
+        """Warn if the stream seems to be divided wrongly. All ranks call it together."""
         ranks = self._all()
         if ranks:
             self._say(doubts(ranks))
 
     def count(self) -> None:
-        """After an epoch: say what its counts speak against, and the counts where anything does.
-        All ranks call it together."""
+        """After an epoch, warn if its counts show a wrong division; after any warning, also give
+        the counts. All ranks call it together."""
         ranks = self._all()
         if not ranks:
             return
@@ -331,19 +336,20 @@ class ReaderReports:
                 self._warn(f"{self._title}: {doubt}. {_REMEDY}")
 
     def _all(self) -> list[list[ReaderReport]]:
-        """[rank][worker], on rank 0; [] elsewhere."""
+        """All reports as [rank][worker] on rank 0; [] elsewhere."""
         nothing = ReaderReport(frozenset(), False, None)
         mine = [self._reported.get(w, nothing).to_json() for w in range(self._workers)]
         return [[ReaderReport.from_json(text) for text in json.loads(rank)]
                 for rank in self._gather(json.dumps(mine).encode())]
 
 
-_REMEDY = ("If that is wrong, examples are left out or seen more than once: give the dataset an "
-           'attribute `divided_by` = "nothing", "worker", "rank" or "rank and worker"')
+_REMEDY = ("So examples may be left out or used more than once. Say how the dataset divides "
+           'itself: give it an attribute `divided_by` = "nothing", "worker", "rank" or '
+           '"rank and worker"')
 
 
 def fingerprint(example: Any) -> str | None:
-    """A text that is the same in every process for equal examples; None where there is none."""
+    """A text that is the same for equal examples in every process; None if it can't be made."""
     digest = hashlib.sha1(usedforsecurity=False)
     with suppress(Exception):
         _feed(digest.update, example)

@@ -1,8 +1,8 @@
-"""Evaluation: each example once at any world size, and the same figure to the last bit.
+"""Evaluation: uses each example once, with the same result to the last bit at any world size.
 
-The data is cut into chunks whose size does not depend on the number of ranks (see `held_out`).
-Every chunk's sums are kept apart until all ranks' are together, then added in order,
-in float64: the same additions whoever computed them.
+The data is cut into chunks whose size does not depend on the number of ranks (see `held_out`). The
+sums of each chunk are kept apart until those of all ranks are together. Then they are added in
+the order of the chunks, in float64, so it does not matter which rank computed which chunk.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpu_engine.training.task import Task
 from gpu_engine.worker.rank.process_group import Group
 
 
-class Broken(Exception):
-    """An evaluation failed on some rank; raised on all of them, so that they can go on together.
+class EvaluationFailed(Exception):
+    """An evaluation failed on some rank. It is raised on all ranks, so that they act alike.
 
-    `problem` is the error where it happened on this rank, None on the others.
+    `problem` is the error itself on the rank where it happened, and None on the others.
     """
 
     def __init__(self, problem: Exception | None) -> None:
@@ -41,9 +41,9 @@ class Evaluation:
                  device: torch.device, *, others: list[torch.device] | None = None,
                  workers: int = 0, warn: Callable[[str], None] = lambda text: None,
                  watched: frozenset[str] = frozenset()) -> None:
-        """`chunk`: examples a forward pass; `device`: where batches go, `others`: what else this
-        rank uses; `workers`: loader workers; `watched`: what the dataset was seen to
-        divide itself by while it was made (`division.Watch.divides`)."""
+        """`chunk`: examples in a forward pass; `device`: where batches go; `others`: this rank's
+        further devices; `workers`: how many loader workers; `watched`: what the dataset was seen
+        to divide itself by while it was made (`division.Watch.divides`)."""
         self._task, self._group = task, group
         self._device, self._devices = device, [device, *(others or [])]
         self._chunks = HeldOut(
@@ -53,12 +53,12 @@ class Evaluation:
 
     def run(self, model: nn.Module, precision: Precision,
             stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Each metric's mean over all examples; None where a rank was asked to stop meanwhile.
+        """Each metric's mean over all examples; None if a rank was asked to stop meanwhile.
 
-        All ranks call it together. Every module of `model` is in the mode afterwards in which
-        it was, and the random generators are as they were: metrics that draw draw the same for
-        a chunk each time, on any rank. Raises Broken where data, model or metrics raise, or
-        metrics lack "count" or have other names from one call to the next (UserError).
+        All ranks call it together. Afterwards every module of `model` is in the same mode as
+        before, and the random generators are as they were. Metrics that draw random numbers draw
+        the same ones for a chunk each time, on any rank. Raises EvaluationFailed if data, model or
+        metrics raise, if metrics lack "count", or if their names change from call to call.
         """
         problem: Exception | None = None
         before = [(module, module.training) for module in model.modules()]
@@ -73,15 +73,15 @@ class Evaluation:
                                     for k, v in sums.items()}
                     if stopped():
                         break
-        except Exception as err:  # noqa: BLE001 - raised again below, when all ranks know
+        except Exception as err:  # noqa: BLE001 - raised below, once all ranks know of it
             problem = err
         finally:
             _restore_modes(before)
-        self._group.meet()  # one may have been slower by more than a collective waits
+        self._group.meet()  # a rank may be later than the timeout of a collective allows
         chunks, halted, failed = self._group.all_reduce_max(
             [max(mine, default=-1) + 1, float(stopped()), float(problem is not None)])
         if failed:
-            raise Broken(problem) from problem
+            raise EvaluationFailed(problem) from problem
         if halted:
             return None
         self._chunks.check()
@@ -90,14 +90,14 @@ class Evaluation:
     def _together(self, mine: dict[int, dict[str, Tensor]], chunks: int) -> dict[str, float]:
         if chunks == 0:
             return {}
-        # A rank without a chunk knows no names.
+        # A rank that had no chunk does not know the metrics' names.
         known = self._group.gather_bytes(json.dumps(list(next(iter(mine.values()), []))).encode())
         names = json.loads(self._group.broadcast(next(
             (text.decode() for text in known if len(text) > 2), "[]")))
         wrong = [set(m) ^ set(names) for m in mine.values() if set(m) != set(names)]
         odd = bool(wrong) or "count" not in names
         if self._group.all_reduce_max([float(odd)])[0]:
-            raise Broken(UserError(
+            raise EvaluationFailed(UserError(
                 f"{type(self._task).__name__}.metrics must give \"count\" and the same names in "
                 f"every call; {sorted(wrong[0]) if wrong else names}") if odd else None)
         table = torch.zeros(chunks, len(names), dtype=torch.float64)
@@ -109,11 +109,11 @@ class Evaluation:
 
 
 def _restore_modes(before: list[tuple[nn.Module, bool]]) -> None:
-    """Put each module back into the mode in which it was; parents come before what they hold.
+    """Put each module back into its mode; `before` lists parents before their children.
 
-    By its own `train`, which may do more than set the flag: LoRA layers merge their weights for
-    evaluation and take them apart again for training. Then by the flag, each its own: some modules
-    are frozen in a model that trains.
+    Each module's `train` is called first, as it may do more than set the flag: LoRA layers merge
+    their weights for evaluation and split them for training. It also changes the children, of
+    which some may be frozen, so each flag is set by itself afterwards.
     """
     for module, training in before:
         if module.training != training:

@@ -1,9 +1,8 @@
 """A checkpoint's weights as a safetensors file, for `gpu-engine export`.
 
-The format is small enough to
-write here, so that a rank's environment needs no more than torch: a little-endian length, that
-many bytes of JSON (name → dtype, shape, place), then the tensors' bytes
-(github.com/huggingface/safetensors, "Format").
+The format is simple enough to be written here, so that nothing but torch is needed: a
+little-endian length, that many bytes of JSON (name → dtype, shape, offsets), then the bytes of the
+tensors (github.com/huggingface/safetensors, "Format").
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ _DTYPES = {
 
 
 def export(folder: Path, out: Path, name: str | None = None) -> dict[str, Any]:
-    """Write a checkpoint of `folder` to `out`: the one called `name`, else the newest that
-    verifies; its step and what was passed over.
+    """Write the weights of a checkpoint in `folder` to `out`: of the one called `name`, or else of
+    the newest that passes `verify`. Returns its step, path and size, and warnings about newer ones
+    that are damaged.
 
-    Raises UserError where there is none or `name` is damaged, OSError where `out` can't be
-    written."""
+    Raises UserError if there is none or `name` is damaged, OSError if `out` can't be written.
+    """
     passed: list[str] = []
     path = checkpoint.newest(folder, passed.append) if name is None else _sound(folder / name)
     if path is None:
@@ -55,9 +55,9 @@ def _sound(path: Path) -> Path:
 
 
 def save(tensors: Mapping[str, Tensor], out: Path, about: Mapping[str, str]) -> None:
-    """Write named tensors to `out`, in place of what was there, in one step.
+    """Write named tensors to `out`. An old file is replaced in one step, by a rename.
 
-    Raises UserError for a tensor whose type the format does not have.
+    Raises UserError for a tensor of a type that the format lacks.
     """
     header: dict[str, Any] = {"__metadata__": dict(about)}
     at, flat = 0, []
@@ -65,14 +65,15 @@ def save(tensors: Mapping[str, Tensor], out: Path, about: Mapping[str, str]) -> 
         if not isinstance(tensor, Tensor):
             continue  # a module's extra state: not weights
         if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
-            raise UserError(f"{name}: {tensor.dtype} ({tensor.layout}) has no place in safetensors")
+            raise UserError(f"{name}: safetensors has no type for {tensor.dtype} "
+                            f"({tensor.layout})")
         size = tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape),
                         "data_offsets": [at, at + size]}
         flat.append(tensor)
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data begins aligned
+    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8 bytes
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -87,7 +88,7 @@ def save(tensors: Mapping[str, Tensor], out: Path, about: Mapping[str, str]) -> 
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """A tensor's values as they lie in memory, row by row. numpy may not be there."""
+    """The bytes of a tensor's values, row by row, without numpy, which may not be installed."""
     flat = tensor.detach().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 

@@ -1,6 +1,7 @@
-"""Reading held-out examples, in chunks that don't depend on who reads them.
+"""Reads held-out examples in chunks that do not depend on the number of ranks.
 
-Chunk i is rank i mod W's. A stream that divides itself has chunks of its readers' own.
+With W ranks, rank i mod W reads chunk i. If an iterable dataset divides itself, each of its readers
+has chunks of its own instead.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from torch.utils.data import DataLoader, IterableDataset
 from gpu_engine.training import division
 from gpu_engine.training.data import Reader, Request, map_loader, pin, tensor_bytes
 from gpu_engine.training.rng import mix
-from gpu_engine.training.stream import StreamReader, explained, stream_loader
+from gpu_engine.training.stream import StreamReader, stream_loader, with_clear_errors
 
 SEED = 0xE7A1
-"""Of all random numbers of an evaluation, whatever the run's: each evaluation draws the same."""
+"""The seed of every evaluation, whatever the run's, so that all draw the same random numbers."""
 
 
 class HeldOut:
-    """One rank's chunks of a dataset, any number of times."""
+    """One rank's chunks of a dataset, which can be read any number of times."""
 
     def __init__(self, data: Any, chunk: int, *, rank: int, ranks: int, workers: int,
                  device: torch.device, collate: Callable, default_collate: bool,
                  gather: Callable[[bytes], list[bytes]], warn: Callable[[str], None],
                  watched: frozenset[str] = frozenset()) -> None:
-        """`chunk`: examples a chunk; the last may be smaller. `workers`: loader workers, started
-        when first read and kept. The rest is StreamData's."""
+        """`chunk`: examples in a chunk; the last may be smaller. `workers`: how many loader
+        workers; they start at the first reading and are kept. The rest is as in `StreamData`."""
         self._device = device
         self._loader: DataLoader | None = None
         if isinstance(data, IterableDataset):
-            known = division.known(data, rank, ranks, watched)
+            known = division.known_division(data, rank, ranks, watched)
             self._reports = division.ReaderReports("the evaluation's stream", known, workers,
                                                    gather, warn)
             self._compare = not known.sure and ranks * max(workers, 1) > 1
@@ -51,7 +52,8 @@ class HeldOut:
                                       seed=mix(SEED, rank), device=device)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """(number, batch) of each chunk of this rank, batches on the host, pinned for a GPU."""
+        """(number, batch) of each chunk of this rank. Batches are on the host, in pinned memory if
+        the device is a GPU."""
         if self._stream is not None:
             yield from self._streamed(self._stream)
         elif self._loader is not None:
@@ -63,14 +65,14 @@ class HeldOut:
 
     def _streamed(self, stream: StreamReader) -> Iterator[tuple[int, Any]]:
         here = self._loader is None
-        for item in explained(stream if self._loader is None else self._loader):
+        for item in with_clear_errors(stream if self._loader is None else self._loader):
             self._reports.take(item.worker, item.report)
             if item.rest is None:
                 yield item.number, pin(item.batch, self._device) if here else item.batch
 
     def check(self) -> None:
-        """After a whole reading: say what speaks against how it was divided, once. All ranks
-        call it together."""
+        """After the first complete reading, warn if the data seems to be divided wrongly. All
+        ranks call it together."""
         if self._compare:
             self._compare = False
             self._reports.compare()

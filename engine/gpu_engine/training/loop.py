@@ -1,4 +1,4 @@
-"""The training loop: one optimizer step on a screen, and what is decided between two steps."""
+"""The training loop: one optimizer step, and the decisions between two steps."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from gpu_engine.worker.rank.process_group import Group, pack_first, unpack_first
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
-_POLL_EVERY = 0.2  # seconds between two all-reduces: how late a stop may be noticed
-_MOST_STEPS = 50  # and steps, as they may become slower
+_POLL_EVERY = 0.2  # seconds between two polls: the longest delay until a stop is noticed
+_MOST_STEPS = 50  # steps between two polls at most, as steps may become slower
 _SKIPS_IN_A_ROW = 100
 
 
 class NonFiniteLoss(UserError):
-    """The loss stopped being a number, and the spec says to stop then."""
+    """The loss is no longer a finite number, and the run ends because of that."""
 
     title = "The loss is not a finite number"
 
 
 @dataclass
 class Position:
-    """Where training is. Examples of the epoch before `offset` steps have been seen."""
+    """How far training is."""
 
     step: int = 0
-    """Optimizer steps in all, those left out included."""
+    """Optimizer steps so far, including skipped ones."""
     epoch: int = 0
+    """The current epoch, from 0."""
     offset: int = 0
-    """Steps of this epoch."""
+    """Steps done in this epoch."""
 
 
 @dataclass
 class Loop:
-    """Everything a step needs. Built in `session`; the parts know nothing of each other."""
+    """Everything that a step needs. `session` puts these parts together."""
 
     task: Task
     data: Any
@@ -59,20 +60,24 @@ class Loop:
     epochs: int | None
     accumulate: int
     examples_a_step: int
-    """Of this rank."""
+    """Examples that this rank trains on in a step."""
     clip: float
     on_nonfinite: str
     eval_every: int
     save_every: int
     evaluate: Callable[[], bool]
-    """Evaluates, and saves if that is the best yet; False where it was broken off."""
+    """Evaluates, and saves if the result is the best yet. Returns False if a stop interrupted
+    it."""
     save: Callable[[], None]
     check_state: Callable[[], None]
-    """Called once an optimizer has stepped, when its state is there: whether that can be saved."""
+    """Called after the first step, when the optimizer has its state. Raises if that can't be
+    saved."""
     steps_per_epoch: int | None = None
+    """None if the length of an epoch is unknown."""
     evaluate_first: bool = False
-    """An evaluation is due at the step it begins with."""
+    """Whether an evaluation is still to be made for the step at which the loop begins."""
     skipped: int = 0
+    """Steps skipped so far because gradients were not finite."""
 
     def __post_init__(self) -> None:
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -84,9 +89,9 @@ class Loop:
         self._stop = self._checked = False
 
     def run(self) -> str:
-        """Train to the end. "completed", or "stopped" where somebody asked for that.
+        """Train to the end. Returns "completed", or "stopped" if that was asked for.
 
-        Raises NonFiniteLoss, and whatever the task or PyTorch raise.
+        Raises NonFiniteLoss, and whatever the task or PyTorch raises.
         """
         self.recorder.training = True
         self.recorder.mark()
@@ -112,10 +117,11 @@ class Loop:
             if self._stop or self._finished():
                 return
         if self.at.step == began and start == 0:
-            raise UserError("the training data gave not one whole global batch")
+            raise UserError("the training data is not enough for one global batch")
 
     def _step(self, batches: Iterator[Any]) -> bool:
-        """One optimizer step on the next `accumulate` batches; False when there are none."""
+        """Do one optimizer step on the next `accumulate` batches. Returns False if there are no
+        more batches."""
         task, model, rec, last = self.task, self.strategy.model, self.recorder, self.accumulate - 1
         wait = 0.0
         for micro in range(self.accumulate):
@@ -137,7 +143,7 @@ class Loop:
             self.schedule.step()
             self._skips_in_a_row = 0
         else:
-            self._left_out()
+            self._step_skipped()
         self.optimizer.zero_grad(set_to_none=True)
         self.at.step += 1
         self.at.offset += 1
@@ -170,8 +176,8 @@ class Loop:
             if not self._stop:
                 self.save()
                 self.recorder.mark()
-        # After the save: what an evaluation finds is put into the checkpoint, and what breaks in
-        # it costs nothing.
+        # The evaluation comes after the save, so that an error in it loses nothing. Its results
+        # are then added to the checkpoint.
         if (self.eval_every and step % self.eval_every == 0 and not self._finished()
                 and not self._stop):
             self._evaluate()
@@ -179,8 +185,8 @@ class Loop:
     def _poll(self) -> None:
         """Find out whether any rank was asked to stop or has a loss that is not finite.
 
-        It is one small all-reduce, which also carries the number of steps until the next one. That
-        follows rank 0's clock, so that all ranks come to it at the same step.
+        This is one small all-reduce. It also carries the number of steps until the next poll,
+        which rank 0 decides by its clock, so that all ranks poll at the same step.
         """
         requested = self.signals.stop_requested
         if self.group.size == 1 and not requested and self.recorder.nonfinite is None:
@@ -202,7 +208,8 @@ class Loop:
             self._stop = True
 
     def _settle_nonfinite(self) -> None:
-        """Before weights are saved: read the losses of all steps so far, on all ranks."""
+        """Wait for the losses of all steps so far, on all ranks, and act on those that are not
+        finite. Called before weights are saved or evaluated."""
         self.recorder.settle()
         bad = self.recorder.nonfinite
         first, stop = self.group.all_reduce_max([
@@ -228,14 +235,14 @@ class Loop:
             left = "left out on all ranks" if self.on_nonfinite == "skip" else "gone on with"
             self.recorder.warn(f"{what}; {left}")
 
-    def _left_out(self) -> None:
-        """All ranks come here alike: they look at the same averaged gradients."""
+    def _step_skipped(self) -> None:
+        """Count a skipped step. All ranks skip the same steps, as they have the same gradients."""
         self.skipped += 1
         self.recorder.skipped = self.skipped
         self._skips_in_a_row += 1
         if self._skips_in_a_row >= _SKIPS_IN_A_ROW:
             raise NonFiniteLoss(f"{_SKIPS_IN_A_ROW} steps in a row up to step {self.at.step + 1} "
-                                "were left out, as their gradients are not finite")
+                                "were skipped, as their gradients are not finite")
 
     def _evaluate(self) -> None:
         self._settle_nonfinite()

@@ -1,4 +1,4 @@
-"""From `task.use` and `task.params` to a Task object, with errors that say what would do."""
+"""Makes a Task object from `task.use` and `task.params`. Its errors say what would be right."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gpu_engine.training.task import Task
 
 
 class TaskError(UserError):
-    """The task can't be found, read or built as asked."""
+    """The task can't be found or imported, or its parameters are wrong."""
 
     title = "The task does not fit"
 
 
 def load(ref: str) -> type[Task]:
-    """The class behind "module:Class" or "path/to/file.py:Class".
+    """The class that "module:Class" or "path/to/file.py:Class" means.
 
-    A relative path starts at the working folder, which is also where modules are looked for
-    first, as `python -m` does. Raises TaskError naming where it looked and why it failed.
+    A relative path starts at the working folder. Modules are looked for there first too, as
+    `python -m` does. Raises TaskError, which says where it looked and why it failed.
     """
     where, colon, name = ref.rpartition(":")
     if not colon or not where or not name:
@@ -50,7 +50,7 @@ def load(ref: str) -> type[Task]:
 
 
 def build(cls: type[Task], params: dict[str, Any]) -> Task:
-    """An object of `cls` with `params`. Raises TaskError listing every parameter that's wrong."""
+    """An object of `cls` with `params`. Raises TaskError, which lists every wrong parameter."""
     fields = {f.name: f for f in _fields(cls)}
     hints = _hints(cls)
     wrong, values = [], {}
@@ -76,9 +76,8 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
 
 
 def describe(cls: type[Task]) -> list[dict[str, Any]]:
-    """A task's parameters as a form draws them, in order: name, type (the annotation, as
-    `catalog` reads it from source), default (absent where it has none), choices (where the type
-    lists them) and help."""
+    """A task's parameters for a form, in order. Each has name, type (the annotation's text), help,
+    default if there is one, and choices if the type lists them."""
     help_texts = _docs(cls)
     hints = _hints(cls)
     out = []
@@ -102,9 +101,9 @@ def _annotation(kind: Any) -> str:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """`value`, as TOML gives it, as a field of type `hint` wants it.
+    """`value`, as read from TOML, converted for a field of type `hint`.
 
-    Raises ValueError saying what was expected. A type not known here takes anything.
+    Raises ValueError, which says what was expected. An unknown type takes any value.
     """
     return value_types.convert(value, value_types.kind_of(hint))
 
@@ -116,11 +115,11 @@ def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
 
 
 def _hints(cls: type[Task]) -> dict[str, Any]:
-    """Each field's type. A name that exists only for type checkers takes any value, and costs the
-    other fields nothing."""
+    """Each field's type; Any for a type that can't be found at run time, as when it is imported
+    only for type checkers."""
     try:
         return get_type_hints(cls)
-    except Exception:  # noqa: BLE001 - whatever an annotation raises
+    except Exception:  # noqa: BLE001 - an annotation may raise anything
         pass
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -141,7 +140,7 @@ def _has_default(field: dataclasses.Field) -> bool:
 
 
 def _docs(cls: type[Task]) -> dict[str, str]:
-    """The text under each field, of this class and of those it comes from."""
+    """The text under each field, in this class and its base classes."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not (isinstance(base, type) and issubclass(base, Task)) or base is Task:
@@ -178,13 +177,13 @@ def _from_file(where: str, ref: str) -> types.ModuleType:
     path = Path(where).expanduser().absolute()
     if not path.is_file():
         raise TaskError(f"task.use = {ref!r}: no file {path}")
-    # Its neighbours are importable, as they are when Python runs the file.
+    # Modules next to the file can be imported, as when Python runs the file.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     name = f"gpu_panel_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise TaskError(f"task.use = {ref!r}: {path} is no Python file")
+        raise TaskError(f"task.use = {ref!r}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look it up there
     try:
@@ -196,7 +195,7 @@ def _from_file(where: str, ref: str) -> types.ModuleType:
 
 
 def _where(err: BaseException) -> str:
-    """What went wrong and in which line: the innermost of the person's own, as a line inside a
+    """The error and its line: the innermost line of the person's own code, as a line inside a
     library says little."""
     if isinstance(err, SyntaxError):
         return f"line {err.lineno}: {err.msg}"

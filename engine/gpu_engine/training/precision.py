@@ -1,4 +1,4 @@
-"""The numbers' types: full precision, bf16 or fp16 with a gradient scaler, and TF32."""
+"""Numeric precision: full precision, bf16, fp16 with a gradient scaler, and TF32."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gradients(Protocol):
-    """Who knows the gradients of a model, wherever their parts are: a strategy."""
+    """Measures and clips the gradients of a model, even if they are spread over ranks. A strategy
+    is one."""
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The norm of all gradients together, shape ()."""
         ...
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """Scale them down to a norm of `limit`, where it is larger; the norm before, shape ()."""
+        """Scale the gradients down to a norm of `limit` if it is larger. Returns the norm before,
+        shape ()."""
         ...
 
 
 class Precision:
-    """Autocast around the forward pass, and the optimizer step that fits it."""
+    """Autocast for the forward pass, and the backward pass and optimizer step that go with it."""
 
     def __init__(self, dtype: str, device_type: str, *, tf32: bool = False,
                  leave_out_nonfinite: bool = False) -> None:
-        """`leave_out_nonfinite`: a step with gradients that are not finite changes nothing. It
-        costs the gradients' norm and, on a GPU, one synchronisation a step, as a GradScaler
-        does. `tf32`: allow it, see `allow_tf32`."""
+        """`dtype`: "off", "bf16" or "fp16". `tf32`: call `allow_tf32`. `leave_out_nonfinite`: skip
+        steps whose gradients are not finite; this computes the gradients' norm in each step and,
+        on a GPU, waits for it once, as a GradScaler does."""
         self.dtype = _TYPES[dtype]
         self._device = device_type
         self._check = leave_out_nonfinite
@@ -43,17 +45,17 @@ class Precision:
             allow_tf32()
 
     def autocast(self) -> AbstractContextManager:
-        """Around a forward pass: the computing in bf16 or fp16 that was asked for."""
+        """A context for the forward pass, in which it computes in bf16 or fp16 if so chosen."""
         if self.dtype is None:
             return _NOTHING
         return torch.autocast(self._device, dtype=self.dtype)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`."""
+        """Run the backward pass of `loss`, which adds its gradients to the parameters."""
         if self._check:
-            # Makes this loss's gradients NaN exactly when it is not finite, and leaves the
-            # others as they are (times 1). Averaged over ranks NaN stays NaN, so all ranks see
-            # it in their gradients without asking each other.
+            # If the loss is not finite, this turns its gradients into NaN; else it multiplies
+            # them by 1. The average of a NaN over ranks is NaN, so all ranks see it in their
+            # gradients without further communication.
             loss = loss * torch.where(torch.isfinite(loss.detach()), 1.0, torch.nan)
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
@@ -63,11 +65,11 @@ class Precision:
              gradients: Gradients) -> bool:
         """Clip the gradients of `parameters` to a norm of `clip` (0: don't) and step the optimizer.
 
-        False where the step was left out because of gradients that are not finite; weights and
-        optimizer are then as before, on every rank alike.
+        Returns False if the step was skipped because the gradients are not finite. Weights and
+        optimizer are then unchanged, on all ranks alike.
         """
         if self._scaler is not None:
-            if clip > 0:  # the limit is meant for the gradients' true size
+            if clip > 0:  # the limit applies to the unscaled gradients
                 self._scaler.unscale_(optimizer)
                 gradients.clip(parameters, clip)
             return self._scaled_step(self._scaler, optimizer)
@@ -84,7 +86,7 @@ class Precision:
     def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> bool:
         scaler.step(optimizer)
         scaler.update()
-        # The scale goes down exactly when the step was left out (torch/amp/grad_scaler.py).
+        # The scale goes down exactly if the step was skipped (torch/amp/grad_scaler.py).
         before, self._scale = self._scale, scaler.get_scale()
         return self._scale >= before
 
@@ -93,7 +95,7 @@ class Precision:
         return self._scaler.state_dict() if self._scaler else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Take what `state_dict` gave; a run with another precision has nothing to take."""
+        """Restore the state from `state_dict`, if both precisions have a gradient scaler."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._scale = self._scaler.get_scale()
@@ -102,7 +104,7 @@ class Precision:
 def allow_tf32() -> None:
     """Let float32 matrix products, convolutions and recurrent layers use TF32 on GPUs.
 
-    Called before a task is loaded, so that what the task sets itself stands.
+    Called before a task is loaded, so that the task's own settings come last and hold.
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
     """
     cuda: Any = torch.backends.cuda
@@ -110,14 +112,14 @@ def allow_tf32() -> None:
     if hasattr(cudnn, "conv"):  # from torch 2.9 on
         cuda.matmul.fp32_precision = "tf32"
         cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
-    # Where the new settings alone say so, reading an old one is an error (as torch.compile's cache
-    # does, and libraries); the old ones set both.
+    # The old settings set the new ones too. With only the new ones set, reading an old one raises,
+    # and torch.compile's cache and some libraries read them.
     cuda.matmul.allow_tf32 = True
     cudnn.allow_tf32 = True
 
 
 class Autocast(nn.Module):
-    """A model that enters autocast itself, in whichever thread it is called."""
+    """Wraps a model so that it enters autocast itself, in whichever thread it is called."""
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
         super().__init__()
@@ -125,5 +127,6 @@ class Autocast(nn.Module):
         self._precision = precision
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward pass, under autocast."""
         with self._precision.autocast():
             return self.inner(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Which checkpoint all ranks go on from: rank 0's, known by its hash.
+"""Finds the checkpoint to go on from. Rank 0 chooses it for all ranks.
 
-Ranks of one machine read the same file, as pages that they share. A rank on another machine, with
-a folder of its own, may hold nothing, or something else by the same name: it compares hashes, and
-has rank 0's sent where they differ.
+Ranks on one machine map the same file and share its pages in memory. A rank on another machine may
+have a folder of its own, in which the checkpoint is missing or differs. It compares the hash with
+rank 0's, and receives rank 0's file if they differ.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gpu_engine.worker.rank.recorder import Progress, Recorder
 
 
 @dataclass(frozen=True)
-class Told:
-    """The checkpoint that a person chose."""
+class RequestedCheckpoint:
+    """The checkpoint that a person has chosen to go on from."""
 
     name: str
     attempt: int
-    """The one that goes on from it."""
+    """The attempt that goes on from it."""
 
 
-class _NotAsTold(Exception):
-    """Why the chosen one can't be gone on from."""
+class _CannotGoOnFrom(Exception):
+    """Says why the checkpoint that a person chose can't be used."""
 
 
 @dataclass
@@ -44,21 +44,22 @@ class Found:
     """A checkpoint to go on from."""
 
     path: Path
-    """Where it lies on rank 0."""
+    """Its folder, on rank 0."""
     state: dict[str, Any]
-    """Its tensors are pages of a file: copy what is to stay."""
+    """Its tensors are mapped from a file: copy what must outlive the file."""
     own: dict[str, Any] | None
-    """This rank's random generators; None where there were other ranks."""
+    """This rank's random generators; None if the number of ranks was another one."""
 
 
-def find(folder: Path, group: Group, rec: Recorder, told: Told | None = None) -> Found | None:
-    """The newest checkpoint that verifies, as rank 0 finds it; None to start afresh. Or the one
-    that a person `told`.
+def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoint | None = None
+         ) -> Found | None:
+    """The checkpoint to go on from: the `requested` one, or else the newest in rank 0's folder
+    that passes `verify`. None if there are no checkpoints.
 
-    All ranks call it together. Raises UserError where there are some and none can be loaded, or
-    the one that was told can't be.
+    All ranks call it together. Raises UserError if there are checkpoints and none can be loaded,
+    or if the requested one can't be loaded.
     """
-    chosen, ranks = _choose(folder, rec, told) if group.rank == 0 else ({}, [])
+    chosen, ranks = _choose(folder, rec, requested) if group.rank == 0 else ({}, [])
     chosen = json.loads(group.broadcast_patiently(json.dumps(chosen)))
     if "problem" in chosen:
         raise UserError(("rank 0: " if group.rank else "") + chosen["problem"])
@@ -89,25 +90,26 @@ def find(folder: Path, group: Group, rec: Recorder, told: Told | None = None) ->
 
 
 def take_copies(optimizer: Optimizer) -> None:
-    """Give an optimizer that was just loaded memory of its own: on the CPU it took the very
-    tensors that it was given."""
+    """Give a freshly loaded optimizer its own memory. `load_state_dict` keeps CPU tensors as they
+    are, which are mapped from the checkpoint's file."""
     for held in [*optimizer.state.values(), *optimizer.param_groups]:
         for key, value in held.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu":
                 held[key] = value.clone()
 
 
-def _choose(folder: Path, rec: Recorder, told: Told | None,
+def _choose(folder: Path, rec: Recorder, requested: RequestedCheckpoint | None,
             ) -> tuple[dict[str, Any], list[bytes]]:
-    """Rank 0's choice, for the others, and what is each rank's own."""
+    """On rank 0: a description of the chosen checkpoint, for all ranks, and the contents of the
+    ranks' own files."""
     files.remove_unfinished(folder)
     progress = Progress()
-    rec.detail = _telling("verifying a checkpoint", progress)
+    rec.detail = _progress_text("verifying a checkpoint", progress)
     try:
-        if told is None:
+        if requested is None:
             path = checkpoint.newest(folder, rec.warn, progress)
         else:
-            path = _as_told(folder, told, rec, progress)
+            path = _verified(folder, requested, rec, progress)
         if path is None:
             if checkpoint.listed(folder):
                 return {"problem": f"none of the checkpoints in {folder} can be loaded; remove "
@@ -117,42 +119,43 @@ def _choose(folder: Path, rec: Recorder, told: Told | None,
         return {"name": path.name, "folder": _identity(folder), "size": entry["size"],
                 "sha256": entry["sha256"], "identity": _identity(path / checkpoint.STATE),
                 }, checkpoint.load_ranks(path)
-    except _NotAsTold as err:
+    except _CannotGoOnFrom as err:
         return {"problem": str(err)}, []
     finally:
         rec.detail = ""
 
 
-def _as_told(folder: Path, told: Told, rec: Recorder, progress: Progress) -> Path:
-    """The checkpoint that a person named, once it has been verified and those behind it are out of
-    the way: kept among the others they would be gone on from after the next failure, and what is
-    trained from here on would be the first to be pruned."""
-    path = folder / told.name
+def _verified(folder: Path, requested: RequestedCheckpoint, rec: Recorder, progress: Progress
+              ) -> Path:
+    """Verify the requested checkpoint and set later ones aside. If those stayed, a restart would go
+    on from them, and pruning would delete new checkpoints before them. Raises _CannotGoOnFrom."""
+    path = folder / requested.name
     try:
         checkpoint.verify(path, progress)
     except checkpoint.Damaged as err:
-        raise _NotAsTold(f"checkpoint {err}; choose another to go on from") from None
-    aside = f"before-attempt-{told.attempt}"
+        raise _CannotGoOnFrom(f"checkpoint {err}; choose another to go on from") from None
+    aside = f"before-attempt-{requested.attempt}"
     try:
-        moved = checkpoints.set_aside(folder, told.name, aside)
+        moved = checkpoints.set_aside(folder, requested.name, aside)
     except OSError as err:
-        raise _NotAsTold(f"{err.filename}: {err.strerror}; the checkpoints behind {told.name} "
-                         "can't be set aside") from None
+        raise _CannotGoOnFrom(f"{err.filename}: {err.strerror}; the checkpoints after "
+                              f"{requested.name} can't be set aside") from None
     if moved:
-        rec.warn(f"going on from {told.name} as asked; moved to {folder / aside}: "
+        rec.warn(f"going on from {requested.name} as asked; moved to {folder / aside}: "
                  f"{', '.join(moved)}")
     return path
 
 
 def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:
-    """This rank's file where it is the one that rank 0 chose, by its identity or its content."""
+    """This rank's own file, if it is the one that rank 0 chose or has the same content; else
+    None."""
     here = _identity(file)
     if here is None:
         return None
     if here == chosen["identity"]:
         return file
     progress = Progress()
-    rec.detail = _telling("verifying a checkpoint", progress)
+    rec.detail = _progress_text("verifying a checkpoint", progress)
     try:
         if checkpoint_files.digest(file, progress) == (chosen["size"], chosen["sha256"]):
             return file
@@ -166,7 +169,7 @@ def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:
 
 
 def _notice_newer(folder: Path, name: str, rec: Recorder) -> None:
-    """Say so where this machine's own folder holds a later checkpoint than the one taken."""
+    """Warn if this machine's own folder holds a later checkpoint than the chosen one."""
     there = checkpoint.listed(folder)
     if there and there[-1].name > name:
         rec.warn(f"this machine has {there[-1].name}, which rank 0 has not: "
@@ -176,11 +179,11 @@ def _notice_newer(folder: Path, name: str, rec: Recorder) -> None:
 
 def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,
           wanted: bool) -> BinaryIO | None:
-    """Rank 0's file to those that lack it: an unnamed file in the run's folder. All ranks take
-    part; None where it is not wanted."""
+    """Send rank 0's file to the ranks that lack it. All ranks take part. Returns the received file,
+    which has no name and lies in the run folder, or None if it was not `wanted` on this rank."""
     progress = Progress(total=chosen["size"])
-    rec.detail = _telling("sending a checkpoint" if group.rank == 0 else "receiving a checkpoint",
-                          progress)
+    rec.detail = _progress_text(
+        "sending a checkpoint" if group.rank == 0 else "receiving a checkpoint", progress)
     hashed, problem = hashlib.sha256(), ""
     out = tempfile.TemporaryFile(dir=file.parents[2]) if wanted else None  # noqa: SIM115
     try:
@@ -190,23 +193,23 @@ def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,
             if out is not None and not problem:
                 try:
                     out.write(piece)
-                except OSError as err:  # the others still count on this rank's part
-                    problem = f"the checkpoint from rank 0 has no room here: {err.strerror}"
+                except OSError as err:  # go on receiving: the other ranks need this one
+                    problem = f"no room here for the checkpoint from rank 0: {err.strerror}"
                 hashed.update(piece)
         if out is not None:
             out.flush()
     finally:
         rec.detail = ""
     if out is not None and not problem and hashed.hexdigest() != chosen["sha256"]:
-        problem = f"{chosen['name']} arrived from rank 0 as something else"
+        problem = f"{chosen['name']} was changed on its way from rank 0: the hashes differ"
     if problem:
         raise UserError(problem)
     return out
 
 
 def _identity(path: Path) -> str | None:
-    """What tells a file or folder from every other, on this machine and until it changes; None
-    where it is not there."""
+    """A text that identifies a file or folder on this machine until it changes; None if it does
+    not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -215,5 +218,5 @@ def _identity(path: Path) -> str | None:
     return f"{procs.boot_id()}:{stat.st_dev}:{stat.st_ino}{changed}"
 
 
-def _telling(doing: str, progress: Progress) -> Callable[[], str]:
+def _progress_text(doing: str, progress: Progress) -> Callable[[], str]:
     return lambda: f"{doing}: {units.size(progress.done)} of {units.size(progress.total)}"

@@ -1,5 +1,4 @@
-"""Random generators: seeding them for a rank or for reading data, and their state as plain
-values."""
+"""Random generators: seeds for ranks and for reading data, and their state in checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import torch
 
 
 def mix(*numbers: int) -> int:
-    """One 63-bit seed out of several numbers (splitmix64's finaliser over each in turn)."""
+    """One 63-bit seed from several numbers (splitmix64's finaliser, over each number in turn)."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
         state = (state ^ number) & 0xFFFFFFFFFFFFFFFF
@@ -24,26 +23,25 @@ def mix(*numbers: int) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python, torch with its GPUs and, where somebody imported it, numpy's global
-    generator."""
+    """Seed the global generators of Python, torch with its GPUs and, if it is imported, numpy."""
     torch.manual_seed(seed)
     seed_host(seed)
 
 
 def seed_host(seed: int) -> None:
-    """The same but for the GPUs' generators: what reads data on the host draws from these."""
+    """As `seed_all`, but not on GPUs. Reading data uses only these generators."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2 ** 32)
 
 
-class Draws:
-    """Random numbers of their own for a piece of work on the host.
+class OwnRandomness:
+    """Gives a piece of work on the host its own random numbers.
 
-    Inside `with`, the global generators of Python, torch (CPU) and numpy go on where this work
-    left them, at first seeded; outside they are as if it had drawn nothing. It takes a fraction
-    of a millisecond, most of it for numpy's state.
+    At the first `with`, the global generators of Python, torch (CPU) and numpy are seeded; at each
+    later one they go on where the last one ended. Afterwards they are as they were before. It
+    takes a fraction of a millisecond, mostly for numpy's state.
     """
 
     def __init__(self, seed: int) -> None:
@@ -52,12 +50,12 @@ class Draws:
         self._outside: tuple | None = None
 
     def reseed(self, seed: int) -> None:
-        """Begin afresh, inside `with` or outside."""
+        """Begin anew with another seed, inside `with` or outside."""
         self._seed, self._own = seed, None
         if self._outside is not None:
             seed_host(seed)
 
-    def __enter__(self) -> Draws:
+    def __enter__(self) -> OwnRandomness:
         self._outside = _host_state()
         if self._own is None:
             seed_host(self._seed)
@@ -74,7 +72,7 @@ class Draws:
 
 @contextmanager
 def untouched(devices: list[torch.device]) -> Iterator[None]:
-    """What is drawn inside leaves no trace outside, on the host and on these devices."""
+    """Restore the generators of the host and of these devices at the end of the context."""
     gpus = [d for d in devices if d.type == "cuda"]
     host, states = _host_state(), [torch.cuda.get_rng_state(d) for d in gpus]
     try:
@@ -86,7 +84,7 @@ def untouched(devices: list[torch.device]) -> Iterator[None]:
 
 
 def seed_here(seed: int, devices: list[torch.device]) -> None:
-    """Seed the host's generators and those of these devices, no other's."""
+    """Seed the generators of the host and of these devices, and no others."""
     seed_host(seed)
     for device in devices:
         if device.type == "cuda":
@@ -108,17 +106,17 @@ def _set_host_state(state: tuple) -> None:
 
 
 def seed_model(seed: int) -> None:
-    """Before the model is made: the same on every rank."""
+    """Seed the generators before the model is made, the same on every rank."""
     seed_all(mix(seed, 0x6D))
 
 
 def seed_rank(seed: int, rank: int, step: int = 0) -> None:
-    """Before training: each rank its own, so that dropout differs between ranks."""
+    """Seed the generators before training, differently on each rank, so that dropout differs."""
     seed_all(mix(seed, 0x72, rank, step))
 
 
 def capture(devices: list[torch.device]) -> dict[str, Any]:
-    """The state of every generator that this rank's future depends on."""
+    """The state of every generator that this rank's training depends on."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "torch": torch.get_rng_state(),
@@ -134,7 +132,7 @@ def capture(devices: list[torch.device]) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], devices: list[torch.device]) -> None:
-    """Undo `capture`, on as many GPUs as there are in both."""
+    """Restore what `capture` returned, for the GPUs that exist both in it and here."""
     version, inner, gauss = state["python"]
     random.setstate((version, tuple(inner), gauss))
     torch.set_rng_state(state["torch"])

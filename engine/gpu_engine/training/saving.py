@@ -1,9 +1,9 @@
-"""When a checkpoint is written, by whom, and what follows from how that went.
+"""When and how checkpoints are written during a run.
 
-All ranks call the same methods at the same steps; rank 0 writes. A periodic checkpoint holds
-training up for a copy to host memory, and is written beside it (`train.checkpoint_async`); what
-came of it all ranks learn at the next one, or at the end. The final one, and any for which a copy
-has no room, is written at once.
+All ranks call the same methods at the same steps, and rank 0 writes. For a periodic checkpoint
+training waits only for a copy to host memory, which is then written while training goes on
+(`train.checkpoint_async`). All ranks learn whether that succeeded at the next checkpoint or at the
+end. Training waits for the whole write of the final checkpoint, and of one that can't be copied.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _UNDER_WAY, _NOT_FINITE = "~", "!"
 
 
 class Saver:
-    """The checkpoints of one attempt."""
+    """Saves the checkpoints of one attempt."""
 
     def __init__(self, job: Job, group: Group, recorder: Recorder,
                  weights: Iterable[tuple[str, torch.Tensor]], state: Callable[[], dict[str, Any]],
                  ) -> None:
-        """`weights`: the named parameters, which must be finite to be saved; `state`: what a
-        checkpoint holds, "step" among it, as it is when it is called, by all ranks together."""
+        """`weights`: the named parameters, which are only saved if they are finite. `state` returns
+        the current state for a checkpoint, with the key "step"; all ranks call it together."""
         self.folder = job.run / "checkpoints"
         self.best = parse_best(job.spec.train.best)
         self.step: int | None = None
-        """The step of the last checkpoint that is on the disk, as all ranks know it."""
+        """The step of the last checkpoint that all ranks know to be on the disk."""
         self._job, self._group, self._recorder = job, group, recorder
         self._weights, self._state = list(weights), state
         self._devices = [torch.device(d) for d in job.devices]
@@ -53,10 +53,11 @@ class Saver:
         self._said_why = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:
-        """Write a checkpoint of this moment, after `step`; nothing where there is one already.
+        """Save a checkpoint after `step`, unless there already is one. All ranks call it together.
 
-        One that can't be written is a warning, and an error when it is the final one. Weights
-        that are not finite are never saved: NonFiniteLoss, but for train.on_nonfinite "continue".
+        If it can't be written, that is a warning, and for the final one a UserError. Weights that
+        are not finite are never saved; this raises NonFiniteLoss unless train.on_nonfinite is
+        "continue".
         """
         self.finish()
         if self.step == step:
@@ -76,15 +77,15 @@ class Saver:
             raise UserError(f"the final checkpoint could not be written: {problem}")
 
     def check(self) -> None:
-        """Whether the state as it is now could be loaded again. Raises UserError, on rank 0: at the
-        first checkpoint, which may be the last, what was trained by then would be lost."""
+        """Raise UserError, on rank 0, if the state could not be loaded from a checkpoint. Checked
+        early: at the first checkpoint, which may be the only one, the training would be lost."""
         state = self._state()
         if self._group.rank == 0:
-            checkpoint_state.plain(state)
+            checkpoint_state.loadable(state)
 
     def finish(self) -> None:
-        """Wait for a checkpoint that is under way, on all ranks. Raises what it failed of, but
-        for a disk or memory that is full: that was said then."""
+        """Wait, on all ranks, for a checkpoint that is being written. Raises the error that ended
+        it, except for a full disk or memory, of which the writer has warned already."""
         if self._under_way is None:
             return
         self._recorder.phase = "checkpoint"
@@ -94,15 +95,15 @@ class Saver:
             self.step = self._under_way
         self._under_way = None
 
-    def wants(self, step: int, found: dict[str, float]) -> bool:
-        """Take in what an evaluation after `step` found, on all ranks; whether that calls for a
-        checkpoint, as the best yet."""
+    def record_evaluation(self, step: int, found: dict[str, float]) -> bool:
+        """Put the values of an evaluation after `step` into that step's checkpoint, if there is
+        one. Returns whether to save one now, as the best yet. All ranks call it together."""
         if self._under_way == step:
             if self._group.rank == 0:
                 self._writer.after(lambda: self._note(step, found))
             return False
         if self.best:
-            self.finish()  # the best so far may be under way
+            self.finish()  # the best so far may still be in the making
         if self.step == step:
             if self._group.rank == 0:
                 self._note(step, found)
@@ -112,25 +113,26 @@ class Saver:
         verdict = self._is_best(found) if self._group.rank == 0 else False
         return self._group.broadcast("best" if verdict else "") == "best"
 
-    def let_finish(self) -> None:
-        """Before this rank ends for another reason: wait for its own part, and ask nobody."""
+    def wait_for_write(self) -> None:
+        """Wait for a checkpoint that this rank is writing, without the other ranks. Called before
+        the rank ends because of an error."""
         if self._recorder.writing is not None:
             self._recorder.phase = "checkpoint"
-        with contextlib.suppress(Exception):  # there is a reason already
+        with contextlib.suppress(Exception):  # the rank ends with its first error
             self._writer.wait()
 
     def _begin(self, ranks: list[bytes], metrics: dict[str, float], began: float, *,
                final: bool) -> str:
-        """On rank 0 write, or begin to: "", _UNDER_WAY, or what was wrong. The others have a part
-        in the state alone."""
+        """On rank 0, write the checkpoint or start to. Returns "", _UNDER_WAY, or what went wrong.
+        The other ranks only take part in collecting the state."""
         try:
             state = self._state()
             if self._group.rank:
                 return ""
             bad = checkpoint_state.nonfinite(self._weights)
-            state = checkpoint_state.plain(state)
+            state = checkpoint_state.loadable(state)
         except Exception as err:
-            if not checkpoint.is_memory(err):
+            if not checkpoint.is_out_of_memory(err):
                 raise
             return self._not_written(f"not enough memory: {err}")
         if bad:
@@ -157,7 +159,7 @@ class Saver:
         try:
             return self._copier.copy(state)
         except Exception as err:
-            if not (isinstance(err, CannotCopy) or checkpoint.is_memory(err)):
+            if not (isinstance(err, CannotCopy) or checkpoint.is_out_of_memory(err)):
                 raise
             if not self._said_why:
                 self._said_why = True
@@ -167,8 +169,8 @@ class Saver:
 
     def _write(self, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
                began: float, blocked: float | None) -> str:
-        """Write it: "", or what was wrong. `blocked`: seconds that training was held up, None
-        where it waits for all of it. In whichever thread."""
+        """Write the checkpoint, in any thread. Returns "", or what went wrong. `blocked`: seconds
+        for which training was held up; None if it waits for the whole write."""
         self._recorder.writing = progress = Progress()
         try:
             saved = checkpoint.save(self.folder, state, ranks, about, progress,
@@ -190,17 +192,17 @@ class Saver:
         return text
 
     def _note(self, step: int, found: dict[str, float]) -> None:
-        """Put what an evaluation found into the checkpoint of this step, written before it."""
+        """Put the values of an evaluation into the checkpoint of this step."""
         self._warn_best(found)
         try:
-            checkpoint.note(self.folder / checkpoint.name_of(step), found)
+            checkpoint.add_metrics(self.folder / checkpoint.name_of(step), found)
         except (OSError, checkpoint.Damaged) as err:
             self._recorder.warn(f"the evaluation of step {step} could not be put "
                                 f"into its checkpoint: {err}")
         self._prune()
 
     def _is_best(self, found: dict[str, float]) -> bool:
-        """Whether this is the best yet, going by what is in the folder."""
+        """Whether this evaluation is better than those in the folder's checkpoints."""
         self._warn_best(found)
         if not self.best:
             return False

@@ -1,11 +1,11 @@
-"""The task's schedule over a run's attempts: stepped after each optimizer step or after each
-evaluation, saved, and brought back to where it was.
+"""The task's learning rate schedule: stepped after each optimizer step or each evaluation, saved
+in checkpoints, and restored.
 
-Resumed as it was, it goes on from its saved state. Resumed under another length, learning rate or
-parameters, it must be what a run with these values would have at this step. The schedules of
-torch.optim keep the old length in their state, and some compute each rate from the one before,
-so a saved state can't be bent to a new length: the new schedule is stepped from its beginning
-instead, which costs about 3 µs a step. The optimizer's moments stay those of the checkpoint.
+If nothing has changed, a resumed schedule goes on from its saved state. After a change of length,
+learning rate or task parameters it must be as if the run had had the new values from its start.
+The saved state can't be used then: torch.optim's schedules keep the old length in it, and some
+compute each rate from the previous one. So the new schedule is stepped from the beginning, which
+takes about 3 µs a step. The optimizer's moments stay those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -27,38 +27,41 @@ _STEERED = {"lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas", "max_mo
 """The options of a parameter group that torch.optim's schedules set."""
 
 Options = list[dict[str, Any]]
-"""Of each parameter group, all but its parameters."""
+"""For each parameter group, all its options, without its parameters."""
 
 
 class Schedule:
-    """What `Task.schedule` gave, None included."""
+    """The schedule that `Task.schedule` returned, which may be None."""
 
     def __init__(self, task: Task, optimizer: Optimizer, total: int | None, *, lr: float,
                  params: Mapping[str, Any], evaluates: bool) -> None:
-        """Made on an optimizer that is new, for `total` steps, by a task of `params`.
+        """Have `task`, which was built with `params`, make its schedule for a new `optimizer` and
+        `total` steps (None: unknown). `evaluates`: whether the run has evaluations.
 
-        Raises UserError for a schedule that steps on an evaluation where there is none, or which
-        of its values is not known.
+        Raises UserError if the schedule needs an evaluation's value and there are no evaluations,
+        or the task does not say which value.
         """
         self._optimizer = optimizer
         before = _options(optimizer)
-        # Any: step() takes nothing, or the value of an evaluation (ReduceLROnPlateau).
+        # Any, as step() takes no argument, or a value of an evaluation (ReduceLROnPlateau).
         self._inner: Any = task.schedule(optimizer, total)
         self._fresh = _options(optimizer)
         self._steered = _STEERED | _differing(before, self._fresh)
         self.metric = _metric(task, self._inner, evaluates)
-        """The evaluation's value that it steps on; None: it steps after each optimizer step."""
+        """The name of the evaluation's value that the schedule steps on; None if it steps after
+        each optimizer step."""
         self._values: list[float] = []
         self._outset = {"total": total, "lr": lr, "groups": self._fresh,
                         "digest": _digest([total, lr, params, self._fresh, self._state()])}
 
     def step(self) -> None:
-        """The optimizer made a step (one that was left out does not count)."""
+        """Advance the schedule after an optimizer step. Not called for skipped steps."""
         if self._inner is not None and self.metric is None:
             self._inner.step()
 
     def evaluated(self, result: Mapping[str, float]) -> None:
-        """There is a new evaluation. Raises UserError where it lacks the value to step on."""
+        """Advance the schedule after an evaluation, if it steps on one. Raises UserError if the
+        value it needs is missing."""
         if self.metric is None:
             return
         if self.metric not in result:
@@ -68,17 +71,17 @@ class Schedule:
         self._values.append(value)
         self._inner.step(value)
 
-    # --- saved and brought back ---------------------------------------------------------------
+    # --- saved and restored -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """The schedule's part of a checkpoint."""
         return {"schedule": self._state(), "outset": self._outset, "values": list(self._values)}
 
     def restore(self, state: Mapping[str, Any], taken: int) -> None:
-        """Bring it to where it was after `taken` optimizer steps; the optimizer is as loaded.
+        """Bring the schedule to where it is after `taken` optimizer steps. The optimizer must be
+        loaded already.
 
-        `state`: what `state_dict` gave, or of a checkpoint that was written before there was an
-        outset in it.
+        `state` is what `state_dict` returned. In old checkpoints it lacks "outset".
         """
         self._values = list(state.get("values", ()))
         outset = state.get("outset")
@@ -92,13 +95,13 @@ class Schedule:
         _set(self._optimizer, self._fresh)
         self._replay(taken)
         changed |= _differing(self._fresh, _options(self._optimizer))
-        # Some optimizers keep what they learned among the options (Prodigy's d): that stays.
+        # Some optimizers keep learned values among their options, as Prodigy its d: keep those.
         _set(self._optimizer, [{k: v for k, v in group.items() if k not in changed}
                                for group in loaded])
 
     def _replay(self, taken: int) -> None:
         with warnings.catch_warnings():
-            # Of its order with optimizer.step(), which here there is none of.
+            # torch warns if a schedule steps before its optimizer, which does not step here.
             warnings.filterwarnings("ignore", message=".*lr_scheduler", category=UserWarning)
             if self.metric is not None:
                 for value in self._values:
@@ -112,7 +115,7 @@ class Schedule:
 
 
 def _metric(task: Task, schedule: Any, evaluates: bool) -> str | None:
-    """The name of the evaluation's value that `schedule` wants in `step`; None: it wants none."""
+    """The name of the evaluation's value that `schedule.step` takes; None if it takes none."""
     if schedule is None:
         return None
     takes = inspect.signature(schedule.step).parameters
@@ -124,8 +127,8 @@ def _metric(task: Task, schedule: Any, evaluates: bool) -> str | None:
                         "the task an eval_data, or another schedule")
     given = task.schedule_metric
     if given is None and getattr(schedule, "mode", "min") != "min":
-        raise UserError(f"{name} waits for the largest of an evaluation's values: set "
-                        "schedule_metric in the task to its name, as in \"accuracy\"")
+        raise UserError(f"{name} expects a value of the evaluation to grow: set schedule_metric in "
+                        "the task to the name of that value, such as \"accuracy\"")
     return given or "loss"
 
 
@@ -141,7 +144,7 @@ def _set(optimizer: Optimizer, options: Options) -> None:
 
 
 def _differing(some: Options, others: Options) -> set[str]:
-    """The options that are not the same in both; all where there are more groups in one."""
+    """The names of options that differ; all names if the numbers of groups differ."""
     if len(some) != len(others):
         return {key for group in (*some, *others) for key in group}
     return {key for a, b in zip(some, others, strict=True) for key in a.keys() | b.keys()
@@ -153,7 +156,7 @@ def _digest(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in plain values whose repr is the same in every process."""
+    """`value` as plain values, whose repr is the same in every process."""
     if isinstance(value, torch.Tensor):
         return ["tensor", str(value.dtype), value.tolist()]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One attempt of one rank: put the parts together, train, evaluate, save."""
+"""Training one attempt on one rank: puts the parts together, then trains, evaluates and saves."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gpu_engine.events import schema
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
 from gpu_engine.training.division import Watch
-from gpu_engine.training.evaluate import Broken, Evaluation
+from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load
-from gpu_engine.training.patient_data import PatientData
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
 from gpu_engine.training.task import Task
+from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
@@ -33,24 +33,24 @@ from gpu_engine.worker.rank.signals import Signals
 
 
 class Session:
-    """The parts of one attempt, in the order in which they are made."""
+    """One attempt on one rank, with all its parts."""
 
     def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals,
                  warm: threading.Thread | None = None) -> None:
-        """Build task, model, data and loop, and resume where there is a checkpoint.
+        """Build task, model, data and loop, and resume if there is a checkpoint.
 
-        `warm` is joined before anything that forks or steps. Raises UserError for what the
-        person can mend.
+        `warm` is the thread of `start.warm_up`, joined before anything forks or steps. Raises
+        UserError for mistakes that the person can correct.
         """
         self.job, self.group, self.recorder = job, group, recorder
         self.folder = job.run / "checkpoints"
         self.devices = [torch.device(d) for d in job.devices]
         self.seed = job.spec.train.seed
-        self._own: dict[str, Any] | None = None  # a checkpoint's random state of this rank
+        self._own: dict[str, Any] | None = None  # this rank's random generators, if resumed
         self._evaluated_step: int | None = None
         self._metrics: dict[str, float] = {}
 
-        # Before the task, whose own settings then stand.
+        # Made before the task, whose own settings then hold.
         self.precision = Precision(
             job.spec.amp.dtype, self.devices[0].type, tf32=job.spec.amp.tf32,
             leave_out_nonfinite=job.spec.train.on_nonfinite == "skip")
@@ -58,27 +58,28 @@ class Session:
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"
-        with Watch().on() as self._watched:  # a stream may take its rank's part when it's made
+        with Watch().on() as self._watched:  # a stream may divide itself when it is made
             data = self.task.train_data()
         self.evaluation = self._evaluation()
         if warm is not None:
             warm.join()
-        group.meet()  # what came so far may take one rank for long: files to fetch, to index
+        group.meet()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
         self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
         self.optimizer = _optimizer(self.task, raw, job)
-        # Not before the optimizer: Adam makes its state beside the weights when it steps.
+        # Made after the optimizer: Adam makes its state beside the weights when it steps.
         self.saver = Saver(job, group, recorder, raw.named_parameters(), self._state)
-        told = resuming.Told(job.resume_from, job.attempt) if job.resume_from else None
-        found = resuming.find(self.folder, group, recorder, told)
+        requested = resuming.RequestedCheckpoint(job.resume_from, job.attempt) \
+            if job.resume_from else None
+        found = resuming.find(self.folder, group, recorder, requested)
         state = found.state if found else None
         if found:
             self._from, self._own, self.saver.step = found.path, found.own, found.state["step"]
         self.at = Position(state["step"], state["epoch"], state["offset"]) if state else Position()
-        self.data = PatientData(group)
+        self.data = WaitingData(group)
         self.data.source, self.sampler = self._data(data)
         if state:
-            self._place(state)
+            self._move_to_new_batch_size(state)
         total, epochs = self._length()
         self.schedule = Schedule(self.task, self.optimizer, total, lr=job.lr,
                                  params=job.spec.task.params,
@@ -101,22 +102,22 @@ class Session:
         self._announce(total, epochs)
 
     def run(self) -> str:
-        """Train, save, evaluate. The outcome: "completed" or "stopped"."""
+        """Train, save, evaluate. Returns the outcome, "completed" or "stopped"."""
         try:
             outcome = self.loop.run()
-            # Before the evaluation, so that nothing that happens in it costs the weights.
+            # Saved before the evaluation, so that an error in it loses nothing.
             self.save(final=True)
             if outcome == "completed" and not self.evaluate():
-                return "stopped"  # a resume has the evaluation left to do
+                return "stopped"  # a resume still has to evaluate
         except BaseException:
-            self.saver.let_finish()
+            self.saver.wait_for_write()
             raise
         return outcome
 
     # --- evaluation ---------------------------------------------------------------------------
 
     def evaluate(self) -> bool:
-        """Evaluate unless that is done for this step; False where a stop broke it off."""
+        """Evaluate, unless this step has been evaluated. Returns False if a stop interrupted it."""
         if self.evaluation is None or self._evaluated_step == self.at.step:
             return True
         self.recorder.phase = "eval"
@@ -130,17 +131,17 @@ class Session:
                 self.recorder.evaluated(self.at.step, result)
             self.schedule.evaluated(result)
             self._evaluated_step, self._metrics = self.at.step, result
-        except (Broken, UserError) as err:  # of the latter all ranks have the same
+        except (EvaluationFailed, UserError) as err:  # a UserError is the same on all ranks
             self._rescue()
             if isinstance(err, UserError):
                 raise
             raise err.problem or PeerLost("the evaluation failed on another rank") from None
-        if self.saver.wants(self.at.step, result):
+        if self.saver.record_evaluation(self.at.step, result):
             self.save()
         return True
 
     def _rescue(self) -> None:
-        """An error ends the run between two steps: save what has been trained so far."""
+        """Save what has been trained so far, as an error in an evaluation ends the run."""
         try:
             self.save()
         except Exception as err:  # noqa: BLE001 - the first error is the one to raise
@@ -148,8 +149,8 @@ class Session:
                                f"evaluation failed: {err}")
 
     def _evaluation_due(self, state: dict[str, Any]) -> bool:
-        """Whether the checkpoint is of a step that is evaluated, and had not been yet: a process
-        that goes on from it makes up for that, since a schedule may step on what is found."""
+        """Whether the checkpoint was saved at a step that is evaluated, but before the evaluation.
+        It must be made up for, as a schedule may step on its result."""
         if self.evaluation is None or state.get("evaluated", True):
             return False
         every = self.job.spec.train.eval_every
@@ -160,7 +161,7 @@ class Session:
     # --- checkpoints --------------------------------------------------------------------------
 
     def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint of this moment; all ranks call it together: see `saving`."""
+        """Save a checkpoint of the current state: see `Saver.save`. All ranks call it together."""
         fresh = self._metrics if self._evaluated_step == self.at.step else {}
         self.saver.save(self.at.step, fresh, final=final)
 
@@ -172,9 +173,9 @@ class Session:
                 **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
                 "scaler": self.precision.state_dict()}
 
-    def _place(self, state: dict[str, Any]) -> None:
-        """Where an epoch was left when the global batch was another: the same examples are
-        behind, whole batches of the new size."""
+    def _move_to_new_batch_size(self, state: dict[str, Any]) -> None:
+        """If the global batch has changed, work out the position in the epoch anew: the examples
+        used so far, in whole batches of the new size."""
         if state["global_batch"] != self.job.batch.global_size:
             seen = state["offset"] * state["global_batch"]
             self.at.offset = seen // self.job.batch.global_size
@@ -182,7 +183,7 @@ class Session:
             self.at.epoch, self.at.offset = self.at.epoch + 1, 0
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Put a checkpoint's values into the parts. Raises UserError where they don't fit."""
+        """Put a checkpoint's state into the parts. Raises UserError if the model is another."""
         try:
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
@@ -205,7 +206,8 @@ class Session:
         workers = job.spec.train.workers
         if isinstance(data, IterableDataset):
             if job.spec.train.steps is None and job.spec.train.epochs is None:
-                raise UserError("train.steps: an iterable dataset has no length; say how many")
+                raise UserError("train.steps: an iterable dataset has no length, so say how many "
+                                "steps to train")
             return StreamData(
                 data, micro=job.micro, accumulate=job.batch.accumulate, rank=who.rank,
                 ranks=who.world_size, workers=workers, device=self.devices[0],
@@ -213,8 +215,8 @@ class Session:
                 start_all_reduce_min=self.data.start_all_reduce_min, gather=self.group.gather_bytes,
                 warn=self.recorder.warn), None
         if not hasattr(data, "__len__"):
-            raise UserError(f"{type(self.task).__name__}.train_data gave a {type(data).__name__}: "
-                            "a dataset has len() and [index], or is a "
+            raise UserError(f"{type(self.task).__name__}.train_data returned a "
+                            f"{type(data).__name__}: a dataset has len() and [index], or is a "
                             "torch.utils.data.IterableDataset")
         sampler = EpochSampler(len(data), job.batch.global_size, job.batch.replicas,
                                job.batch.accumulate)
@@ -225,21 +227,22 @@ class Session:
             default_collate=type(self.task).collate is Task.collate), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
-        """(optimizer steps in all, epochs): the first None where it isn't known."""
+        """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,
+        the epochs if steps are given."""
         steps, epochs = self.job.spec.train.steps, self.job.spec.train.epochs
         if steps is not None:
             if steps < self.at.step:
-                raise UserError(f"train.steps = {steps}: the checkpoint that it would go on from "
-                                f"is of step {self.at.step} already")
+                raise UserError(f"train.steps = {steps}: the checkpoint to go on from is already "
+                                f"at step {self.at.step}")
             return int(steps), None
         epochs = int(epochs or 1)
         if self.sampler is None:
             return None, epochs
-        # From here on, as the epochs before may have had another number of steps.
+        # Counted from here on, as earlier epochs may have had another number of steps.
         left = (epochs - self.at.epoch) * self.sampler.steps - self.at.offset
         if left < 0:
-            raise UserError(f"train.epochs = {epochs}: the checkpoint that it would go on from is "
-                            f"in epoch {self.at.epoch + 1} already")
+            raise UserError(f"train.epochs = {epochs}: the checkpoint to go on from is already in "
+                            f"epoch {self.at.epoch + 1}")
         return self.at.step + left, epochs
 
     def _evaluation(self) -> Evaluation | None:
@@ -256,7 +259,7 @@ class Session:
         sampler = self.sampler
         self.recorder.total_steps = total
         if self.job.who.rank == 0 and not self.strategy.raw.training:
-            # from_pretrained of several libraries returns a model in this mode.
+            # The from_pretrained of several libraries returns a model in evaluation mode.
             self.recorder.warn("the model is in evaluation mode, and is trained so: its dropout is "
                                "off and its BatchNorm averages stand still. If that is not meant, "
                                "call train() on it in Task.model")
@@ -268,10 +271,10 @@ class Session:
 
 
 def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
-    """The task's optimizer. What is set here holds after a resume too: of a checkpoint's options
-    those that are asked for otherwise now are not taken (`Schedule.restore`).
+    """The task's optimizer, with `train.weight_decay` if that is given. The value also holds after
+    a resume: `Schedule.restore` does not take options from a checkpoint that have changed since.
 
-    Raises UserError where train.weight_decay would have no effect.
+    Raises UserError if the task makes its own optimizer, on which the key has no effect.
     """
     optimizer = task.optimizer(model, job.lr)
     decay = job.spec.train.weight_decay

@@ -1,20 +1,20 @@
-"""From what `Task.loss` returns to the gradient of one optimizer step, and the loss shown for it.
+"""Turns what `Task.loss` returns into the gradient and the shown loss of one optimizer step.
 
-A step is W ranks times A backward passes. With S the sum of losses in a pass and c what it
-counts, the step's gradient is that of
+A step is A backward passes on each of W ranks. Let S be the sum of losses in a pass and c the
+number of items (examples, words) in that sum. The step's gradient is that of
 
-    mean of means:   1/(W·A) · Σ S/c      where `Task.loss` returns a mean, a tensor
-    mean of all:     Σ S / Σ c            where it returns (S, c)
+    mean of means:   1/(W·A) · Σ S/c      if `Task.loss` returns a mean, a tensor
+    mean of all:     Σ S / Σ c            if it returns (S, c)
 
-The two agree where every pass counts the same. Where passes differ, as with the words in a batch
-of sentences, the mean of means depends on how examples are spread over devices and passes; the
-mean of all does not.
+The two agree if c is the same in every pass. If it differs, like the number of words in a batch of
+sentences, the mean of means depends on how examples are spread over devices and passes; the mean
+of all does not.
 
-Σ c is known only when the last pass has begun. So each pass computes the gradients of S divided by
-a reference, about W⁻¹·Σ c of the step before and the same on all ranks, and the sums are put right
-before the optimizer's step. The reference is a power of two: dividing by it changes no digit
-(below overflow and above underflow), so a resumed run, which starts with another one, goes on to
-the same bits; and gradients have the size of a mean's, as fp16 needs it.
+Σ c is only known once the last pass has begun. So each pass computes the gradients of S divided by
+a reference, and the sums are corrected before the optimizer steps. The reference is about W⁻¹·Σ c
+of the previous step, the same on all ranks, so that gradients have the size of a mean's, as fp16
+needs. It is a power of two: dividing by that changes no digit (short of overflow and underflow),
+so a resumed run, which starts with another reference, gives the same bits.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gpu_engine.worker.rank.process_group import Group
 
 
 class StepLoss:
-    """The losses of one step after the other: `of` each pass, then `finish`."""
+    """The losses of one step after another: call `of` for each pass, then `finish`."""
 
     def __init__(self, accumulate: int, group: Group, parameters: Iterable[nn.Parameter]) -> None:
-        """`accumulate`: passes a step; `parameters`: whose gradients the optimizer uses."""
+        """`accumulate`: passes in a step; `parameters`: those that the optimizer updates."""
         self._passes, self._group = accumulate, group
         self._parameters = list(parameters)
         self._counts: bool | None = None  # whether the task gives counts, once it is known
@@ -43,9 +43,10 @@ class StepLoss:
         self._answer: Callable[[], Tensor] | None = None
 
     def of(self, returned: Any, *, last: bool) -> Tensor:
-        """What to call `backward` on for a pass; `last`: it is the step's last one.
+        """The loss to call `backward` on, for what `Task.loss` has `returned` in a pass. `last`:
+        whether it is the step's last pass.
 
-        Raises UserError for what is neither a mean nor a sum and its count.
+        Raises UserError if `returned` is neither a mean nor a sum and its count.
         """
         counts = isinstance(returned, tuple | list)
         if self._counts is not None and counts != self._counts:
@@ -60,19 +61,18 @@ class StepLoss:
             return loss
         total, count = _sum_and_count(returned)
         self._add(total.detach(), count)
-        if self._reference is None:  # the first step: as if all passes counted what this one does
+        if self._reference is None:  # the first step: assume the same count in all its passes
             self._reference = _power_of_two(
                 self._group.start_all_reduce_sum(count.clone())() * self._passes / self._group.size)
-        if last and self._count is not None:  # on its way while the last backward pass computes
+        if last and self._count is not None:  # reduced while the last backward pass computes
             self._answer = self._group.start_all_reduce_sum(self._count.clone())
         return total / self._reference
 
     def finish(self) -> Tensor:
-        """After the last pass: put the gradients right; the step's loss, a tensor of shape ().
+        """Correct the gradients after the last pass. Returns the step's loss, a tensor of shape ().
 
-        With counts it is this rank's S divided by what a rank counts on average, so that the
-        mean over the ranks is the mean over all that was counted. A step in which nothing was
-        counted at all has no loss: NaN.
+        With counts it is this rank's S divided by the average count of a rank, so that the mean
+        over the ranks is the mean over all items. If all counts are 0, the loss is NaN.
         """
         shown, self._total = self._total, None
         if shown is None:
@@ -118,7 +118,7 @@ def _scalar(loss: Any) -> Tensor:
 
 
 def _scale(grads: list[Tensor], factor: Tensor) -> None:
-    """Multiply gradients by `factor` (shape (), float64), in place: few launches on a GPU."""
+    """Multiply gradients by `factor` (shape (), float64), in place, with few kernel launches."""
     alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for grad in grads:
         if grad.is_sparse:
@@ -128,12 +128,12 @@ def _scale(grads: list[Tensor], factor: Tensor) -> None:
         own = factor.to(device, non_blocking=True)
         if dtype in (torch.float32, torch.float64):
             torch._foreach_mul_(group, own.to(dtype))  # pyright: ignore[reportPrivateImportUsage]
-        else:  # the factor keeps its digits
+        else:  # a low-precision factor would lose digits
             for grad in group:
                 grad.mul_(own)
 
 
 def _power_of_two(count: Tensor) -> Tensor:
-    """The next power of two above `count` (shape (), float64), 1 for 0; computed where it lies."""
+    """The next power of two above `count` (shape (), float64), or 1 for 0, on the same device."""
     count = torch.where(count > 0, count, 0.5)
     return count / torch.frexp(count).mantissa

@@ -1,4 +1,4 @@
-"""Task: what a person writes to have a model trained."""
+"""Task: the class that a person writes to have a model trained."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ class Task:
                 x, y = batch                                  # (B, 8), (B,)
                 return F.cross_entropy(model(x), y)           # (): mean over the B examples
 
-    Device, wrapping, shuffling, precision, accumulation, evaluation, checkpoints and resume are
-    the engine's. `model` is called after seeding, so every rank starts from the same weights.
+    The engine takes care of devices, wrapping, shuffling, precision, accumulation, evaluation,
+    checkpoints and resuming. `model` is called after seeding, so every rank starts from the same
+    weights.
 
-    Datasets are map-style (`__len__`, `__getitem__`) or iterable. A map-style dataset may offer
-    `get_batch(indices)`, indices a 1-d int64 tensor on the CPU, returning a ready batch: it is
-    then used in place of one `__getitem__` an example and `collate`. A dataset that
-    has `set_epoch(epoch)` is told of each epoch before it's read.
+    Datasets are map-style (`__len__`, `__getitem__`) or iterable. A map-style dataset may have a
+    method `get_batch(indices)`, which takes a 1-d int64 tensor on the CPU and returns a whole
+    batch; it is then used instead of `__getitem__` and `collate`. If a dataset has
+    `set_epoch(epoch)`, that is called before each epoch.
 
-    An iterable dataset's examples are each seen once an epoch, whether it divides itself over
-    ranks and loader workers or not: see docs/training.md. It may offer `shard(index, count)`,
-    returning the part of it that reader `index` of `count` reads, and say what it divides itself
-    by in an attribute `divided_by`: "nothing", "worker", "rank" or "rank and worker".
+    Each example of an iterable dataset is used once in an epoch, whether the dataset divides
+    itself over ranks and loader workers or not: see docs/training.md. It may have a method
+    `shard(index, count)`, which returns the part for reader `index` of `count`, and an attribute
+    `divided_by`, which says what it divides itself by: "nothing", "worker", "rank" or "rank and
+    worker".
     """
 
     eval_batch: ClassVar[int] = 64
-    """Examples in a forward pass of evaluation (at most the global batch). It does not follow
-    the number of ranks: equal chunks at any world size make equal results, to the last bit."""
+    """Examples in one forward pass of an evaluation, at most the global batch. It does not depend
+    on the number of ranks, so that results are the same to the last bit at any world size."""
 
     schedule_metric: ClassVar[str | None] = None
-    """The evaluation's value that a schedule steps on which wants one, as ReduceLROnPlateau does:
-    "loss" where it waits for the smallest and nothing is said here."""
+    """Which value of the evaluation a schedule such as ReduceLROnPlateau steps on. None means
+    "loss"; a schedule in mode "max" needs a name here."""
 
     def model(self) -> nn.Module:
         """The model, on the CPU, freshly initialised."""
@@ -63,34 +65,33 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} needs a method train_data(self)")
 
     def eval_data(self) -> Dataset | None:
-        """The held-out examples; None: no evaluation."""
+        """The held-out examples; None for no evaluation."""
         return None
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | tuple[Tensor, Tensor | float]:
         """The mean loss over the batch's examples, a tensor of shape (). `batch` is on the
         model's device, with B examples along each tensor's first dimension.
 
-        Where batches of B examples hold different numbers of what the loss is a mean of (words,
-        pixels that count), return the sum and the number, each of shape ():
+        The loss may be a mean over items, such as words, whose number differs between batches of
+        B examples. Then return the sum over the items and their number, each of shape ():
 
             return F.cross_entropy(logits, target, ignore_index=0, reduction="sum"), \\
                 (target != 0).sum()
 
-        A step's gradient is then the sum over all devices and backward passes, divided by all
-        that was counted: one more small reduction a step.
+        The gradient of a step is then that of the mean over all items on all devices and in all
+        backward passes. This takes one more small reduction in each step.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method loss(self, model, batch)")
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor | float]:
-        """SUMS over the batch's examples, and "count", how many examples they are.
+        """SUMS over the batch's examples, and under "count" the number of examples.
 
-        Chunks and ranks are added up, and each name but "count" is reported divided by the
-        count, which gives the exact mean over all examples:
+        They are added up over all batches and ranks. Each sum divided by the count is reported,
+        which is the exact mean over all examples:
 
             {"loss": loss_sum, "accuracy": (logits.argmax(1) == y).sum(), "count": len(y)}
 
-        Keys must be the same in every call. By default: `loss`, times the number of examples
-        where it is a mean.
+        The names must be the same in every call. By default the only metric is `loss`.
         """
         loss = self.loss(model, batch)
         if isinstance(loss, tuple | list):
@@ -99,32 +100,33 @@ class Task:
         return {"loss": loss * count, "count": count}
 
     def optimizer(self, model: nn.Module, lr: float) -> Optimizer:
-        """AdamW, PyTorch's defaults. `lr` is already scaled as the spec asks."""
+        """The optimizer; by default AdamW with PyTorch's defaults. `lr` is already scaled by
+        `train.lr_scale`."""
         import torch
 
         return torch.optim.AdamW(model.parameters(), lr=lr, fused=_fusable(model))
 
     def schedule(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
-        """How the learning rate moves, advanced once an optimizer step; None: constant.
+        """The learning rate schedule, advanced after each optimizer step; None for a constant rate.
 
-        `total_steps` counts optimizer steps of the whole run; None where the data's length is
-        not known. Keep it a function of the step alone: resumed with another length or learning
-        rate, the run goes on as if the schedule had been this one from the first step.
-        ReduceLROnPlateau is advanced by each evaluation instead, with `schedule_metric`.
+        `total_steps` is the number of optimizer steps in the whole run, or None if the data's
+        length is unknown. The schedule should depend on the step alone: after a resume with another
+        length or learning rate, the run goes on as if it had had the new schedule from its first
+        step. ReduceLROnPlateau is advanced after each evaluation instead, by `schedule_metric`.
         """
         return None
 
     def collate(self, examples: list[Any]) -> Any:
-        """A batch from a list of examples; by default PyTorch's default_collate."""
+        """Make a batch from a list of examples; by default with PyTorch's default_collate."""
         from torch.utils.data import default_collate
 
         return default_collate(examples)
 
     def data_parallel(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
-        """mode "dp": spread the model over `devices`; it already lies on the first.
+        """In mode "dp", spread the model over `devices`. It already lies on the first one.
 
-        By default nn.DataParallel over the whole model. Override to spread a part of it, as the
-        built-in `vgg` does. Gradients must end in `model`'s own parameters.
+        By default this is nn.DataParallel over the whole model. Override it to spread only parts,
+        as the built-in `vgg` does. Gradients must arrive in the parameters of `model` itself.
         """
         from torch import nn
 
@@ -132,9 +134,9 @@ class Task:
 
 
 def batch_size(batch: Any) -> int:
-    """Examples in a batch: the first dimension of the first tensor found in it.
+    """The number of examples in a batch: the first dimension of the first tensor in it.
 
-    Raises TypeError where there is none.
+    Raises TypeError if there is no such tensor.
     """
     if hasattr(batch, "shape") and len(batch.shape) > 0:
         return int(batch.shape[0])
@@ -150,6 +152,6 @@ def batch_size(batch: Any) -> int:
 
 
 def _fusable(model: nn.Module) -> bool:
-    """Whether AdamW's fused kernel takes every parameter (one launch instead of hundreds)."""
+    """Whether AdamW's fused kernel (one launch instead of hundreds) takes all parameters."""
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda")
                for p in model.parameters())

@@ -1,14 +1,16 @@
-"""First on PYTHONPATH of a person's own command: lets gpu-panel see its ranks.
+"""Lets gpu-panel see the ranks of a person's own command. Its folder is first on PYTHONPATH.
 
-Python imports a module of this name at its start. This one does four things and is gone: in a
-process that the supervisor started as a rank it notes that the rank has begun; below our own
-torchrun it sends what the rank prints to the rank's log; it waits for torch, if that is ever imported, and hands over to
-`observe/install.py`; it leaves the stage to
-the person's own sitecustomize. Nothing stays on sys.path or in sys.modules.
+Python imports a module of this name when it starts. This one does the following, and leaves
+nothing on sys.path or in sys.modules:
 
-It imports nothing that Python has not loaded by now: a `queue.py` beside somebody's script must
-go on winning over the standard library's. Any Python may run this, so the syntax is old, and
-whatever goes wrong here is noted in the run folder and never reaches the program.
+- If the supervisor itself started the process, as a rank, it records that the rank has begun.
+- Under the torchrun that gpu-panel starts, it sends the rank's output to the rank's log.
+- When torch is imported, if ever, it hands over to `observe/install.py`.
+- It imports the person's own sitecustomize, if there is one.
+
+It imports no module that Python has not loaded already: otherwise a `queue.py` next to a script
+could no longer shadow the standard library's. Any version of Python may run this, so the syntax is
+old. Errors in here are noted in the run folder and never reach the program.
 """
 
 # ruff: noqa
@@ -18,7 +20,7 @@ import time
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_FOLDER))
-_NAME = "_gpu_panel"  # ours inside somebody else's process: a name that nobody uses
+_NAME = "_gpu_panel"  # our package's name in other people's processes, where nobody else uses it
 
 
 def _note(where, err):
@@ -26,12 +28,12 @@ def _note(where, err):
         path = os.path.join(os.environ["GPU_PANEL_RUN"], "observe-errors.log")
         with open(path, "a") as file:
             file.write("%d %s: %s: %s\n" % (os.getpid(), where, type(err).__name__, err))
-    except Exception:  # there is nowhere left to say it
+    except Exception:  # there is nowhere left to report it
         pass
 
 
 def _direct():
-    """Whether the supervisor itself started this process, as one rank."""
+    """Whether the supervisor itself started this process, as a rank."""
     return os.environ.get("GPU_PANEL_DIRECT") == str(os.getppid())
 
 
@@ -40,7 +42,7 @@ def _text(value):
 
 
 def _begin():
-    """The rank's first two events, written by hand: json is not loaded yet."""
+    """Write the rank's first two events, without json, which is not loaded yet."""
     env = os.environ
     rank = int(env.get("RANK") or env["GPU_PANEL_RANK"])
     with open("/proc/self/stat") as stat:
@@ -57,25 +59,25 @@ def _begin():
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_size:
-            line = "\n" + line  # whoever wrote before may have been killed within a line
+            line = "\n" + line  # an earlier writer may have been killed in the middle of a line
         os.write(file, line.encode("ascii"))
     finally:
         os.close(file)
 
 
 def _mark():
-    """Note that a Python below the command has come this far: it is one, and not started with -S,
-    whatever becomes of it."""
+    """Note that some process of the command is a Python that runs this hook. Python started with
+    -S does not."""
     path = os.path.join(os.environ["GPU_PANEL_RUN"], "python-seen")
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError:  # a full disk: it is but a help to find words
+    except OSError:  # a full disk; the mark only helps to explain a missing rank
         pass
 
 
 def _own_log():
-    """Below the torchrun that gpu-panel itself starts: print into the rank's log, which is kept
-    small and is where the panel looks, and not into torchrun's two files."""
+    """Under the torchrun that gpu-panel starts, send output to the rank's log, which the panel
+    shows and keeps small, instead of torchrun's two files."""
     run, rank = os.environ["GPU_PANEL_RUN"], os.environ.get("RANK", "")
     if not rank.isdigit():
         return
@@ -89,7 +91,7 @@ def _own_log():
 
 
 def _hand_over():
-    """Load observe/install.py under our own name, and let it begin. torch is there."""
+    """Load observe/install.py under our private package name and run it. torch is imported."""
     if _NAME in sys.modules:
         return
     from importlib import import_module
@@ -104,7 +106,7 @@ def _hand_over():
 
 
 class _WaitForTorch(object):
-    """On sys.meta_path until torch has been imported whole."""
+    """An entry on sys.meta_path until torch has been imported completely."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -125,8 +127,8 @@ class _WaitForTorch(object):
 
 
 class _ForLog(object):
-    """`import gpu_engine`, for `gpu_engine.log`, in an environment that has no gpu-panel: none
-    but, perhaps, a folder of that name."""
+    """Makes `import gpu_engine` work, for `gpu_engine.log`, in an environment without gpu-panel,
+    even if there is an unrelated folder of that name."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -145,12 +147,12 @@ class _ForLog(object):
 
 
 def _after(loader):
-    """Have `loader` tell us when it has executed torch. The object stays the one it was, as
-    programs look at a spec's loader."""
+    """Have `loader` call us when it has executed torch. The loader object is not replaced, as
+    programs may look at it."""
     execute = loader.exec_module
 
     def exec_module(module):
-        execute(module)  # what it raises is the program's
+        execute(module)  # an error in here is the program's own
         try:
             sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _WaitForTorch)]
             vars(loader).pop("exec_module", None)
@@ -167,12 +169,12 @@ def _install():
             or any(type(f).__name__ == "_WaitForTorch" for f in sys.meta_path):
         return
     _own_log()
-    sys.meta_path.insert(-1, _ForLog())  # before the finder of paths, which takes mere folders
+    sys.meta_path.insert(-1, _ForLog())  # before the finder for sys.path, which accepts any folder
     if _direct():
         _begin()
     else:
         _mark()
-    if "torch" in sys.modules:  # a .pth file was quicker
+    if "torch" in sys.modules:  # a .pth file has imported it already
         _hand_over()
     else:
         sys.meta_path.insert(0, _WaitForTorch())
@@ -183,9 +185,9 @@ try:
 except Exception as _err:
     _note("at the start", _err)
 
-# Off the stage: the program finds the path and the modules that it would find without us.
+# Remove our traces: the program finds sys.path and sys.modules as they would be without us.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _FOLDER]
 sys.path_importer_cache.pop(_FOLDER, None)
 del sys.modules["sitecustomize"]
-# The person's own, if there is one; else `site` hears that there is none, and goes on.
+# Import the person's own one. If there is none, this raises the ImportError that `site` expects.
 import sitecustomize  # noqa: E402, F401

@@ -1,1 +1,1 @@
-"""What torch does in each mode: one class a way of training; `choose` finds that of a mode."""
+"""How torch trains in each mode. Each class is one way of training; `choose` finds a mode's."""

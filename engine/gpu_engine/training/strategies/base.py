@@ -1,4 +1,4 @@
-"""What training asks of a mode. A strategy answers for one rank."""
+"""What the training loop needs from a mode: placing and wrapping the model, gradients, state."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gpu_engine.worker.rank.job import Job
 
 
 class Strategy(ABC):
-    """One model, placed on this rank's devices and wrapped as its mode trains it.
+    """A model, placed on this rank's devices and wrapped for its mode.
 
-    Where the work is divided among ranks, each rank has a strategy of its own, and the methods say
-    which of them all ranks call together. What a subclass leaves as it is here holds for a model
-    that lies whole on this rank.
+    Each rank has its own strategy; the methods say which of them all ranks call together. The
+    methods here are right for a model that lies whole on this rank; a subclass overrides the
+    others.
     """
 
     raw: nn.Module
-    """The task's own model. The optimizer has its parameters, and checkpoints its names, without
-    a "module." before them."""
+    """The task's own model. The optimizer has its parameters, and checkpoints use its names,
+    without "module." in front."""
     model: nn.Module
-    """What `Task.loss` is given in training: `raw`, or what it is wrapped in."""
+    """What `Task.loss` gets in training: `raw`, or its wrapper."""
 
     def __init__(self, task: Task, raw: nn.Module, job: Job, precision: Precision) -> None:
-        """Place and wrap `raw`, on all ranks together. No optimizer has seen it yet."""
+        """Place and wrap `raw`. All ranks call it together, before the optimizer is made."""
         self.job, self.precision = job, precision
         self.devices = [torch.device(d) for d in job.devices]
         self.raw = raw
@@ -39,20 +39,20 @@ class Strategy(ABC):
         self.model = self.wrap(task)
 
     def place(self) -> None:
-        """Move `raw` to where its parameters belong: to this rank's first device."""
+        """Move `raw` to this rank's first device."""
         self.raw.to(self.devices[0])
 
     @abstractmethod
     def wrap(self, task: Task) -> nn.Module:
-        """What `Task.loss` is given in training.
+        """The model that `Task.loss` gets in training.
 
         After the backward pass of a step, each parameter of `raw` has the gradient of the mean
         over all replicas, the same on every rank.
         """
 
     def local_gradients(self) -> AbstractContextManager[object]:
-        """Around a forward and backward pass whose gradients add up on this rank alone; the pass
-        after it takes them to the others. Used for all passes of a step but the last."""
+        """A context for a forward and backward pass whose gradients stay on this rank and add up.
+        It is used for all passes of a step but the last, which averages them over ranks."""
         return nullcontext()
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -60,24 +60,24 @@ class Strategy(ABC):
         return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """Scale the gradients down to a norm of `limit`, where it is larger; the norm before,
+        """Scale the gradients down to a norm of `limit` if it is larger. Returns the norm before,
         shape (). All ranks call it together."""
         return nn.utils.clip_grad_norm_(parameters, limit)
 
     def full_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """"model" and "optimizer" as a checkpoint holds them: whole, by the names of `raw`, so
-        that any mode can go on from it. All ranks call it together; rank 0's is written."""
+        """The entries "model" and "optimizer" of a checkpoint, whole and under the names of `raw`,
+        so that any mode can go on from it. All ranks call it together; rank 0's is written."""
         return {"model": self.raw.state_dict(), "optimizer": optimizer.state_dict()}
 
     def load_full_state(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
-        """Take what `full_state` gave, in whichever mode; every rank has the whole of it.
+        """Load what `full_state` returned in any mode. Every rank gets the whole state.
 
-        Raises RuntimeError, ValueError or KeyError where it does not fit the model.
+        Raises RuntimeError, ValueError or KeyError if it does not fit the model.
         """
         self.raw.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
     def for_evaluation(self) -> nn.Module:
-        """What `Task.metrics` is given. All ranks call it together; the model that they get must
-        compute without the others, as the ranks may have different numbers of batches."""
+        """The model that `Task.metrics` gets. All ranks call this together. The model itself must
+        not communicate, as ranks may have different numbers of batches."""
         return self.raw

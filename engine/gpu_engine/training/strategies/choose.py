@@ -9,10 +9,9 @@ from gpu_engine.training.strategies.base import Strategy
 
 
 def strategy_of(mode: str) -> type[Strategy]:
-    """The class that the record of `mode` names.
+    """The class that the record of `mode` in `spec/modes.py` names.
 
-    Raises SpecError where there is no such mode, and TypeError where what its record names is no
-    strategy.
+    Raises SpecError if there is no such mode, and TypeError if the named class is no strategy.
     """
     where = modes.get(mode).strategy
     module, _, name = where.partition(":")

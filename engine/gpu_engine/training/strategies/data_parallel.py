@@ -10,17 +10,16 @@ from gpu_engine.training.task import Task
 
 
 class DataParallel(Strategy):
-    """The model is copied to all devices in each forward pass, and the batch divided among them.
+    """Copies the model to all devices in each forward pass and divides the batch among them.
 
-    The parameters are on the first device, and gradients are added up there.
+    The parameters are on the first device, where gradients are added up.
     """
 
     def wrap(self, task: Task) -> nn.Module:
-        """What `Task.data_parallel` makes of the model."""
-        # DataParallel runs each replica in a thread of its own and takes autocast along but not
-        # its type (torch/nn/parallel/parallel_apply.py): bf16 would come out as fp16. So the
-        # replica enters autocast itself. A task that spreads parts of its model is given the model
-        # itself.
+        """The result of `Task.data_parallel`."""
+        # DataParallel runs each replica in its own thread. It passes on whether autocast is on, but
+        # not its type (torch/nn/parallel/parallel_apply.py), so bf16 would become fp16. So the
+        # replica enters autocast itself. A task with its own `data_parallel` gets the bare model.
         own = type(task).data_parallel is not Task.data_parallel
         inner = self.raw if own or self.precision.dtype is None else Autocast(self.raw,
                                                                               self.precision)

@@ -1,4 +1,4 @@
-"""One process a device: torch.nn.parallel.DistributedDataParallel, on one machine or several."""
+"""One process for each device, on one machine or several: DistributedDataParallel (DDP)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpu_engine.training.task import Task
 
 
 class Distributed(Strategy):
-    """Each rank has a whole model, and gradients are averaged while a backward pass computes."""
+    """Each rank has the whole model. Gradients are averaged during the backward pass."""
 
     _ddp: DistributedDataParallel
     _first_pass = True
 
     def wrap(self, task: Task) -> nn.Module:
-        """The model in DDP, with the options that [parallel] has for it."""
+        """The model in DDP, with the options from [parallel] in the spec."""
         job, device = self.job, self.devices[0]
         options = {}
         if job.spec.parallel.bucket_cap_mb is not None:
@@ -29,25 +29,25 @@ class Distributed(Strategy):
             self.raw, device_ids=[device.index] if device.type == "cuda" else None,
             static_graph=self._static,
             find_unused_parameters=job.spec.parallel.find_unused,
-            gradient_as_bucket_view=True,  # gradients are not kept twice
+            gradient_as_bucket_view=True,  # does not keep gradients twice
             **options)
         return self._ddp
 
     def local_gradients(self) -> AbstractContextManager[object]:
         """DDP's `no_sync`."""
-        # The first pass of the process is reduced nevertheless where the graph is static: from
-        # that reduction DDP learns the graph, and without it the next pass ends in an internal
-        # assert of PyTorch. A gradient that is averaged twice is the same as averaged once.
+        # With a static graph, DDP learns the graph from the reduction in the very first pass.
+        # Without that, the next pass would fail with an internal assert of PyTorch. The gradients
+        # of that pass are then averaged twice, which is the same as once.
         if self._static and self._first_pass:
             self._first_pass = False
             return nullcontext()
         return self._ddp.no_sync()
 
     def for_evaluation(self) -> nn.Module:
-        """The model itself with rank 0's buffers, which are those that a checkpoint holds.
+        """The bare model, with rank 0's buffers on every rank, as a checkpoint holds them.
 
-        DDP takes them at the beginning of each forward pass in training; the pass itself then
-        changes them by each rank's own batch, as BatchNorm does with its averages.
+        In training, DDP broadcasts them before each forward pass. The pass then changes them by
+        each rank's own batch, as BatchNorm does with its averages.
         """
         left_out = getattr(self.raw, "_ddp_params_and_buffers_to_ignore", ())  # as DDP reads it
         for name, buffer in self.raw.named_buffers():

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other's training data."""
+"""Training data at whose first batch the ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ class Batches(Protocol):
     """Training data of one rank: `MapData` or `StreamData`."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Batches on the device, one a backward pass, from step `start` of the epoch on."""
+        """The epoch's batches on the device, one for each backward pass, from step `start` on."""
         ...
 
 
-class PatientData:
-    """Training data whose ranks meet before an epoch's first collective: starting workers, reading
-    an index, or reading again what a resumed stream had behind it takes one longer than another."""
+class WaitingData:
+    """Training data whose ranks meet before the first collective of an epoch. Until then some
+    ranks may take much longer than others: to start workers, to read an index, or to skip what a
+    resumed stream has read before."""
 
     source: Batches
-    """Set before the first epoch."""
+    """The data itself. Set it before the first epoch."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._met = group, False
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The epoch's batches, from step `start` on. All ranks begin an epoch together."""
+        """The epoch's batches, from step `start` on. All ranks begin the epoch together."""
         self._met = False
         batches = iter(self.source.epoch(epoch, start))
         first = next(batches, None)
@@ -37,7 +38,7 @@ class PatientData:
             yield from batches
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
-        """The group's, after all ranks have come that far."""
+        """The group's `start_all_reduce_min`, called once all ranks have come this far."""
         self._meet()
         return self._group.start_all_reduce_min(value)
 
