@@ -1,6 +1,7 @@
-"""`make bench`: every figure that the README and the documents quote, measured anew.
+"""`make bench`: measures every figure that the README and the documents quote.
 
-Ratios within one run, as machines differ and drift; `python -m bench NAME` runs one.
+Figures are ratios within one run where possible, as machines differ and drift. `python -m bench
+NAME` runs a single benchmark.
 """
 
 from __future__ import annotations

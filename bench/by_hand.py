@@ -1,4 +1,4 @@
-"""The loop that anybody would write by hand, as fast as it gets: no telemetry, no extras."""
+"""The training loop as one would write it by hand: as fast as possible, without telemetry."""
 
 from __future__ import annotations
 

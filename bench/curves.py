@@ -1,7 +1,7 @@
 """How long one frame of the loss chart takes: python bench/curves.py
 
-Draws 8 ranks' noisy loss at 160×48 and 80×24 as the run screen does, and prints the median and
-the worst of some frames in milliseconds, the time to take in one value, and the bytes kept.
+Draws the noisy losses of 8 ranks at 160×48 and 80×24, as the run screen does. Prints the median and
+the worst time of a frame in milliseconds, the time to add one value, and the bytes kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Chart(ThemedApp):
 
 
 def written(steps: int, ranks: int) -> tuple[RankSeries, float]:
-    """The series, and the seconds that one value took."""
+    """(the series, seconds to add one value)."""
     rng = random.Random(0)
     values = [1.7 + 3.8 * exp(-6 * s / steps) + rng.gauss(0, 0.05) for s in range(steps)]
     series = RankSeries()

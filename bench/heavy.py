@@ -1,4 +1,4 @@
-"""The task that bench/save.py trains: a model as large as asked, of which little learns."""
+"""The task that bench/save.py trains: a model of any size, of which a small part is trained."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpu_engine import Task
 
 @dataclass
 class Heavy(Task):
-    """Steps of about 20 ms beside `gigabytes` of weights; what it sees goes to `out`."""
+    """Steps of about 20 ms, with `gigabytes` of weights. Writes its measurements to `out`."""
 
     gigabytes: float = 1.0
-    """Size of the weights, 1e9 bytes."""
+    """Size of the weights in units of 1e9 bytes."""
     out: str = ""
-    """Times of the steps and the most memory held are written here."""
+    """The file for the times of the steps and the peak memory."""
 
     def __post_init__(self) -> None:
         self._times: list[float] = []

@@ -1,7 +1,9 @@
-"""What watching costs: the panel's share of a core beside nvitop's, on the same stand-in driver.
+"""What watching GPUs costs: the panel's share of a core compared with nvitop's, on the same
+stand-in driver.
 
-Eight GPUs with four processes each, their figures changing every second; each program for itself
-on a terminal of 160×48. All its processes are counted, and the driver's calls.
+There are eight GPUs with four processes each, and their figures change every second. Each program
+runs alone on a terminal of 160×48. All processes of a program are counted, and its calls into the
+driver.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def builder() -> ModuleType:
 
 
 def state(pids: Sequence[int], turn: random.Random) -> list[str]:
-    """The machine at one moment: every figure that moves on a busy machine has moved."""
+    """The machine at one moment. All figures that change on a busy machine have changed."""
     lines = [f"count {GPUS}"]
     for gpu in range(GPUS):
         lines += [f"gpu {gpu} {key} {value}" for key, value in (
@@ -58,7 +60,7 @@ def state(pids: Sequence[int], turn: random.Random) -> list[str]:
 
 
 class Watched:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, argv: Sequence[str], env: dict[str, str]) -> None:
         self.fd, slave = pty.openpty()
@@ -69,7 +71,7 @@ class Watched:
         self.bytes = 0
 
     def read(self, seconds: float) -> None:
-        """Take what it writes, as a terminal does."""
+        """Read what the program writes, as a terminal does."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self.fd], [], [], left)[0]:
@@ -79,7 +81,7 @@ class Watched:
                     sys.exit("it ended by itself")
 
     def cpu(self) -> float:
-        """Seconds of a core so far, of it and all below it."""
+        """Processor seconds so far, of the program and all its children."""
         root = psutil.Process(self.process.pid)
         return sum(sum(p.cpu_times()[:2]) for p in (root, *root.children(recursive=True)))
 
@@ -142,7 +144,7 @@ def main() -> None:
         try:
             pids = [p.pid for p in holders]
             seen: dict[str, list[tuple[float, float, float]]] = {n: [] for n, _, _ in programs}
-            for _ in range(RUNS):  # in turns: the machine drifts
+            for _ in range(RUNS):  # the programs take turns, as the machine drifts
                 for name, argv, keys in programs:
                     seen[name].append(measure(argv, machine, pids, keys))
         finally:

@@ -1,9 +1,9 @@
 """What observing costs a person's own script: steps of about 1 ms with and without the hook.
 
-Both in one process, in short blocks that take turns (with, without, without, with), so that what
-else the machine does meets both alike; processor time of the whole process, our thread included,
-as others' load shifts that least. Beside the ratio stand its parts, taken by a clock around our
-own code: they are far steadier than a difference of two loops.
+Both run in one process, in short blocks that take turns (with, without, without, with), so that
+other load on the machine affects both alike. The measure is the processor time of the whole
+process, our thread included, as other load changes that least. The parts of the ratio are measured
+too, by a clock around our own code, which is far steadier than the difference of two loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 LOOPS = {"plain": 1.0, "accumulation over 4": 0.25, "GAN": 0.25}
-"""What is measured, and with which share of the rounds."""
+"""The cases that are measured, and their share of the rounds."""
 
 
 def _net(width: int) -> Any:
@@ -31,7 +31,8 @@ def _net(width: int) -> Any:
 
 
 def loop(name: str) -> Callable[[], None]:
-    """A function that does one optimizer step (of the GAN: one of both) in about 1 ms."""
+    """A function that does one optimizer step in about 1 ms; for the GAN, one step of each
+    optimizer."""
     import torch
     from torch.nn import functional
 
@@ -62,7 +63,7 @@ def loop(name: str) -> Callable[[], None]:
 
 
 def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
-    """Run inside a process that has the hook. Figures in microseconds a step."""
+    """Measure, inside a process that has the hook. Figures are in microseconds per step."""
     import torch
     from torch.optim import optimizer as optim
 
@@ -107,7 +108,7 @@ def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
 
 
 def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
-    """Microseconds a step in our own code: around `backward`, in both hooks, in our thread."""
+    """Microseconds per step in our own code: around `backward`, in both hooks, in our thread."""
     import torch
     from torch.optim import optimizer as optim
 

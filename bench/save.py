@@ -1,10 +1,10 @@
-"""What a checkpoint costs: seconds that a step waits for it, steps beside it, memory, resuming.
+"""What a checkpoint costs: the wait of a step, slower steps meanwhile, memory, and resuming.
 
     python -m bench save          BENCH_GB=1,4 by default
 
-Written beside training (`train.checkpoint_async`) and with training waiting. The wait is the
-longest gap between two steps; memory is the rank's own (RssAnon of proc(5): pages of the file that
-is resumed from are shared and can be dropped at any time).
+Measured with and without `train.checkpoint_async`. The wait is the longest gap between two steps.
+Memory is the rank's own, RssAnon of proc(5): pages of the file that a run resumes from are shared
+and can be dropped at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_engine.events.schema import Checkpoint
 from gpu_engine.spec.schema import TrainSpec
 
 SIZES = [float(x) for x in os.environ.get("BENCH_GB", "1,4").split(",")]
-STEPS, SAVE_AT = 250, 130  # one beside the steps, one at the end
+STEPS, SAVE_AT = 250, 130  # one while training goes on, one at the end
 ROOT = Path(__file__).parents[1]
 
 
@@ -58,7 +58,7 @@ def measured(gigabytes: float, beside: bool, home: str) -> None:
 
 
 def engine(argv: list[str], home: str) -> str:
-    """Run a command of the engine to its end; the run's id."""
+    """Run a command of the engine to its end. Returns the run's id."""
     done = subprocess.run(argv, env=os.environ | {"GPU_PANEL_HOME": home}, capture_output=True,
                           text=True, check=False)
     if done.returncode:

@@ -44,7 +44,7 @@ def first_frame(home: str) -> float:
         return time.perf_counter() - began
     finally:
         process.terminate()
-        while process.poll() is None:  # it writes its farewell, which somebody must read
+        while process.poll() is None:  # read what it writes as it ends
             if select.select([master], [], [], 0.1)[0]:
                 try:
                     os.read(master, 65536)

@@ -1,8 +1,8 @@
-"""What a training step under the engine costs over the same loop written by hand.
+"""What a training step under the engine costs, compared with the same loop written by hand.
 
-Both train the same model on the same data with telemetry on in the engine's; runs alternate, and
-the ratio is taken pair by pair. Models whose step takes about 1 ms and about 20 ms, in one
-process and as two gloo ranks.
+Both train the same model on the same data; the engine's telemetry is on. Runs alternate, and the
+ratio is taken for each pair. The models' steps take about 1 ms and about 20 ms, in one process and
+on two gloo ranks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def engine(ranks: int, batch: int, params: dict, out: Path, home: str) -> float:
 
 
 def pair(engine_first: bool, case: tuple, out: Path, home: str) -> tuple[float, float]:
-    """(by hand, engine) seconds a step. Which goes first alternates: a drift favours one."""
+    """Seconds per step as (by hand, engine). They take turns in going first, as machines drift."""
     _, ranks, batch, params = case
     if engine_first:
         ours = engine(ranks, batch, params, out, home)

@@ -25,11 +25,11 @@ class Timed(Task):
     examples: int = 16384
     """How many random examples."""
     warm: int = 100
-    """Steps that don't count."""
+    """Steps at the start that are not measured."""
     steps: int = 1000
     """Steps in all."""
     out: str = ""
-    """Rank 0 writes seconds a step here."""
+    """The file to which rank 0 writes the seconds per step."""
 
     def __post_init__(self) -> None:
         self._count = 0
@@ -55,7 +55,7 @@ class Timed(Task):
         return torch.optim.SGD(model.parameters(), lr=lr)
 
     def note(self) -> None:
-        """Called as a step begins; at the last one writes the mean since the warm ones."""
+        """Called as a step begins. At the last one, writes the mean time of the measured steps."""
         self._count += 1
         if self._count == self.warm:
             self._began = time.perf_counter()

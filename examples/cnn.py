@@ -21,7 +21,7 @@ from gpu_engine import Task
 
 @dataclass
 class Shapes(Task):
-    """Squares, discs, crosses and stripes of any size and place, under noise.
+    """Classifies squares, discs, crosses and stripes of any size and place, under noise.
 
     Shapes: pictures (B, 1, side, side), class numbers (B,), logits (B, 4).
     """
@@ -53,7 +53,7 @@ class Shapes(Task):
         return F.cross_entropy(model(pictures).float(), classes)
 
     def metrics(self, model, batch):
-        # Sums over the batch and how many they are: the engine adds them up over all batches
+        # Sums over the batch and the number of examples: the engine adds them up over all batches
         # and ranks, so that the mean is exact.
         pictures, classes = batch
         logits = model(pictures).float()

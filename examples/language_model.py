@@ -1,10 +1,10 @@
-"""A language model: a GRU that reads words, on the docstrings of Python's standard library.
+"""A language model: a GRU over words, trained on the docstrings of Python's standard library.
 
     gpu-engine run --set task.use=examples/language_model.py:Words --set devices.pick=1 \\
         --set train.epochs=5 --set train.lr=3e-3
 
-Shows a dataset read example by example, a `collate` that pads sequences of different length,
-and a loss and metric that are means over words, not over examples.
+It shows a dataset that is read example by example, a `collate` that pads sequences of different
+lengths, and a loss and a metric that are means over words, not over examples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PADDING, UNKNOWN, START, END = range(4)
 
 @dataclass
 class Words(Task):
-    """Predicts each next word of a sentence.
+    """Predicts the next word of a sentence.
 
     Shapes: B sentences, the longest of T words; batch = words (B, T + 1) int64, padded with 0;
     logits (B, T, vocabulary).
@@ -39,9 +39,9 @@ class Words(Task):
     hidden: int = 192
     "Units of the GRU."
     vocabulary: int = 2000
-    "The most frequent words; every other one is read as unknown."
+    "How many of the most frequent words are known; all others count as one unknown word."
     longest: int = 24
-    "Words of a sentence that are read at most."
+    "The most words of a sentence that are read."
     files: int = 150
     "Source files of the standard library to read."
 
@@ -63,8 +63,8 @@ class Words(Task):
         return pad_sequence(examples, batch_first=True, padding_value=PADDING)
 
     def loss(self, model, batch):
-        # Batches differ in words: a sum and its count, so that each word weighs the same in a
-        # step however the sentences are spread over devices and backward passes.
+        # Batches differ in their number of words. With a sum and its count each word weighs the
+        # same in a step, however the sentences are spread over devices and backward passes.
         target = batch[:, 1:].flatten()
         logits = model(batch[:, :-1]).float().flatten(0, 1)
         return (F.cross_entropy(logits, target, ignore_index=PADDING, reduction="sum"),

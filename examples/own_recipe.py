@@ -1,10 +1,10 @@
-"""A recipe of its own: optimizer, schedule and metrics that differ from the defaults.
+"""A task with its own recipe: optimizer, schedule and metrics other than the defaults.
 
     gpu-engine run --set task.use=examples/own_recipe.py:Curve --set devices.pick=1 \\
         --set train.epochs=10 --set train.lr=0.3
 
-A network learns y = sin(3 x0) · cos(2 x1) from noisy points. SGD with momentum, weight decay on
-the weights alone, a one-cycle learning rate, and an error measured in three ways.
+A network learns y = sin(3 x0) · cos(2 x1) from noisy points. It uses SGD with momentum, weight
+decay on weights but not on biases, a one-cycle learning rate, and three measures of the error.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Curve(Task):
     width: int = 64
     "Units in each of the two hidden layers."
     activation: Literal["tanh", "gelu"] = "gelu"
-    "What follows each hidden layer."
+    "The activation function after each hidden layer."
     momentum: float = 0.9
-    "Of SGD."
+    "The momentum of SGD."
     decay: float = 1e-4
     "Weight decay; biases are left out."
     examples: int = 8192
-    "Points to learn from; 2,000 more are held out."
+    "Points to train on; 2,000 more are held out."
 
     def model(self) -> nn.Module:
         act = {"tanh": nn.Tanh, "gelu": nn.GELU}[self.activation]
@@ -55,7 +55,7 @@ class Curve(Task):
                                lr=lr, momentum=self.momentum)
 
     def schedule(self, optimizer, total_steps):
-        # Called once an optimizer step. `lr` of the spec is the peak.
+        # Advanced after each optimizer step. The spec's `lr` is the peak.
         peaks = [group["lr"] for group in optimizer.param_groups]
         return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_steps + 1,
                           cycle_momentum=False)

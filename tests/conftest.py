@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, and machines made up of records."""
+"""What all tests share: a home folder of their own, and invented machines."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.launch import torch_build
 from gpu_engine.runs import folder as runs
 
-# Asserts in what tests share say what was compared, too.
+# Asserts in these shared modules should also show what was compared.
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in (
     "observe.kit", "training.ranks", "training.streams", "faults", "panel.panel_kit")))
 
-# What is started inherits what is ignored: under nohup, or in the background of a script without
-# job control, no child would hear of Ctrl-C or of a terminal that is closed.
+# Child processes inherit ignored signals: under nohup, or in the background of a script without
+# job control, none of them would get Ctrl-C or SIGHUP.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT
                       else signal.SIG_DFL)
 
-# How long an example takes says how busy the machine is, and no more.
+# No deadline: how long an example takes only shows how busy the machine is.
 hypothesis.settings.register_profile(
     "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
 
 PATIENCE = 120.0
-"""Seconds after which a test takes what it waits for to come no more: long, as a machine may
-be busy with something else; pytest's own limit is twice that."""
+"""Seconds after which a test stops waiting for something. It is long, as the machine may be busy
+with other things; pytest's own limit is twice that."""
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, and need not be looked through for garbage again and again, nor what
-    is new as often: a good tenth of what a test of the panel costs."""
+    """Keep the garbage collector away from imported modules, and have it run less often. This saves
+    more than a tenth of the time of a test of the panel."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -57,7 +57,7 @@ def gpus(count: int) -> Inventory:
 
 
 def slots(count: int, cores: int = 1) -> Inventory:
-    """A machine without GPUs, its cores in `count` slots."""
+    """A machine without GPUs, with its cores in `count` CPU slots."""
     return Inventory(tuple(Device(f"cpu:{i}", "cpu", f"CPU core {i}", i, None, 16 << 30,
                                   tuple(range(i * cores, (i + 1) * cores)))
                            for i in range(count)), "cpu")
@@ -65,8 +65,8 @@ def slots(count: int, cores: int = 1) -> Inventory:
 
 @pytest.fixture(autouse=True)
 def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Machines of records and of the stand-in driver have GPUs; the torch that the tests run with
-    need not be built for any."""
+    """Have torch look as if it were built for GPUs. Invented machines and the stand-in driver have
+    GPUs, but the torch under which the tests run may be built without."""
     if request.node.get_closest_marker("own_torch") is None:
         build = torch_build.Build("2.13.0+cu130", "13.0", None)
         monkeypatch.setattr(torch_build, "build_of", lambda python: build)
@@ -74,7 +74,7 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A $GPU_PANEL_HOME of this test's own; whatever still runs in it at the end is ended."""
+    """A $GPU_PANEL_HOME for this test alone. Processes still running in it at the end are ended."""
     folder = tmp_path / "home"
     monkeypatch.setenv("GPU_PANEL_HOME", str(folder))
     yield folder
@@ -86,7 +86,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def wait_for(condition, seconds: float = PATIENCE):
-    """Wait until `condition()` is true and return it; fails the test after `seconds`."""
+    """Wait until `condition()` is true and return its value. Fails the test after `seconds`."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {seconds:.0f} s in vain"

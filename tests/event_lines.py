@@ -1,5 +1,5 @@
-"""Lines of events files, written and read by the tests themselves: what the file format is stands
-here once more, so that the engine's writer is not compared with its own reader."""
+"""Lines of events files, written and read by the tests themselves. The file format is coded here a
+second time, so that the engine's writer and reader are not only compared with each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def line(kind: str, fields: dict[str, Any], *, t: float | None = None) -> bytes:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The events whose lines are complete, each as its JSON object; none where there is no file."""
+    """The events on complete lines, each as its JSON object; [] if there is no file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def read_what_parses(path: Path) -> list[dict[str, Any]]:
-    """As `read`, of a file that is damaged: lines that are no JSON objects are left out."""
+    """As `read`, for a damaged file: lines that are not JSON objects are left out."""
     found = []
     for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
         try:
@@ -39,7 +39,7 @@ def read_what_parses(path: Path) -> list[dict[str, Any]]:
 
 
 def append(path: Path, *lines: bytes) -> None:
-    """Write what a rank would write."""
+    """Write events as a rank would."""
     with path.open("ab") as file:
         file.writelines(lines)
 

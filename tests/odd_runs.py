@@ -1,4 +1,4 @@
-"""Run folders that are not as a run leaves them, beside one that is."""
+"""Run folders in an unusual state, and one in its normal state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAN = plan()
 
 
 def ended(state: str = "completed", age: float = 0.0) -> runs.Run:
-    """A run as it is after its end."""
+    """A run folder as a run leaves it."""
     run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
     os.close(lock)
     now = time.time() - age
@@ -24,7 +24,7 @@ def ended(state: str = "completed", age: float = 0.0) -> runs.Run:
 
 
 def make() -> dict[str, tuple[Path, str]]:
-    """What is odd → the run folder, and words that must be said of it."""
+    """For each oddity: the run folder, and words that must be shown about it."""
     out: dict[str, tuple[Path, str]] = {}
 
     def odd(what: str, words: str) -> Path:
@@ -56,7 +56,7 @@ def make() -> dict[str, tuple[Path, str]]:
     path = odd("its ranks are a circle of links", "ranks can't be read: too many levels")
     (path / "ranks").rmdir()
     (path / "ranks").symlink_to("ranks")
-    path = odd("its plan has another shape", "3 s")  # nothing of it is needed here
+    path = odd("its plan has another shape", "3 s")  # the contents are not needed here
     (path / "plan.json").write_text('{"ranks": 5, "processes": null, "spec": [], "mode": 3,'
                                     ' "replicas": "x", "lines": 1, "world_size": []}')
     path = odd("its state is no state", "state.json is damaged")
@@ -69,7 +69,7 @@ def make() -> dict[str, tuple[Path, str]]:
 
 
 def reopen(made: dict[str, tuple[Path, str]]) -> None:
-    """So that the folder can be deleted."""
+    """Make the folder deletable."""
     for path, _ in made.values():
         if path.exists():
             path.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Plans for tests that need a run folder and no launch."""
+"""Plans for tests that need a run folder but no launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_engine.spec.read import from_dict
 
 def plan(devices: int = 2, *, mode: str = "ddp", cpu: bool = True, global_size: int = 256,
          spec: dict[str, Any] | None = None, **more: Any) -> LaunchPlan:
-    """A plan as one machine with so many devices has it."""
+    """A plan for one machine with so many devices."""
     kind, place = ("CPU", "cpu") if cpu else ("GPU", "cuda:{}")
     used = [DeviceUse(f"cpu:{i}" if cpu else str(i), f"{kind} {i}", None, place.format(i))
             for i in range(devices)]

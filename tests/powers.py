@@ -1,5 +1,5 @@
-"""What a test's own user may not do: root looks into every folder, so root's power to is laid
-down for a while. Linux capabilities, as in capabilities(7)."""
+"""Drops root's power to read every file and folder for a while, so that tests of missing
+permissions also work as root. See Linux capabilities, capabilities(7)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _Data(ctypes.Structure):
 
 
 @contextmanager
-def laid_down() -> Iterator[None]:
-    """This thread, and those that it starts meanwhile, may look into no folder that is closed."""
+def root_powers_dropped() -> Iterator[None]:
+    """Within this, the thread, and threads that it starts, have to obey file permissions."""
     header, data = _Header(_VERSION_3, 0), (_Data * 2)()
     _checked(_libc.capget(ctypes.byref(header), data))
     before = data[0].effective
@@ -36,8 +36,8 @@ def laid_down() -> Iterator[None]:
         _checked(_libc.capset(ctypes.byref(header), data))
 
 
-def lay_down_for_good() -> None:
-    """For a child, before it becomes another program."""
+def drop_root_powers() -> None:
+    """Drop the power for good, in a child before it executes another program."""
     if os.geteuid() == 0:
         for capability in _DAC:
             _checked(_libc.prctl(24, capability, 0, 0, 0))  # PR_CAPBSET_DROP

@@ -10,7 +10,7 @@ import pytest
 
 
 class Table:
-    """What became of each case."""
+    """Collects the result of each case."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, float, str]] = []

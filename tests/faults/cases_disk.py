@@ -15,11 +15,11 @@ from .disks import du, fill, mounted
 from .kit import Box, case, checkpoints, events, logs, steps, verified
 
 SMALL = "72m"
-"""A disk on which a run may just begin: see `gpu_engine.runs.disk_room.LEAST`."""
+"""A disk with just enough room for a run to begin: see `gpu_engine.runs.disk_room.LEAST`."""
 
 
 def chatty(box: Box) -> str:
-    """The toy task, printing at each step, as people's tasks do."""
+    """The toy task, but it prints at each step, as many tasks do."""
     text = (Path(__file__).parents[1] / "training" / "toy.py").read_text()
     path = box.tmp / "chatty.py"
     path.write_text(text.replace("        time.sleep(self.pause)\n",
@@ -193,7 +193,7 @@ def a_restart_on_a_full_disk(box: Box) -> None:
         wait_for(lambda: not run.supervised())
         state = run.state()
         assert state.attempt == 2
-        assert "no space left" in state.attempts[0].reason  # a rank that fell silent on a full disk
+        assert "no space left" in state.attempts[0].reason  # of a rank that fell silent
         (box.home / "ballast").unlink()
         box.check()
 

@@ -1,4 +1,4 @@
-"""Files that are torn, damaged, shrunk, gone or of another time."""
+"""Files that are cut short, damaged, gone, or dated in the future."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def damaged_checkpoints(box: Box) -> None:
         done = box.cli("resume", run.id, "--set", f"train.steps={at}")
         assert done.returncode == 0, (done, logs(run))
         assert newest.name in events(run, 0, "warning")[-1]["message"]
-        # The damaged one is of no use to anybody: the next time that step is saved it is replaced.
+        # The damaged checkpoint is replaced the next time that step is saved.
         assert events(run, 0, "end")[-1]["steps"] == at
         if newest.exists() and not verified(newest):
             shutil.rmtree(newest)
@@ -223,7 +223,7 @@ finish("completed" if rank else "failed", 5)
     follower = Follower(run)
     follower.poll(budget=2)
     assert [v.step for v in follower.ranks.values()] == [5, 5]
-    # A run of the future, as after the clock was set back: still listed, still removed.
+    # A run from the future, as after the clock was set back, is still listed and can be removed.
     ahead = json.loads((run.path / "state.json").read_text())
     for name in ("created", "started", "ended"):
         ahead[name] += 1e6

@@ -1,4 +1,4 @@
-"""Ranks that hang, seem to, or are asked where they are."""
+"""Ranks that hang or seem to hang, and the stacks that they print on request."""
 
 from __future__ import annotations
 

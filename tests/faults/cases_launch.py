@@ -1,4 +1,4 @@
-"""Launches that are cut short, doubled, refused, or meet a world that changed meanwhile."""
+"""Launches that are interrupted, made twice, refused, or find that something has changed."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ time.sleep(600)
 
 
 def daemon_of(run: runs.Run) -> int:
-    """Its pid, once it is there."""
+    """The pid in the file, once it is there."""
     daemon = int(wait_for(lambda: (p := run.path / "daemon").exists() and p.read_text()))
     assert procs.start_ticks(daemon)
     return daemon
@@ -157,7 +157,7 @@ optimizer.step()
 
 
 def torchrun_ranks(box: Box, script: str = SLEEPER) -> tuple[runs.Run, list[int]]:
-    """A script's two ranks below torchrun, asleep."""
+    """Two ranks of a script under torchrun, which only sleep."""
     run = box.script(script, parallel={"mode": "ddp", "launcher": "torchrun"})
     wait_for(lambda: all((run.path / f"here-{r}").exists() and
                          (run.path / f"here-{r}").read_text() for r in (0, 1)), 60)

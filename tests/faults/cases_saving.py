@@ -1,4 +1,4 @@
-"""Saves that take longer than there is time."""
+"""Saves that take longer than the time that is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ finish("stopped", 1)
 @case("A stop, and a checkpoint that takes longer than run.grace",
       "let finish as long as it grows, and show says so; the checkpoint is there")
 def a_save_beyond_the_grace(box: Box) -> None:
-    # A rank takes a moment to leave, too: torch takes itself apart.
+    # A rank also takes a moment to exit, as torch takes its modules apart.
     slow = SAVES_SLOWLY.format(done="n << 20").replace("finish(", "time.sleep(1.5)\nfinish(")
     run = box.go(slow, run={"grace": 0.5})
     wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))

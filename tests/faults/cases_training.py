@@ -1,4 +1,4 @@
-"""Training that goes wrong by itself: losses, memory, imports, ranks that fail."""
+"""Training that fails by itself: bad losses, memory, imports, failing ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_loss_that_is_nan(box: Box) -> None:
 def a_real_rank_dies_and_the_run_restarts(box: Box) -> None:
     run = box.toy(params={"die_at": 8, "pause": 0.01},
                   train={"steps": 12, "checkpoint_every": 5, "restarts": 1,
-                         "checkpoint_async": False})  # one under way would be lost
+                         "checkpoint_async": False})  # an unfinished save would be lost
     state = box.ended(run, 60)
     assert (state.state, state.attempt) == ("completed", 2), logs(run)
     assert [e["first_step"] for e in events(run, 0, "schedule")] == [0, 5]
@@ -115,7 +115,7 @@ def small_group(size: str):
         root = Path("/sys/fs/cgroup")
         v2 = (root / "cgroup.controllers").exists()
         parent = root if v2 else root / "memory"
-        # Not by pid, which is not one's own in a container.
+        # 0 means the calling process: its pid may be another one in a container.
         group = parent / f"gpu-panel-faults-{secrets.token_hex(4)}"
         try:
             group.mkdir()

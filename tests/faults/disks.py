@@ -1,4 +1,4 @@
-"""Small disks, full ones, and what a folder takes."""
+"""Small disks, full disks, and the size of a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 
 def du(folder: Path) -> int:
-    """Bytes that a folder takes on the disk."""
+    """The bytes that a folder takes on the disk."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ def mounted(where: Path, size: str, *options: str) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no room on the disk of `folder`; the file that takes it."""
+    """Fill the disk of `folder` completely. Returns the file that fills it."""
     path = folder / "ballast"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         size = 1 << 20

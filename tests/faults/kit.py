@@ -1,4 +1,5 @@
-"""Cases, what they stand on, and what must be true after every one of them."""
+"""The fault cases: how they are registered, what they work with, and the invariants that must hold
+after every one of them."""
 
 from __future__ import annotations
 
@@ -30,21 +31,21 @@ from ..conftest import PATIENCE, slots, wait_for
 STANDIN = Path(__file__).with_name("standin.py")
 TOY = f"{Path(__file__).parents[1] / 'training' / 'toy.py'}:Toy"
 SOON = 5.0
-"""Seconds in which nothing of a run may be left, whatever died."""
+"""Seconds after which no process of a run may be left, whatever was killed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: what is done, and what must be true afterwards besides the common invariants."""
+    """One fault: what is done, and what must hold afterwards besides the common invariants."""
 
     name: str
     does: str
     then: str
     body: Callable[[Box], None]
     always: bool = True
-    """Part of every test run, not of `make faults` alone."""
+    """Whether it is part of every test run, not only of `make faults`."""
     root: bool = False
-    """Needs root: it mounts, limits or owns."""
+    """Whether it needs root, to mount, limit or change owners."""
 
 
 CASES: list[Case] = []
@@ -63,24 +64,24 @@ def case(does: str, then: str, *, always: bool = True, root: bool = False) -> Ca
 
 @dataclass
 class Box:
-    """What a case works with: a home of its own, and ways to start runs in it."""
+    """What a case works with: its own home folder, and ways to start runs in it."""
 
     home: Path
     tmp: Path
     patch: pytest.MonkeyPatch
     full: bool = False
-    """Whether all rounds are wanted."""
+    """Whether to run all rounds of the case."""
     _bodies: int = 0
     damaged: set[Path] = field(default_factory=set)
-    """Runs whose newest checkpoint was damaged by the case and never mended."""
+    """Runs whose newest checkpoint the case has damaged for good."""
     killed_launchers: bool = False
-    """Whether half-made runs may be left, for a later launch to sweep."""
+    """Whether half-made run folders may be left, which a later launch removes."""
     ours: list[subprocess.Popen] = field(default_factory=list)
 
     # --- starting ----------------------------------------------------------------------------
 
     def go(self, body: str, *, ranks: int = 2, wait: bool = False, **sections: Any) -> runs.Run:
-        """Launch stand-in ranks that do `body`."""
+        """Launch stand-in ranks that run the Python text `body`."""
         run = start(self.prepared(body, ranks=ranks, **sections))
         if wait:
             self.running(run)
@@ -127,7 +128,7 @@ class Box:
         return base
 
     def interpreter(self) -> Path:
-        """What stands where a rank's Python would."""
+        """The program that is started in place of a rank's Python."""
         path = self.tmp / "python"
         if not path.exists():
             path.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
@@ -135,7 +136,7 @@ class Box:
         return path
 
     def cli(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """The command line, to its end."""
+        """Run the command line to its end."""
         done = subprocess.run([sys.executable, "-m", "gpu_engine", *words], text=True,
                               capture_output=True, **{"timeout": 60} | more)
         assert "Traceback" not in done.stderr.partition("failed first")[0], done.stderr
@@ -168,7 +169,7 @@ class Box:
     # --- what must be true after every case ---------------------------------------------------
 
     def check(self) -> int:
-        """The invariants, for every run of this home; how many runs there were."""
+        """Check the invariants for every run in this home. Returns how many runs there were."""
         found = runs.all_runs()
         for run in found:
             self._nothing_lives(run)
@@ -223,7 +224,7 @@ class Box:
             return
         for path in run.path.rglob(".*"):
             if path.name.endswith(".tmp") or path.name.startswith((".writing-", ".deleting-")):
-                assert state.state == "lost", path  # else who ended it has also tidied up
+                assert state.state == "lost", path  # else it has been tidied up
                 assert path.stat().st_mtime >= state.attempts[-1].started - 1, path
 
     def _is_private(self, run: runs.Run) -> None:
@@ -234,7 +235,7 @@ class Box:
                     path, path.parent, path.parent.parent), (path, oct(mode))
 
     def close(self) -> None:
-        """End what this case started, whatever it did."""
+        """End everything that this case has started."""
         for process in self.ours:
             if process.poll() is None:
                 process.kill()
@@ -255,7 +256,7 @@ class Box:
 # --- looking ------------------------------------------------------------------------------------
 
 def machine(count: int) -> Inventory:
-    """Slots on the cores that there are, as many as wanted."""
+    """A machine with `count` CPU slots on the existing cores."""
     cores = sorted(os.sched_getaffinity(0))
     made = slots(count)
     return replace(made, devices=tuple(
@@ -263,7 +264,7 @@ def machine(count: int) -> Inventory:
 
 
 def members(run: runs.Run) -> list[int]:
-    """Every process whose environment names the run, the supervisor and its guard left out."""
+    """Every process whose environment names the run, except the supervisor and its guard."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run.path)
     found = []
     for entry in os.scandir("/proc"):
@@ -290,7 +291,7 @@ def last_start(run: runs.Run, rank: int) -> dict[str, Any] | None:
 
 
 def guard_of(state: runs.State) -> int:
-    """The process that waits behind a supervisor."""
+    """The guard of a supervisor."""
     text = Path(f"/proc/{state.pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[1])
 

@@ -1,5 +1,5 @@
-"""A rank without torch: started in the worker's place, it writes events as the worker would and
-then does what a case wants (the Python text in the file that FAULT_BODY names)."""
+"""A rank without torch, started in the worker's place. It writes events as the worker does, and
+then runs what a case wants: the Python text in the file that FAULT_BODY names."""
 
 import faulthandler
 import hashlib
@@ -27,7 +27,7 @@ out = EventWriter(events_path(run, rank))
 
 
 def tell(kind, **fields):
-    """An event as its line, made here: a case may leave fields out, or make odd ones up."""
+    """The line of an event. It is made here, as a case may leave out fields or invent some."""
     line = {"t": round(time.time(), 3), "kind": kind} | fields
     out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
@@ -60,7 +60,7 @@ def beat(phase="forward", step=0, since=None):
 
 
 def save(n):
-    """A checkpoint as the engine makes one, its tensors some bytes."""
+    """Make a checkpoint like the engine's, with a few bytes in place of tensors."""
     folder = run / "checkpoints"
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f".writing-step-{n:08d}-{os.getpid()}"
@@ -76,7 +76,7 @@ def save(n):
 
 
 def train(steps=10**9, pause=0.01, every=0, first=0):
-    """Step until done or asked to stop, and say how it ended."""
+    """Step until done or asked to stop, then write the end event."""
     n = first
     while n < steps and not asked:
         n += 1

@@ -1,6 +1,7 @@
-"""Every case of the fault suite, with the common invariants after each; see docs/faults.md.
+"""The cases of the fault suite, with the common invariants after each one; see docs/faults.md.
 
-A subset always runs; `make faults` runs all of it, with more rounds, and prints the table.
+These tests run a part of the cases; `make faults` runs all of them, with more rounds, and prints
+the table.
 """
 
 from __future__ import annotations

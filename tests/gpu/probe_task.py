@@ -1,4 +1,4 @@
-"""A task for the GPU tests: small, deterministic, and looking at the GPU's own counters."""
+"""A small, deterministic task for the GPU tests, which reads the GPU's own counters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Probe(Task):
     """Learns the sign of a sum."""
 
     record: str = ""
-    """Folder for what this rank saw."""
+    """The folder in which this rank writes what it has measured."""
     watch_sync: bool = False
     """Warn at every synchronisation between steps 5 and 40."""
 
     counts: bool = False
-    """Return the sum and its count in place of the mean."""
+    """Return a sum and its count instead of the mean."""
 
     def __post_init__(self) -> None:
         self._calls = 0

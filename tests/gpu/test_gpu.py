@@ -2,7 +2,7 @@
 
     make test-gpu          # or: python -m pytest -m gpu
 
-Skipped where no NVIDIA driver answers; what was seen where is in docs/gpu-verification.md.
+Skipped if no NVIDIA driver answers. docs/gpu-verification.md has the results on real GPUs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_checkpoints_copy_takes_no_gpu_memory_and_is_of_its_moment():
     gpu = torch.device("cuda:0")
     made = torch.arange(1 << 26, dtype=torch.float32).reshape(1 << 13, -1)
     weights = made.to(gpu)
-    turned = weights.t()  # a copy by values would need a straight one on the GPU first
+    turned = weights.t()  # a copy by values would first need a contiguous one on the GPU
     copier = Copier(gpu)
     for _ in range(2):
         torch.cuda.synchronize()
@@ -184,7 +184,8 @@ time.sleep(300)
 
 
 def test_who_computes_on_it_keeps_a_run_away_until_gone(home, gpu):
-    """1 GiB in another process: seen in the table, refused, shared on purpose, free once more."""
+    """Another process holds 1 GiB: the table shows it, a run is refused, allowed with
+    `devices.share`, and allowed once the process is gone."""
     env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu.devices[0].id,
                         "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     other = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,

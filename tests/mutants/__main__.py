@@ -1,10 +1,10 @@
-"""Put each listed fault into a copy of the code, run its tests, and say which faults they miss.
+"""Put each listed fault into a copy of the code, run its tests, and report the faults they miss.
 
     make mutants                          # or: python -m tests.mutants [WORDS …] [--jobs N]
 
-WORDS pick the mutations whose file or description holds one of them. The checkout is never
-changed. Exit status 1: fewer than GOAL % were noticed; 2: the tests fail without a fault, or a
-mutation no longer fits the code.
+WORDS select the mutations whose file or description contains one of them. The checkout is never
+changed. Exit status 1: the tests noticed fewer than GOAL %; 2: the tests fail without any fault, or
+a mutation no longer fits the code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from .listed import CODE, ROOT, Mutation, Stale, read
 
 GOAL = 90
-"""Percent of the mutations that tests must notice."""
+"""The percentage of mutations that tests must notice."""
 _LEFT_OUT = (".venv", ".git", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", "build",
              "dist")
 _ONE_TEST = 100  # seconds: a fault may make ranks wait for each other
@@ -110,9 +110,9 @@ def _sum_up(judged: list[tuple[Mutation, bool]]) -> int:
 
 def run_tests(copy: Path, tests: list[str] | tuple[str, ...], limit: float = _ALL_TESTS
               ) -> tuple[int | None, str]:
-    """(pytest's exit status, what it printed) for the tests of a copy; None: they hung.
+    """Run the tests of a copy. Returns (pytest's exit status, its output), or None if they hung.
 
-    In a process forked from this one, which has torch imported already.
+    They run in a process forked from this one, which has already imported torch.
     """
     log = copy / "mutant.log"
     pid = os.fork()
@@ -129,7 +129,7 @@ def run_tests(copy: Path, tests: list[str] | tuple[str, ...], limit: float = _AL
 
 
 def _child(copy: Path, tests: list[str] | tuple[str, ...], log: Path) -> None:
-    """Become a pytest that sees the copy alone."""
+    """Run pytest in this process, on the copy alone."""
     code = 3
     try:
         os.setsid()
@@ -164,7 +164,7 @@ def _child(copy: Path, tests: list[str] | tuple[str, ...], log: Path) -> None:
 
 
 if __name__ == "__main__":
-    import torch._dynamo  # once, for all that are forked
+    import torch._dynamo  # imported once, for all forked processes
 
     torch.set_num_threads(1)
     sys.exit(main())

@@ -1,7 +1,7 @@
 """The list of mutations: deliberate faults in the code that decides what is trained.
 
-`mutations.toml` holds, for each, a file below engine/gpu_engine, a text that occurs in it exactly
-once, what to put in its place, what would go wrong, and the tests that must notice.
+For each mutation, `mutations.toml` has a file below engine/gpu_engine, a text that occurs in it
+exactly once, the text to put in its place, what would go wrong, and the tests that must notice.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Mutation:
     """One deliberate fault."""
 
     file: str
-    """Below engine/gpu_engine."""
+    """The file's path below engine/gpu_engine."""
     why: str
-    """What goes wrong for whoever trains, in a few words."""
+    """What goes wrong in training, in a few words."""
     before: str
     after: str
     tests: tuple[str, ...]
-    """Files below tests/, or pytest's names of single tests; the quickest first."""
+    """Files below tests/, or single tests as pytest names them; the quickest first."""
     survives: str = ""
-    """Why no test can notice it; empty: one must."""
+    """Why no test can notice it; empty if a test must."""
 
     def apply(self, root: Path) -> str:
-        """The whole text of the file with the fault in it.
+        """The whole text of the file, with the fault in it.
 
-        Raises Stale where the text to replace isn't there, or not once.
+        Raises Stale if the text to replace does not occur exactly once.
         """
         path = root / CODE / self.file
         if not path.is_file():
@@ -52,7 +52,7 @@ class Mutation:
 
 
 def read(path: Path = LIST) -> list[Mutation]:
-    """All mutations. A file's own `tests` hold for those that name none."""
+    """All mutations. One that names no tests has the tests listed for its file."""
     data = tomllib.loads(path.read_text())
     default = {room["file"]: room["tests"] for room in data["room"]}
     return [Mutation(m["file"], m["why"], m["before"].strip("\n"), m["after"].strip("\n"),

@@ -1,4 +1,4 @@
-"""The list of mutations fits the code: each text is there once, and names tests that exist."""
+"""The list of mutations fits the code: each text occurs once, and the named tests exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a script under the panel's command line and without it, and what was seen of it."""
+"""Runs a script with and without the panel's command line, and reads what was recorded of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON = sys.executable
 
 @dataclass(frozen=True)
 class Ran:
-    """A script's run: by itself, and observed."""
+    """A script's run, both by itself and observed."""
 
     run: runs.Run
     state: dict
@@ -36,7 +36,7 @@ class Ran:
         return self.run.log(rank).read_text(errors="replace")
 
     def printed(self, name: str = "loss") -> list[float]:
-        """The losses that the script printed, as exactly as events carry them."""
+        """The losses that the script printed, rounded as in events."""
         return [float(f"{float(line.removeprefix(name)):.9g}") for line in self.log().splitlines()
                 if line.startswith(name + " ")]
 
@@ -48,7 +48,7 @@ class Ran:
         return [o for o in found if o]
 
     def same_as_without(self) -> None:
-        """The same output to the last byte, and the same exit status."""
+        """Check that output and exit status are exactly the same in both runs."""
         assert self.bare is not None
         observed, alone = self.run.log(0).read_bytes(), self.bare.stdout
         assert observed == alone, first_difference(observed, alone)
@@ -56,7 +56,7 @@ class Ran:
 
 
 def first_difference(observed: bytes, alone: bytes) -> str:
-    """The first line in which two outputs differ, with what follows it."""
+    """The first line in which two outputs differ, and what follows it."""
     pairs = itertools.zip_longest(observed.splitlines(True), alone.splitlines(True), fillvalue=b"")
     for number, (one, other) in enumerate(pairs, 1):
         if one != other:

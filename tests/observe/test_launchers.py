@@ -1,4 +1,4 @@
-"""Scripts with several ranks, started by us and by launchers of their own: each rank is found."""
+"""Each rank of a script is found, whether we start the ranks or the script's own launcher does."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_each_rank_is_seen(home, command, options):
 @pytest.mark.parametrize("options", [("--cpu", "--num_processes=1"),
                                      ("--multi_gpu", "--num_processes=2")], ids=["one", "two"])
 def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home, options):
-    """With --cpu it starts one process however many are asked for; --multi_gpu goes through
-    torchrun, and ranks that take the CPU come to two on the CPU."""
+    """With --cpu accelerate always starts one process. With --multi_gpu it uses torchrun, and with
+    ranks that use the CPU this gives two of them."""
     seen = run("accelerate", "launch", *options, "--num_machines=1", "--mixed_precision=no",
                "--dynamo_backend=no", str(SCRIPTS / "with_accelerate.py"))
     assert seen.state["state"] == "completed", seen.log()
@@ -117,7 +117,7 @@ def test_what_a_child_raises_is_seen_where_no_excepthook_is_called(home, way):
     assert 'children.py", line' in cause["traceback"]
     assert "terminated with the following error" not in cause["traceback"]
     assert seen.events(1)[-1]["outcome"] == "failed"
-    assert len(seen.losses(1)) == 4  # the last of them too, though no atexit function ran
+    assert len(seen.losses(1)) == 4  # the last one too, although no atexit function ran
     if seen.bare:
         seen.same_as_without()
 

@@ -1,5 +1,5 @@
-"""Every kind of training loop, as a script that knows nothing of the panel: what is recorded of
-it is what it printed, and it runs to the last bit as it does without."""
+"""Every kind of training loop, in scripts that know nothing of the panel. The record has the losses
+that the script printed, and observing does not change a bit of its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .kit import Ran, observe
 
 
 def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) -> Ran:
-    """A script's run, with what holds for each: output, exit status, losses, steps, life."""
+    """A script's run, after the checks for all: output, exit status, losses, steps, heartbeats."""
     seen = observe(*script, **more)
     assert seen.state["state"] == "completed", seen.log()
     seen.same_as_without()
@@ -40,7 +40,7 @@ def test_each_step_its_loss_and_what_a_trainer_logs_are_seen(home, tmp_path, scr
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
     assert logged <= set(values) if logged else not values
     assert all(isinstance(values[name], float) for name in logged)
-    if "held_out" in logged:  # the mean of the last evaluation, as the script has printed it
+    if "held_out" in logged:  # the mean of the last evaluation, which the script has printed
         assert values["held_out"] == pytest.approx(seen.printed("held")[-1])
 
 
@@ -65,7 +65,7 @@ def test_each_of_two_optimizers_has_its_own_loss(home):
     others = seen.others()
     assert [x for o in others for x in o["losses"]] == seen.printed("second")
     assert (others[-1]["name"], others[-1]["step"]) == ("SGD", 5)
-    assert not seen.others(2)  # it had no loss of its own
+    assert not seen.others(2)  # the third optimizer has no loss of its own
 
 
 def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(home):
@@ -76,7 +76,7 @@ def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(home):
 
 
 def without_times(log: str) -> list[str]:
-    """Lines but for those that torch logs with a time."""
+    """The output without the lines that torch logs with a time."""
     return [line for line in log.splitlines() if not line.startswith(("W", "E"))
             or line.startswith("weights")]
 
@@ -103,7 +103,8 @@ def test_without_an_optimizer_passes_that_add_up_are_one_step(home):
 
 
 def test_one_training_after_the_other_is_told_apart_and_none_is_lost(home):
-    """Folds (new optimizers), layers (old ones in turn), L-BFGS after Adam, a step a group."""
+    """Folds (new optimizers), layers (existing ones in turn), L-BFGS after Adam, and an optimizer
+    that is stepped for each group."""
     seen = observe("trainings.py", "folds,layers,closures,groups")
     seen.same_as_without()
     assert seen.losses() == seen.printed()

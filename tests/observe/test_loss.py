@@ -1,4 +1,4 @@
-"""Losses on their way from a GPU, without one; and with one where there is one."""
+"""Losses on their way from a GPU: tested without a GPU, and also with one if there is one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Programs that end, print, fork or fail in ways of their own: the panel sees what it can and
-changes nothing; a fault of its own never reaches them."""
+"""Programs that end, print, fork or fail in unusual ways. The panel sees what it can and changes
+nothing, and none of its own errors reach the program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
     assert seen.events()[-1] | {"t": 0} == {
         "t": 0, "kind": "end", "outcome": outcome, "steps": seen.events()[-1]["steps"],
         "seconds": seen.events()[-1]["seconds"]}
-    if how not in ("kill", "no torch"):  # what was seen in its last tenth of a second dies with it
+    if how not in ("kill", "no torch"):  # what happened in its last tenth of a second is lost
         assert seen.losses() == seen.printed()
         assert seen.losses()[:5] == pytest.approx(FIVE)
     assert len(seen.of("start")) == 1
@@ -84,7 +84,7 @@ def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
 
 
 def test_several_processes_that_share_a_model_are_shown_as_such(home):
-    """Hogwild: each has its own steps and losses; the run's count is that of one of them."""
+    """Hogwild: each process has its own steps and losses; the run counts the steps of one."""
     seen = observe("hogwild.py", bare=False)
     assert seen.state["state"] == "completed", seen.log()
     assert seen.run.ranks() == [0, 1, 2]
@@ -134,8 +134,8 @@ def test_a_python_that_takes_no_hook_just_runs_and_that_is_said(home, switch):
 
 
 def faulty(tmp_path, *, env=(), code=""):
-    """A run folder made by hand and a script's process under the hook; what it printed, and what
-    our own list of faults says."""
+    """Run a script's process under the hook, in a run folder made by hand. Returns what it printed
+    and the contents of observe-errors.log."""
     run = tmp_path / "run"
     (run / "ranks").mkdir(parents=True)
     script = tmp_path / "script.py"
@@ -231,7 +231,7 @@ NO_HOOKS = "del sys.modules['torch.optim.optimizer'].register_optimizer_step_pos
 @pytest.mark.parametrize(("change", "again", "whole"), [(OLD_NAME, NAME, True),
                                                        (NO_HOOKS, "", False)])
 def test_a_torch_that_lacks_something_is_seen_whole_or_not_at_all(tmp_path, change, again, whole):
-    """Before torch 2.3 its GradScaler had another name; before 2.1 there were no such hooks."""
+    """Before torch 2.3 GradScaler was elsewhere; before 2.1 the optimizer hooks did not exist."""
     outs = []
     for observed in (False, True):
         run = tmp_path / str(observed)
@@ -271,7 +271,7 @@ def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
 
 
 def test_the_hook_reads_on_every_python_that_somebody_may_start(tmp_path):
-    """Old syntax, so that a helper script of another Python is not told of an error in ours."""
+    """Its syntax is old, so that a helper script under another Python does not fail in our hook."""
     ast.parse(Path(HOOK, "sitecustomize.py").read_text(), feature_version=(3, 4))
     out = subprocess.run([PYTHON, "-c", "import torch, sys\n"
                           "print(*[m.__file__ for name, m in sys.modules.items() "

@@ -1,4 +1,4 @@
-"""A script's batches are nobody's business, so its rate is told in steps."""
+"""The size of a script's batches is not known, so its rate is shown in steps per second."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_threads_training_is_seen_with_its_rate_and_its_end(home):
     seen = observe("thread.py")
     seen.same_as_without()
     assert seen.losses() == seen.printed()
-    assert seen.state["state"] == "completed"  # as Python sees it: a thread's end is no exit status
+    assert seen.state["state"] == "completed"  # a failed thread leaves the exit status 0
     shown = CliRunner().invoke(cli, ["show", seen.run.id]).output
     assert "steps/s, " in shown
     assert " ms a step" in shown

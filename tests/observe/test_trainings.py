@@ -1,5 +1,5 @@
-"""Which steps are the curve's, which stand beside it, which begin another training: by hand for the
-loops that people write, and for any order of steps that none is lost or told twice."""
+"""Which steps are on the curve, which stand beside it, and which begin another training. The common
+kinds of loops are worked out by hand; for any order of steps, none is lost or given twice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpu_engine.observe.trainings import OptimizerStep, Trainings
 
 
 def told(order, *, fresh=None, seconds=0.0):
-    """What becomes of steps of the optimizers in `order`, in a string: a letter a step, upper case
-    on the curve, "|" where a training begins; and the same of others, beside it."""
+    """What becomes of steps by the optimizers in `order`: two strings with a letter for each step,
+    one for the curve, with "|" before each training, and one for the steps beside it."""
     trainings, curve, beside, out = Trainings(), "", "", []
     for at, index in enumerate(order):
         out += trainings.take(OptimizerStep(index, at, (fresh or {}).get(at)), at * seconds)
@@ -31,7 +31,7 @@ def test_a_gan_takes_turns():
     assert told([0, 1] * 100) == ("|" + "a" * 100, "b" * 100)
     assert told([1] * 5 + [0, 1, 1, 1, 1, 1] * 9) == ("|" + "b" * 50, "a" * 9)
     assert told([0] * 100 + [1] + ([0] * 5 + [1]) * 9) == ("|" + "a" * 145, "b" * 10)
-    assert told([0] * 300 + [0, 1] * 5) == ("|" + "a" * 305, "b" * 5)  # one is trained before
+    assert told([0] * 300 + [0, 1] * 5) == ("|" + "a" * 305, "b" * 5)  # one is trained alone first
 
 
 def test_layer_by_layer_each_layer_is_a_training():
@@ -59,7 +59,7 @@ def test_a_new_optimizer_in_the_place_of_one_that_is_gone_begins_a_training():
 def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
     order, fresh = [0, 0, 0, 1] * 20, {4 * i: frozenset({1}) for i in range(20)}
     assert told(order, fresh=fresh) == ("|" + "a" * 60, "b" * 20)
-    # Several tasks between two outer steps: known from the first outer step on.
+    # Several tasks between two outer steps: recognised from the first outer step on.
     order, alive = [0, 0, 0, 0, 1] * 20, frozenset({1})
     fresh = {5 * i + at: alive if i else frozenset() for i in range(20) for at in (0, 2)}
     assert told(order, fresh=fresh) == ("|aa|aa" + "a" * 76, "b" * 20)

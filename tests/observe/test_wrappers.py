@@ -1,4 +1,4 @@
-"""A stop reaches the ranks behind whatever a command has put before them."""
+"""A stop reaches the ranks, whatever wrapper a command has put around them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ print("saving", flush=True)
 time.sleep(1.5)
 print("saved", flush=True)
 """
-# As `conda run` does: a parent that runs the command in a shell script of its own making, and
-# that tells nobody of a signal.
+# Like `conda run`: a parent that runs the command in a shell script and does not pass on signals.
 CONDA = """
 import pathlib, subprocess, sys
 script = pathlib.Path("conda-run.sh")
@@ -55,7 +54,7 @@ ranks = [subprocess.Popen([{PYTHON!r}, "long.py"], env=os.environ | {{"RANK": st
 for rank in ranks:
     rank.wait()
 """
-# What had started the rank is gone before the rank has saved.
+# The process that started the rank is gone before the rank has saved.
 LEAVES = f"""
 import subprocess
 subprocess.Popen([{PYTHON!r}, "orphan.py"]).wait()
@@ -127,7 +126,7 @@ def test_a_script_that_fails_before_torch_is_a_python_program(home, folder, way)
     (f"PYTHONPATH=/x {PYTHON} -c 'import time; time.sleep(100)'", "another PYTHONPATH")])
 def test_a_wrapper_with_a_long_start_is_told_from_what_cannot_be_seen(home, folder, line, says,
                                                                       monkeypatch):
-    """In the supervisor's own words, as if the half minute were over."""
+    """The supervisor's warning, as it is written after half a minute."""
     env = dict(os.environ, PYTHONPATH=HOOK, GPU_PANEL_RUN=str(Path.cwd()), GPU_PANEL_RANK="0")
     Path("ranks").mkdir()
     run = runs.Run(Path.cwd())

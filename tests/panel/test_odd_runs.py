@@ -18,7 +18,7 @@ async def test_each_is_a_line_with_its_reason_and_can_be_opened():
     good = odd_runs.ended()
     made = odd_runs.make()
     try:
-        with powers.laid_down():
+        with powers.root_powers_dropped():
             async with panel(slots(1), size=(160, 60)) as (pilot, screen):
                 table = screen.query_one(RunsPane)
                 await until(pilot, lambda: table.lines is not None

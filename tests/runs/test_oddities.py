@@ -27,7 +27,7 @@ def made(home):
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
                           text=True, timeout=150, check=False,
-                          preexec_fn=powers.lay_down_for_good)
+                          preexec_fn=powers.drop_root_powers)
 
 
 def test_the_command_line_lists_all_of_them(made):
@@ -75,7 +75,7 @@ def test_a_run_of_somebody_else_that_may_be_read_is_not_taken_for_lost(home):
                                ticks=procs.start_ticks(os.getpid())))
     (run.path / "lock").chmod(0)
     try:
-        with powers.laid_down():
+        with powers.root_powers_dropped():
             assert run.state().state == "running"
             run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid(),
                                        ticks=1))

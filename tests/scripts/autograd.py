@@ -1,5 +1,5 @@
-"""torch.autograd.backward on several tensors, on a vector with its weights, and calls of
-backward from within a backward pass (reentrant checkpointing)."""
+"""Calls torch.autograd.backward on several tensors, on a vector with weights, and from inside a
+backward pass (reentrant checkpointing)."""
 
 import quick  # noqa: F401
 import show

@@ -1,5 +1,5 @@
-"""No optimizer at all: parameters are updated by hand; the first argument says how many times and,
-with an "a", that gradients of four passes are accumulated."""
+"""Updates its parameters by hand, without an optimizer. The first argument is the number of
+updates; with an "a" behind it, the gradients of four passes are accumulated."""
 
 import sys
 import time

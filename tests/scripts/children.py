@@ -1,5 +1,5 @@
-"""Ranks that are children of multiprocessing: `spawn` (torch's) or `process` (Python's own); the
-second rank, or the only one, fails in a way of its own."""
+"""Ranks that are children of torch's multiprocessing (`spawn`) or Python's (`process`). The second
+rank, or the only one, fails."""
 # ruff: noqa: T201
 
 import multiprocessing

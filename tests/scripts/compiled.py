@@ -1,4 +1,5 @@
-"""A step inside torch.compile, up to the optimizer; how often it was compiled is printed."""
+"""Runs a step, with or without its optimizer, inside torch.compile; prints how often it was
+compiled."""
 # ruff: noqa: T201
 
 import frozen  # noqa: F401

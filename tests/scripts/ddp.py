@@ -1,4 +1,4 @@
-"""DDP by torchrun's variables; with `spawn` as argument it starts its own two ranks."""
+"""DDP with torchrun's variables; with the argument `spawn` it starts two ranks itself."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def train(rank, world, port=None):
             raise ValueError("rank one has had enough")
     if rank == 0:
         show.weights(model)
-    # gloo's threads let go of Python objects of the last all-reduce a moment after it; one that
+    # gloo's threads release the Python objects of the last all-reduce a moment later; one that
     # comes too late for the interpreter aborts the process (seen with torch 2.13).
     time.sleep(0.3)
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
-"""Imported first, spares a script a second: at its start and at its end the garbage collector does
-not walk through all that torch consists of. While the script trains it works as ever."""
+"""Imported first, this saves a script a second: the garbage collector does not go through all of
+torch's objects at its start and end. While the script trains, the collector works as usual."""
 
 import atexit
 import gc

@@ -1,5 +1,5 @@
-"""Two optimizers, each with a loss of its own; the second steps every other time, and a third
-shares the second's."""
+"""Two optimizers, each with its own loss; the second steps every other time. A third one shares the
+loss of the second."""
 
 import quick  # noqa: F401
 import show

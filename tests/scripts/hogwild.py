@@ -1,4 +1,4 @@
-"""Hogwild: three processes that train one shared model at the same time, and know of no ranks."""
+"""Hogwild: three processes, without ranks, train one shared model at the same time."""
 
 import time
 

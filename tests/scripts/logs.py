@@ -1,5 +1,5 @@
-"""Hands values to loggers as people do: TensorBoard's writer, out of the module that the first
-argument names (torch.utils.tensorboard or tensorboardX), and with "wandb" also W&B."""
+"""Passes values to loggers: TensorBoard's writer, from the module that the first argument names
+(torch.utils.tensorboard or tensorboardX), and with "wandb" also W&B."""
 # ruff: noqa: T201
 
 import importlib

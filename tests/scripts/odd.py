@@ -1,5 +1,4 @@
-"""Ends, prints and forks in ways of its own; the first argument says how, with
-commas between."""
+"""Ends, prints and forks in unusual ways; the first argument lists them, separated by commas."""
 # ruff: noqa: T201, PTH208
 
 import os

@@ -1,5 +1,5 @@
-"""A GPU: losses that nobody reads in the step, a GradScaler, and the capture of a CUDA graph while
-the panel looks on. Waiting for the GPU without being asked is an error here."""
+"""Trains on a GPU, without reading losses in the step, with a GradScaler, and captures a CUDA graph
+while the panel observes. Any unexpected wait for the GPU is an error."""
 
 import show
 import torch
@@ -24,7 +24,7 @@ for loss in losses:
     show.loss(loss)
 
 graph, static = torch.cuda.CUDAGraph(), torch.randn(16, 8, device="cuda")
-with torch.cuda.graph(graph):  # any CUDA call of another thread would spoil it
+with torch.cuda.graph(graph):  # a CUDA call from any other thread would spoil the capture
     for _ in range(300):
         static = static * 1.01
 graph.replay()

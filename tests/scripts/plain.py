@@ -1,4 +1,4 @@
-"""The plainest loop there is."""
+"""The simplest training loop."""
 
 import show
 import torch

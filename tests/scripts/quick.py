@@ -1,6 +1,6 @@
-"""Imported first, lets a script start in less than half the time: see `frozen`; besides,
-optimizers find in the place of torch._dynamo, which each would import for a decorator, the two
-functions that they call. For scripts that compile nothing; some do without this, as people's do."""
+"""Imported first, this lets a script start in less than half the time. See `frozen`; in addition it
+replaces torch._dynamo, which optimizers import for a decorator, by the two functions that they
+call. It is for scripts that compile nothing; some scripts do without it, as people's do."""
 
 import sys
 import types

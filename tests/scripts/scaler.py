@@ -1,12 +1,12 @@
-"""A GradScaler with a scale that once is too much, and accumulation on the scaled loss; "sharded":
-FSDP's GradScaler, which scales in its own way."""
+"""A GradScaler whose scale is once too large, and accumulation on the scaled loss. With
+"sharded" as argument it is FSDP's GradScaler, which has its own `scale`."""
 # ruff: noqa: T201
 
 import sys
 
 import frozen  # noqa: F401
 
-if "sharded" not in sys.argv:  # a group of processes asks torch._dynamo
+if "sharded" not in sys.argv:  # making a process group imports torch._dynamo
     import quick  # noqa: F401
 import show
 import torch

@@ -1,5 +1,4 @@
-"""What the scripts beside this print, so that a test can compare: their losses and their weights,
-to the last bit."""
+"""What these scripts print for tests to compare: their losses and weights, to the last bit."""
 # ruff: noqa: T201
 
 import hashlib

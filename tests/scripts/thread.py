@@ -1,4 +1,4 @@
-"""Trains in a thread, which fails in the end; the main thread has nothing to do with it."""
+"""Trains in a thread that fails at its end, while the main thread succeeds."""
 
 import threading
 import time

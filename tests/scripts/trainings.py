@@ -1,4 +1,4 @@
-"""Several trainings one after the other in one process, as the first argument says."""
+"""Several trainings, one after another in one process; the first argument says which."""
 
 import sys
 import time
@@ -18,11 +18,11 @@ def train(parameters, forward, steps, optimizer=None):
         loss.backward()
         optimizer.step()
         show.loss(loss)
-        time.sleep(0.006)  # slower than is recorded loss by loss
+        time.sleep(0.006)  # slow enough for each loss to be recorded
 
 
 def folds():
-    """A new model and a new optimizer each time; the last one's live only as long as they do."""
+    """A new model and a new optimizer for each training; the old ones are deleted."""
     for fold in range(4):
         model = show.toy(fold)
         train(model.parameters(), lambda model=model: (model(torch.randn(16, 8)) - 1).square()
@@ -30,7 +30,7 @@ def folds():
 
 
 def layers():
-    """All optimizers are there from the beginning; each layer is trained for itself."""
+    """All optimizers exist from the beginning; each layer is trained separately."""
     nets = [torch.nn.Linear(8, 8) for _ in range(4)]
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in nets]
     x = torch.randn(16, 8)
@@ -40,7 +40,7 @@ def layers():
 
 
 def closures():
-    """First Adam, then L-BFGS, whose closure differentiates its two losses one by one."""
+    """First Adam, then L-BFGS, whose closure calls backward() on two losses in turn."""
     model = show.toy(1)
     model[2].p = 0.0
     x = torch.randn(32, 8)
@@ -60,7 +60,7 @@ def closures():
 
 
 def groups():
-    """An optimizer that is stepped once for each group of its parameters, as by DeepSpeed."""
+    """An optimizer that is stepped once for each group of its parameters, as DeepSpeed does."""
     model = show.toy(2)
     optimizer = torch.optim.Adam([{"params": [p]} for p in model.parameters()], lr=0.01)
     for _ in range(12):

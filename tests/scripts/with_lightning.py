@@ -1,4 +1,4 @@
-"""Lightning: the Trainer, or with `fabric` as argument, Fabric."""
+"""Lightning's Trainer; with the argument `fabric`, Fabric."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""transformers.Trainer on a model made from its configuration alone."""
+"""transformers.Trainer, on a model that is made from a configuration, without a download."""
 
 import sys
 

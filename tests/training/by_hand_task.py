@@ -1,6 +1,6 @@
 """Tasks whose training `test_by_hand` repeats in plain torch.
 
-Nothing here depends on the engine's seeds: weights and examples come from generators of their own.
+Nothing here depends on the engine's seeds: weights and examples have generators of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANK = int(os.environ.get("RANK", 0))
 
 
 def weights(hidden: int = 12) -> nn.Module:
-    """The model at its start, in float64."""
+    """The model before training, in float64."""
     net = nn.Sequential(nn.Linear(5, hidden), nn.Tanh(), nn.Linear(hidden, 1)).double()
     made = torch.Generator().manual_seed(11)
     with torch.no_grad():
@@ -30,14 +30,14 @@ def weights(hidden: int = 12) -> nn.Module:
 
 
 def examples(many: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x (many, 5), y (many, 1), and how many items an example counts (many,): 0 to 7."""
+    """x (many, 5), y (many, 1), and the number of items in each example (many,): 0 to 7."""
     made = torch.Generator().manual_seed(12)
     x = torch.randn(many, 5, generator=made, dtype=torch.float64)
     return x, 3 * x.prod(1, keepdim=True).cos(), torch.arange(many) * 5 % 8
 
 
 class TwoHeads(nn.Module):
-    """A pass uses one of two heads and leaves the other's parameters without a gradient."""
+    """Uses one of two heads in each pass, so the other's parameters get no gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class TwoHeads(nn.Module):
 
 
 class Twice(nn.Module):
-    """Goes through one layer twice, each time computed again in the backward pass: DDP allows it
-    under a static graph alone, as the layer's gradients come in two parts."""
+    """Uses one layer twice, recomputed in the backward pass each time. The layer's gradients then
+    come in two parts, which DDP allows only with a static graph."""
 
     def __init__(self, again: bool) -> None:
         super().__init__()
@@ -70,18 +70,18 @@ class Twice(nn.Module):
 
 @dataclass
 class ByHand(Task):
-    """Regression, which writes down the numbers of the examples of each backward pass."""
+    """Regression that writes the numbers of the examples in each backward pass to a file."""
 
     many: int = 120
     record: str = ""
     counts: bool = False
-    "Return (sum, count), each example weighing as many items as it has."
+    "Return (sum, count); each example counts as many items as it has."
     sgd: bool = False
     cosine: bool = False
     decay: bool = False
-    "The learning rate is nine tenths of the one before after each step."
+    "Multiply the learning rate by 0.9 after each step."
     half: bool = False
-    "In float32, as autocast wants it, and with a loss so large that fp16 overflows at first."
+    "In float32, as autocast needs it, with a loss so large that fp16 overflows at first."
     kind: str = "plain"
     "plain | heads (which one follows the first example's number) | twice"
 
@@ -126,6 +126,6 @@ class ByHand(Task):
 
 @dataclass
 class ByDefault(ByHand):
-    """With the optimizer that a task has which says nothing of one."""
+    """With the default optimizer of a task."""
 
     optimizer = Task.optimizer

@@ -12,7 +12,7 @@ TOY = f"{Path(__file__).with_name('toy.py')}:Toy"
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
-    """Make a run of the toy task whose record lies in the run folder."""
+    """Makes runs of the toy task; what the task writes down lies in the run folder."""
     def plan(name: str = "run", /, params: dict | None = None, **options) -> Path:
         run = tmp_path / name
         (run / "record").mkdir(parents=True, exist_ok=True)

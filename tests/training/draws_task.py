@@ -1,4 +1,4 @@
-"""A task that writes down what its rank draws from every global generator."""
+"""A task that writes down the random numbers its rank draws from every global generator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Draws(Task):
 
     def model(self) -> nn.Module:
         net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-        # DDP sends rank 0's weights to all: what each made itself is seen here alone.
+        # Written here, as DDP later replaces them by rank 0's weights.
         self._write("weights", [p.detach().flatten().tolist() for p in net.parameters()])
         return net
 

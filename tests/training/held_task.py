@@ -12,7 +12,7 @@ from toy import Numbers, Toy
 
 
 class Seen(Numbers):
-    """Notes whether a loader worker read the example."""
+    """Notes for each example whether a loader worker has read it."""
 
     def __getitem__(self, i: int):
         noise = torch.randn(6, dtype=self.x.dtype) * random.random()

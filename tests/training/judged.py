@@ -1,4 +1,4 @@
-"""A task whose evaluations give what the test says, or fail, or are stopped."""
+"""A task whose evaluations return given values, fail, or are stopped."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Judged(Task):
     examples: int = 40
     held_out: int = 8
     trouble_at: int = 0
-    "In the first attempt: the call of `metrics` with trouble."
+    "In the first attempt: the number of the call of `metrics` at which `trouble` happens."
     trouble: str = ""
-    "error, oom, stop, kill, or names: other metrics than before."
+    "error, oom, stop, kill, or names (metrics with other names than before)."
     rank: int = 0
-    "Which rank has it."
+    "The rank on which it happens."
     norm: bool = False
-    "With BatchNorm; each rank then writes its buffers down in each evaluation."
+    "Use BatchNorm, and have each rank write down its buffers in each evaluation."
     plateau: bool = False
     record: str = ""
 

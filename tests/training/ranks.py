@@ -64,10 +64,10 @@ def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, wor
 
 
 class Zygote:
-    """Processes forked from one that has torch imported already: a fifth of the time."""
+    """Starts processes by forking one that has imported torch, in a fifth of the time."""
 
     PATIENCE = 200.0
-    """Seconds for an answer: the first waits for the import of torch, on a busy machine."""
+    """Seconds to wait for an answer. The first one takes an import of torch, on a busy machine."""
 
     def __init__(self) -> None:
         env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
@@ -79,7 +79,7 @@ class Zygote:
         self._rest = b""
 
     def start(self, argv: list[str], env: dict[str, str], log: Path) -> Forked:
-        # An answer bears its order's number: one that comes late is never taken for another's,
+        # An answer carries the number of its order, so a late one is never taken for another's,
         # nor an exit code for that of an earlier process with the same pid.
         self._orders += 1
         number = self._orders
@@ -99,7 +99,7 @@ class Zygote:
         self._process.wait(10)
 
     def _until(self, there: Callable[[], bool], timeout: float) -> bool:
-        """Take in answers until the one that is waited for is there; False: it does not come."""
+        """Read answers until the awaited one is there. Returns False if it does not come."""
         deadline = time.monotonic() + timeout
         while not there():
             if not self._hear(max(deadline - time.monotonic(), 0)):
@@ -122,7 +122,7 @@ class Zygote:
 
 
 class Forked:
-    """What these tests use of subprocess.Popen."""
+    """The part of subprocess.Popen that these tests use."""
 
     def __init__(self, zygote: Zygote, number: int, pid: int) -> None:
         self._zygote, self._number, self.pid = zygote, number, pid
@@ -161,7 +161,7 @@ class Ranks:
     def __init__(self, run: Path, *, attempt: int = 1, args: tuple[str, ...] = (),
                  env: dict[str, str] | None = None, only: list[int] | None = None,
                  python: str | None = None) -> None:
-        """`python`: start them as the supervisor does, with that interpreter; else forked."""
+        """`python`: start them with that interpreter, as the supervisor does; None: fork them."""
         plan = json.loads((run / "plan.json").read_text())
         self.run, self.world = run, plan["world_size"]
         self.processes: dict[int, Any] = {}
@@ -186,7 +186,7 @@ class Ranks:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def wait(self, timeout: float = 90.0) -> list[int]:
-        """The exit codes, in order of the ranks."""
+        """The exit codes, in the order of ranks."""
         deadline = time.monotonic() + timeout
         return [p.wait(max(deadline - time.monotonic(), 0.1)) for p in self.processes.values()]
 
@@ -201,7 +201,7 @@ class Ranks:
                 process.wait()
 
     def until(self, seen: Callable[[], Any], timeout: float = 60.0) -> Any:
-        """Wait until `seen()` is true, as long as a rank lives; what it gave."""
+        """Wait until `seen()` is true, as long as any rank lives. Returns its value."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             alive = any(p.poll() is None for p in self.processes.values())
@@ -224,7 +224,7 @@ def started(run: Path, **options: Any) -> Iterator[Ranks]:
 
 
 def train(run: Path, *, expect: int = 0, **options: Any) -> Path:
-    """Run all ranks to their end, and hold them to an exit code."""
+    """Run all ranks to their end and check their exit codes."""
     with started(run, **options) as ranks:
         codes = ranks.wait()
     assert codes == [expect] * len(codes), f"exit codes {codes}\n{logs(run)}"

@@ -1,5 +1,5 @@
-"""Every schedule of torch.optim, made for a length and a learning rate, and a task that follows
-one and writes down what its optimizer was set to in each step."""
+"""Every schedule of torch.optim, made for a length and a learning rate, and a task that uses one
+and writes down the settings of its optimizer in each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_engine import Task
 
 
 class Warmup:
-    """A callable object: LambdaLR keeps its fields in its state."""
+    """A callable object, whose fields LambdaLR keeps in its state."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -76,7 +76,7 @@ SCHEDULES: dict[str, Builder] = {
 
 
 def optimizer_of(kind: str, model: nn.Module, lr: float) -> Optimizer:
-    """Two groups with learning rates of their own, with a momentum or betas that can cycle."""
+    """An optimizer with two groups of different learning rates, and momentum or betas to cycle."""
     layers = list(model.children()) or [model]
     groups = [{"params": layers[0].parameters()},
               {"params": [p for m in layers[1:] for p in m.parameters()], "lr": lr / 4}]
@@ -86,7 +86,7 @@ def optimizer_of(kind: str, model: nn.Module, lr: float) -> Optimizer:
 
 
 def settings(opt: Optimizer) -> list[dict[str, Any]]:
-    """What steers an optimizer's next step, of each group."""
+    """The settings of each group that a schedule changes."""
     keys = ("lr", "momentum", "betas", "weight_decay")
     return [{k: float(g[k]) if k == "lr" else g[k] for k in keys if k in g}
             for g in opt.param_groups]
@@ -114,10 +114,10 @@ class Scheduled(Task):
     kind: str = "AdamW"
     examples: int = 40
     nan_at: list[int] = field(default_factory=list)
-    "In these training steps the loss is not a number."
+    "The training steps in which the loss is NaN."
     decay: float = 0.01
     kill_at: int = 0
-    "In the first attempt: the training step in which it kills itself."
+    "In the first attempt: the training step at which the rank kills itself."
     patience: int = 0
     mode: str = "min"
     metric: str = ""

@@ -2,8 +2,8 @@
 
     python streams.py RANK WORLD STORE OUT
 
-reads each dataset with `workers_of` it for two epochs as that rank and writes what
-it was given to OUT, as JSON.
+reads two epochs of each dataset as that rank, with each number of loader workers in `workers_of`,
+and writes what it has read to OUT as JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANY, FEW = (0, 1, 2, 4), (0, 2)
 
 
 def example(i: int):
-    """An example and random numbers as an augmentation would draw them."""
+    """An example with random numbers, drawn as an augmentation would."""
     return i, (torch.rand(()).item(), random.random(), np.random.rand())
 
 
@@ -70,7 +70,7 @@ class Buffered(Plain):
 
 
 class ByEpoch(Plain):
-    """Its order is its epoch's."""
+    """Its order depends on the epoch alone."""
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -82,7 +82,7 @@ class ByEpoch(Plain):
 
 
 class ByWorker(Plain):
-    """PyTorch's documented pattern: a contiguous part a worker."""
+    """PyTorch's documented pattern: each worker reads a contiguous part."""
 
     def mine(self):
         info = get_worker_info()
@@ -124,7 +124,7 @@ class ByImportedNames(ByRankAndWorker):
 
 
 class ByEnvironment(ByRankAndWorker):
-    """As WebDataset asks."""
+    """Reads rank and worker the way WebDataset does."""
 
     def rank(self) -> int:
         return int(os.environ["RANK"]) if "RANK" in os.environ else 0
@@ -134,14 +134,14 @@ class ByEnvironment(ByRankAndWorker):
 
 
 class ByRank(ByRankAndWorker):
-    """Its rank's part, the same in each worker."""
+    """Gives its rank's part, the same in each worker."""
 
     def mine(self):
         return self.numbers[self.rank()::self.world()]
 
 
 class AsksOnce(ByRankAndWorker):
-    """Keeps what it was told in its first epoch."""
+    """Reads its rank and worker in the first epoch only, and keeps them."""
 
     kept = None
 
@@ -160,7 +160,7 @@ class AsksOnceByWorker(AsksOnce):
 
 
 class InThread(ByRankAndWorker):
-    """Reads ahead in a thread of its own, which asks."""
+    """Reads ahead in a thread of its own, which reads the rank and worker."""
 
     def __iter__(self):
         ahead = queue.Queue()
@@ -192,14 +192,14 @@ class ShardedNumShardsFirst(Plain):
 
 
 class ShardedAndByWorker(ByWorker):
-    """Hugging Face's way: `shard` divides once more than its iteration over workers does."""
+    """As in Hugging Face's library: `shard` divides, and the iteration divides over workers too."""
 
     def shard(self, num_shards: int, index: int):
         return type(self)(self.numbers[index::num_shards])
 
 
 class Seeding(Plain):
-    """Asks who it is for other reasons than to divide."""
+    """Reads rank and worker, but for seeding, not to divide."""
 
     def mine(self):
         info = get_worker_info()
@@ -226,7 +226,7 @@ class Unseen(Plain):
 
 
 class Late(Plain):
-    """Asks only after its first ten examples: they are everybody's, the rest divided."""
+    """Divides only after the first ten examples, which every reader gets."""
 
     def mine(self):
         yield from self.numbers[:10]
@@ -234,7 +234,7 @@ class Late(Plain):
 
 
 class AsksOnly(ByRankAndWorker):
-    """Asks for all four and divides by none of them."""
+    """Reads rank, world size, worker and number of workers, and divides by none of them."""
 
     def mine(self):
         list(super().mine())
@@ -260,7 +260,7 @@ class ShardsNothing(NoNoise):
 
 
 class OwnOrder(Plain):
-    """Shuffles by numbers of the operating system: another order in each process."""
+    """Shuffles with the operating system's random numbers: another order in each process."""
 
     def mine(self):
         numbers = list(self.numbers)
@@ -275,8 +275,8 @@ DOUBTFUL = [Unseen, Late, Counted, NoNoise, ShardsNothing, OwnOrder]
 
 
 def workers_of(name: str) -> tuple[int, ...]:
-    """How many loader workers read it: each number takes processes, so all of them only for the
-    main ways to divide."""
+    """The numbers of loader workers to read it with. Each takes processes, so only the main ways to
+    divide are read with all of them."""
     return MANY if name in ("Plain", "ByWorker", "ByRankAndWorker", "Sharded",
                             "ShardedNumShardsFirst") else FEW
 
@@ -286,7 +286,7 @@ def chained() -> IterableDataset:
 
 
 def collate(examples):
-    """Draws as well, as a collator that masks words does."""
+    """Draws random numbers too, as a collator that masks words does."""
     return [n for n, _ in examples], [d for _, d in examples], torch.rand(()).item()
 
 

@@ -1,7 +1,7 @@
-"""The engine's training against the same training written by hand: plain torch, no engine in it.
+"""Compares the engine's training with the same training written by hand in plain torch.
 
-The hand's loop takes whole global batches on one device. Which examples a step saw is read from
-what the ranks wrote down; that these are the right ones is `test_modes`'s to prove.
+The loop by hand uses whole global batches on one device. It takes the examples of each step from
+what the ranks have written down; `test_modes` proves that these are the right examples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run_engine(folder: Path, world: int, *, params: dict | None = None, **option
 
 
 def seen(run: Path, world: int, accumulate: int) -> list[list[int]]:
-    """The example numbers of each step, of all ranks and passes."""
+    """The numbers of the examples in each step, over all ranks and passes."""
     each = [[json.loads(line) for line in (run / f"{r}.jsonl").read_text().splitlines()]
             for r in range(world)]
     return [[n for r in range(world) for a in range(accumulate)
@@ -38,7 +38,7 @@ def seen(run: Path, world: int, accumulate: int) -> list[list[int]]:
 
 
 def shown(run: Path, world: int) -> list[float]:
-    """The loss of each step as the screen draws it: the mean over the ranks."""
+    """The loss of each step as the screen shows it: the mean over the ranks."""
     each = [[x for e in ranks.read(run, r, "step") for x in e["losses"]] for r in range(world)]
     return [sum(losses) / world for losses in zip(*each, strict=True)]
 
@@ -89,9 +89,9 @@ def assert_same_weights(found: dict, wanted: dict) -> None:
     (True, 1, 4, "single"), (True, 2, 3, "ddp"), (True, 3, 2, "ddp")])
 def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
                                       accumulate: int, mode: str) -> None:
-    """Mean losses and sums with their counts; clipped; a schedule with a length, over two epochs.
+    """With means, and with sums and counts; clipped; with a schedule over two epochs.
 
-    Examples count 0 to 7 items, so that ranks and passes differ much in what they count.
+    An example has 0 to 7 items, so that the counts of ranks and passes differ a lot.
     """
     run = run_engine(tmp_path / "run", world, mode=mode, accumulate=accumulate, size=12,
                      params={"counts": counts, "cosine": True},
@@ -102,16 +102,16 @@ def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
         assert sorted(n for step in epoch for n in step) == list(range(120))
     assert steps[:10] != steps[10:]
     losses, rates, wanted = by_hand(steps, counts=counts, clip=0.7, cosine=True)
-    assert shown(run, world) == pytest.approx(losses, rel=1e-7)  # told with nine digits
+    assert shown(run, world) == pytest.approx(losses, rel=1e-7)  # events have nine digits
     assert_same_weights(final(run)["model"], wanted)
-    # An event tells the rate of the last step that it covers.
+    # An event has the learning rate of the last step that it covers.
     told = {e["step"]: e["lr"] for e in ranks.read(run, 0, "step")}
     assert told == {s: pytest.approx(rates[s - 1], rel=1e-9, abs=1e-12) for s in told}
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heads", "find_unused"), ("twice", "static_graph")])
 def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str) -> None:
-    """Each needs its option: without it PyTorch ends the run."""
+    """Each case needs its option: without it PyTorch raises."""
     run = run_engine(tmp_path / "run", 2, accumulate=3, size=12, parallel={option: True},
                      params={"kind": kind, "sgd": True}, train={"epochs": 1, "lr": 0.1})
     net = TwoHeads() if kind == "heads" else Twice(False)
@@ -132,8 +132,8 @@ def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str
 
 @pytest.mark.parametrize("clip", [0.0, 0.3])
 def test_fp16_as_by_hand_and_over_a_resume(tmp_path: Path, clip: float) -> None:
-    """PyTorch's own GradScaler in the hand's loop: the same steps are left out, the schedule
-    waits for them, and the scale outlives a resume."""
+    """The loop by hand uses PyTorch's GradScaler: the same steps are skipped, the schedule does not
+    advance in them, and the scale survives a resume."""
     options = {"size": 12, "amp": {"dtype": "fp16"}, "mode": "ddp",
                "params": {"half": True, "decay": True}}
     run = run_engine(tmp_path / "run", 1, train={"steps": 14, "clip": clip}, **options)

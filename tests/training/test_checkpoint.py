@@ -1,4 +1,4 @@
-"""Checkpoints damaged in each way, full disks, and which of them are kept."""
+"""Damaged checkpoints, full disks, and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_leftovers_of_earlier_attempts_are_removed(make) -> None:
 
 
 def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
-    """A disk that takes no more, without root: the kernel refuses files over a size."""
+    """Imitates a full disk without root: the kernel refuses files over a size."""
     import resource
     import sys
 
@@ -156,7 +156,7 @@ def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
 def test_full_disk_keeps_the_checkpoint_before(make, tmp_path: Path) -> None:
-    """Proof 6 on a small tmpfs: checkpoints of 2 MB, room for two and a half."""
+    """On a small tmpfs: checkpoints of 2 MB, with room for two and a half."""
     run = make("run", {"big": 500_000, "pause": 0.01}, size=24,
                train={"steps": 9, "checkpoint_every": 2})
     with tmpfs(run / "checkpoints", "5m"):
@@ -212,7 +212,7 @@ def test_best_is_parsed() -> None:
 
 
 def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
-    """Whoever lists while one writes sees whole checkpoints alone."""
+    """Listing checkpoints during a write gives only complete ones."""
     done = threading.Event()
     seen: list[str] = []
 
@@ -235,7 +235,7 @@ def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
 
 
 def test_the_rename_is_the_last_act_of_something_whole_and_synced(tmp_path, monkeypatch) -> None:
-    """What a power cut may leave depends on this order, which no test can cut power for."""
+    """What a power cut leaves behind depends on this order. No test can cut the power."""
     acts: list[tuple[str, str]] = []
     rename, fsync = Path.rename, os.fsync
 

@@ -1,4 +1,4 @@
-"""What is saved can be loaded: torch's own loader is the judge."""
+"""Whatever is saved can be loaded, according to torch's own loader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = {
 
 
 def loads(value: object) -> bool:
-    """What torch itself says."""
+    """Whether torch itself can load it."""
     out = io.BytesIO()
     try:
         torch.save(value, out)
@@ -172,7 +172,7 @@ def test_looking_for_what_is_not_finite_takes_no_memory() -> None:
 
 
 def mapped_from(tensor: torch.Tensor) -> str:
-    """The file whose pages a tensor is, "" for memory of the process."""
+    """The file from which a tensor is mapped; "" for ordinary memory."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, _, _, _, _, *name = line.split()
         start, end = (int(part, 16) for part in place.split("-"))
@@ -182,7 +182,7 @@ def mapped_from(tensor: torch.Tensor) -> str:
 
 
 def test_a_resumed_optimizer_keeps_no_page_of_the_file(tmp_path: Path) -> None:
-    """Which would stay on the disk as long as the run, deleted or not."""
+    """Otherwise the file would stay on the disk during the whole run, even if deleted."""
     model = nn.Linear(300, 200)
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), capturable=False)
     model(torch.ones(4, 300)).sum().backward()
@@ -201,7 +201,7 @@ def test_a_resumed_optimizer_keeps_no_page_of_the_file(tmp_path: Path) -> None:
 def test_loading_holds_nothing_in_memory_of_its_own(tmp_path: Path) -> None:
     state = {"step": 1, "model": {"w": torch.ones(40_000_000)}}
     path = checkpoint.save(tmp_path, state, [], {}).path
-    checkpoint.load(path)  # what torch allocates once
+    checkpoint.load(path)  # what torch allocates at its first use
     before = anonymous("RssAnon")
     loaded = checkpoint.load(path)
     assert anonymous("RssAnon") - before < 16_000_000

@@ -1,4 +1,4 @@
-"""Which examples a step sees: the same in every mode, each once, none lost but the last few."""
+"""A step uses the same examples in every mode; an epoch uses each once, except the last few."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: i
         assert set(part) == expected
     seen = [i for r in each for _, b in r for i in b]
     assert len(seen) == len(set(seen)) == sampler.examples - sampler.dropped
-    # DataParallel scatters one process's batch in order: the same shares as DDP's ranks.
+    # DataParallel scatters a batch in order, which gives the same shares as DDP's ranks have.
     together = dealt(sampler, seed, epoch, 0, sampler.replicas)
     for micro, (_, batch) in enumerate(together):
         assert batch == [i for r in each for i in r[micro][1]]
@@ -118,8 +118,8 @@ def test_random_augmentation_does_not_depend_on_the_number_of_workers(make) -> N
 
 
 class Told(Dataset):
-    """Gives for each example: the epoch it was told, random numbers, and how many bytes of
-    shared memory this process has mapped."""
+    """Gives for each example: the epoch from `set_epoch`, random numbers, and the bytes of shared
+    memory that this process has mapped."""
 
     def __init__(self, examples: int) -> None:
         self.examples, self.epoch = examples, -1
@@ -161,8 +161,8 @@ def test_a_dataset_is_told_of_the_epoch_in_workers_that_stay(workers: int, wrap)
 
 
 def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
-    """Random numbers of a map-style dataset: the same from any number of workers and where an
-    epoch is entered in its middle, others in each batch, epoch and rank."""
+    """Random numbers of a map-style dataset are the same for any number of workers, and if an epoch
+    is resumed in its middle. They differ between batches, epochs and ranks."""
     before = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
     whole = loaded(Told(48), 0, [(0, 0), (1, 0)])
     after = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
@@ -182,7 +182,7 @@ def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
 
 
 def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
-    """Before: each worker mapped all of it, 8 bytes an example."""
+    """Otherwise each worker would map the whole order, 8 bytes for each example."""
     numbers, _, _, shared = loaded(Told(500_000), 2, [(0, 0)])[0][-1]
     assert max(shared) < 100_000
     assert len(numbers) == 8
@@ -197,7 +197,7 @@ def test_iterable_data_resumes_within_an_epoch(make) -> None:
         first.wait()
     ranks.train(broken, attempt=2)
     start = ranks.read(broken, 0, "schedule")[-1]["first_step"]
-    assert start in (9, 12)  # the last save may have been under way
+    assert start in (9, 12)  # the last save may not have been finished
     assert recorded(broken, 0, 2) == recorded(whole)[start:]
 
 

@@ -1,4 +1,4 @@
-"""Evaluation counts each example once and gives the same bits at any world size (proof 4)."""
+"""Evaluation counts each example once and gives the same bits at any world size."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ALONE = Group(Identity())
 
 
 class Looks(Task):
-    """Says in which modes the model is evaluated."""
+    """Checks in which modes its modules are when it is evaluated."""
 
     def __init__(self) -> None:
         self.seen: set[tuple] = set()
@@ -110,9 +110,9 @@ class Looks(Task):
 
 @pytest.mark.parametrize("examples", [4, 5])
 def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
-    """Frozen parts stay frozen, also where the evaluation fails; so does a model that trains in
-    evaluation's mode altogether. Within, all are in evaluation's mode, without gradients and in
-    the run's precision."""
+    """Frozen parts stay frozen, even if the evaluation fails; so does a model that is trained in
+    evaluation mode as a whole. During the evaluation everything is in evaluation mode, without
+    gradients and in the run's precision."""
     frozen = nn.Sequential(nn.Linear(3, 3), nn.Dropout()).eval()
     model = nn.Sequential(frozen, nn.BatchNorm1d(3), nn.Linear(3, 1))
     before = [module.training for module in model.modules()]
@@ -133,7 +133,7 @@ def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
 
 
 class Merging(nn.Linear):
-    """Merges what it learns into its weights for evaluation, as LoRA's layers do."""
+    """Merges a part into its weights for evaluation, as LoRA layers do."""
 
     merged = False
 
@@ -143,7 +143,7 @@ class Merging(nn.Linear):
 
 
 class KeepsFrozen(nn.Module):
-    """Has a part that never trains, whoever calls `train`."""
+    """Has a part that always stays in evaluation mode, even if `train` is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_modules_go_back_to_training_by_their_own_train() -> None:
 
 
 class Gives(Task):
-    """Metrics as a test gives them, one after the other."""
+    """Returns given metrics, one set in each call."""
 
     def __init__(self, *metrics: dict) -> None:
         self.given = list(metrics)

@@ -28,7 +28,7 @@ def evaluated(folder: Path, kind: str, workers: int, world: int, **train) -> tup
 
 @pytest.mark.parametrize("kind", ["", "Stream"])
 def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path: Path, kind: str) -> None:
-    """To the last bit, random numbers in dataset and metrics included; and each time it's asked."""
+    """To the last bit, including random numbers in dataset and metrics, and at each evaluation."""
     alone = None
     for world, workers in ((1, 0), (1, 2), (2, 0), (2, 3)):
         _, found = evaluated(tmp_path, kind, workers, world)

@@ -1,4 +1,4 @@
-"""One global batch and one seed train the same model in every mode (issue 3, proofs 1 and 2)."""
+"""The same global batch and seed train the same model in every mode."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_gradients_are_the_average_of_the_ranks_own(make, tmp_path: Path) -> Non
 
 
 def test_saved_under_each_mode_loads_under_each_other(make) -> None:
-    """Proof 5. Data parallel is one process: here on the CPU, on GPUs in tests/gpu."""
+    """DataParallel is one process: here it runs on the CPU, in tests/gpu on GPUs."""
     shapes = {"single": {"world": 1}, "ddp": {"world": 2}, "dp": {"world": 1, "mode": "dp"}}
     for name, shape in shapes.items():
         first = make(f"from-{name}", size=24, train={"steps": 6}, **shape)
@@ -97,7 +97,7 @@ def test_saved_under_each_mode_loads_under_each_other(make) -> None:
         for other, there in shapes.items():
             if other == name:
                 continue
-            # The same folder, planned anew under another mode.
+            # The same run folder with a new plan in another mode.
             make(f"from-{name}", size=24, train={"steps": 8}, **there)
             state = final_state(first)
             ranks.train(first, attempt=2)

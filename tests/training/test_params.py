@@ -1,4 +1,4 @@
-"""From names to a task: errors that say what would do."""
+"""Making a task from its name and parameters, with errors that say what would be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision, clipping and accumulation, as far as the CPU goes; the rest in tests/gpu."""
+"""Mixed precision, clipping and accumulation on the CPU; the rest is in tests/gpu."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ OFF = str(["ieee", "none", "none", False, False, "highest"])
     (True, False, ON, ON), (True, True, ON, OFF)])
 def test_tf32_is_left_alone_unless_asked_for(tmp_path: Path, asked: bool, own: bool, found: str,
                                              trained: str) -> None:
-    """What a task sets itself stands. Settings of the old and the new kind agree: otherwise
-    PyTorch raises where an old one is read."""
+    """A task's own settings hold. The old and the new settings agree: otherwise PyTorch raises when
+    an old one is read."""
     task = tmp_path / "own.py"
     task.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n" + TF32)
     ranks.train(ranks.write_plan(
@@ -60,7 +60,7 @@ def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:
     model, precision = nn.Linear(4, 4), Precision("bf16", "cpu")
     with precision.autocast():
         assert model(torch.randn(2, 4)).dtype == torch.bfloat16
-    # The wrapper enters it by itself, as a DataParallel replica must.
+    # The wrapper enters autocast by itself, as a replica of DataParallel must.
     assert Autocast(model, precision)(torch.randn(2, 4)).dtype == torch.bfloat16
     assert model.weight.dtype == torch.float32
 
@@ -85,8 +85,8 @@ def test_clipping_limits_the_norm(check: bool) -> None:
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [0.0, 100.0])
 def test_a_scaler_leaves_out_what_is_not_finite(clip: float, fused: bool) -> None:
-    """65536 is GradScaler's first scale; it halves with each step left out, and is told twice:
-    to the caller, and to a checkpoint. A fused optimizer unscales and leaves out by itself."""
+    """GradScaler starts at a scale of 65536 and halves it at each skipped step. The caller sees
+    the skip, and a checkpoint the scale. A fused optimizer unscales and skips by itself."""
     def adam(weight: nn.Parameter) -> torch.optim.Optimizer:
         return torch.optim.AdamW([weight], lr=0.1, fused=fused)
 
@@ -98,7 +98,7 @@ def test_a_scaler_leaves_out_what_is_not_finite(clip: float, fused: bool) -> Non
         precision.backward(factor * ours.square().sum())
         return precision.step(optimizer, [ours], clip, WHOLE)
 
-    # The first is left out: 65536 · 2 · 1e36 is above float32's largest.
+    # The first step is skipped: 65536 · 2 · 1e36 is above the largest float32.
     assert [step(1e36), step(float("nan")), step(1.0)] == [False, False, True]
     weight.grad = 2 * weight.detach()
     plain.step()
@@ -130,7 +130,7 @@ def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> No
     before = weight.detach().clone()
     moments = {k: v.clone() for k, v in optimizer.state[weight].items()}
     optimizer.zero_grad()
-    # A loss that is not finite although its gradients are.
+    # A loss that is not finite, with gradients that are.
     precision.backward(weight.sum() + torch.tensor(float("inf")))
     assert not precision.step(optimizer, [weight], clip, WHOLE)
     assert torch.equal(weight, before)
@@ -138,7 +138,7 @@ def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> No
 
 
 def test_inner_accumulation_steps_do_not_sync(tmp_path: Path) -> None:
-    """DDP itself says whether the pass about to run will average gradients."""
+    """DDP itself knows whether the next pass will average gradients."""
     task = tmp_path / "watching.py"
     task.write_text(
         "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parent)) + ")\n"

@@ -1,4 +1,4 @@
-"""What a rank draws: its own, repeatable by seed, and to the last bit the same after a resume."""
+"""A rank's random numbers are its own, repeat with the seed, and go on unchanged in a resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_draws_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
     assert [len(m) for m in mine] == [12, 12]
     kinds = ("python", "gauss", "torch", "numpy", "numpy_gauss", "dropout")
 
-    # Each rank draws its own, each step anew; the weights are made alike.
+    # Numbers differ between ranks and steps; the weights are made alike on all ranks.
     for kind in kinds:
         values = [str(step[kind]) for m in mine for step in m]
         assert len(set(values)) == len(values), kind

@@ -1,4 +1,4 @@
-"""Killed anywhere and resumed, the run goes on as if nothing had been (issue 3, proofs 3, 6)."""
+"""A run that is killed at any moment and resumed goes on as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TRAIN = {"epochs": 3, "checkpoint_every": 4, "workers": 0}  # 6 steps an epoch, 
 
 
 def compare(whole: Path, broken: Path, world: int) -> int:
-    """Hold what followed the resume against the undisturbed run, bit for bit; where it began."""
+    """Compare the steps after the resume with the undisturbed run, bit for bit. Returns the first
+    step."""
     first = ranks.read(broken, 0, "schedule")[-1]["first_step"]
     for rank in range(world):
         undisturbed, resumed = recorded(whole, rank), recorded(broken, rank, 2)
@@ -61,7 +62,7 @@ def test_killed_at_random_steps(make, world: int, workers: int, times: int) -> N
             codes = first.wait()
         assert codes[victim] == -9
         ranks.train(broken, attempt=2)
-        last = (at - 1) // 4 * 4  # which may have been under way
+        last = (at - 1) // 4 * 4  # which may not have been finished
         assert compare(whole, broken, world) in (last, max(last - 4, 0))
 
 
@@ -104,7 +105,7 @@ def test_a_new_learning_rate_counts_after_a_resume(make) -> None:
 
 
 def test_killed_while_writing_leaves_a_loadable_one(make) -> None:
-    """Proof 6: SIGKILL at different moments of a write of 24 MB."""
+    """SIGKILL at different moments of a write of 24 MB."""
     run = make("run", {"big": 6_000_000, "double": False}, size=24,
                train={"steps": 200, "checkpoint_every": 1})
     folder = run / "checkpoints"
@@ -158,7 +159,7 @@ class TwoMachines:
 
 
 def other_weights(path: Path, to: Path) -> None:
-    """A checkpoint by the same name, whole by its manifest, with other weights in it."""
+    """A checkpoint with the same name and a correct manifest, but with other weights."""
     state = {**checkpoint.load(path)}
     state["model"] = {name: value + 1 for name, value in state["model"].items()}
     written = checkpoint.save(to, state, checkpoint.load_ranks(path), {})
@@ -168,7 +169,7 @@ def other_weights(path: Path, to: Path) -> None:
 
 @pytest.mark.parametrize("second_has", ["nothing", "the same", "other weights", "a later one"])
 def test_two_machines_without_a_shared_folder(make, second_has: str) -> None:
-    """All go on from rank 0's checkpoint, whatever lies on the other machine."""
+    """All ranks go on from rank 0's checkpoint, whatever the other machine's folder holds."""
     whole = ranks.train(make("whole", HARD, world=2, size=24, train=TRAIN))
     machines = TwoMachines(make)
     first, second = machines.attempt(1, 11)

@@ -1,4 +1,4 @@
-"""An attempt that is told which checkpoint to go on from."""
+"""An attempt that goes on from a checkpoint which a person has chosen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def steps(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_it_goes_on_from_there_and_nothing_behind_is_lost(make, world: int) -> None:
-    """Told 6 of 12; killed after 9 of the new way; the restart goes on from that 9."""
+    """The attempt starts from step 6 of 12 and is killed after its own step 9; the restart goes on
+    from that checkpoint of step 9."""
     run = ranks.train(make("run", {"dropout": 0.2}, world=world, size=24, train=TRAIN))
     assert steps(run / "checkpoints") == [3, 6, 9, 12]
     told(run, 6, attempt=2)

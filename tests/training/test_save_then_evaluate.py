@@ -1,4 +1,4 @@
-"""What an evaluation finds, breaks or is stopped in costs no weights; the best are kept."""
+"""An evaluation that fails or is stopped loses no weights, and the best checkpoint is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_of(path: Path, *, params: dict[str, Any] | None = None, attempt: int = 1
 
 
 def kept(run: Path) -> dict[int, dict[str, float]]:
-    """The metrics of each checkpoint, by its step."""
+    """The metrics in each checkpoint's manifest, by step."""
     found = [checkpoint.read_manifest(p) for p in checkpoint.listed(run / "checkpoints")]
     return {m["step"]: m["metrics"] for m in found}
 
@@ -49,7 +49,7 @@ def test_the_final_evaluation_costs_no_weights(tmp_path: Path, trouble: str, wor
 
 
 def test_a_stop_in_the_final_evaluation(tmp_path: Path) -> None:
-    """It is broken off, the weights are there, and a resume evaluates them."""
+    """The evaluation is interrupted, the weights are saved, and a resume evaluates them."""
     run = run_of(tmp_path, params={"trouble": "stop", "trouble_at": 1, "held_out": 80}, steps=5)
     assert list(kept(run)) == [5]
     assert evaluated(run) == []
@@ -92,7 +92,7 @@ def test_an_evaluation_that_was_cut_off_is_made_up_for(
         tmp_path: Path, trouble: str, step: int) -> None:
     """A plateau that steps on each evaluation goes on as in an undisturbed run, to the bit."""
     scores = [3.0, 4.0, 5.0, 6.0]
-    # Written at once: a process that is killed takes along what is being written beside it.
+    # Training waits for the write: killing the process would end a write in its thread.
     train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 5, "checkpoint_async": False}
     whole = run_of(tmp_path / "whole", params={"plateau": True, "scores": scores}, **train)
     broken = tmp_path / "broken"
@@ -115,7 +115,7 @@ def test_an_evaluation_that_was_cut_off_is_made_up_for(
 
 
 def test_a_best_checkpoint_was_evaluated_already(tmp_path: Path) -> None:
-    """It is written after its evaluation, on which a plateau must not step once more."""
+    """It is written after its evaluation, so ReduceLROnPlateau must not step on that once more."""
     train: dict[str, Any] = {"epochs": 4, "checkpoint_every": 0, "best": "loss",
                              "checkpoint_async": False}
     ranks.write_plan(tmp_path, USE, size=8, train=train, params={
@@ -130,7 +130,7 @@ def test_a_best_checkpoint_was_evaluated_already(tmp_path: Path) -> None:
 
 
 def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path: Path) -> None:
-    """BatchNorm's averages are of each rank's own batches; those that count are rank 0's."""
+    """Each rank's BatchNorm has averages of its own batches; those of rank 0 count."""
     run = run_of(tmp_path, params={"norm": True, "held_out": 20}, world=2, steps=8, eval_every=4,
                  checkpoint_every=4)
     saved = []

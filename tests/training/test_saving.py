@@ -1,4 +1,4 @@
-"""Saving while training goes on: what others see of it, and what waits for it."""
+"""Saving while training goes on: what can be seen of it, and what waits for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def phase(run: Path, rank: int = 0) -> dict:
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Path:
-    """A file that keeps a rank where it is, until it is removed."""
+    """A file that holds up a rank until the file is removed."""
     file = tmp_path / "hold"
     file.touch()
     return file
@@ -60,7 +60,7 @@ def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold:
     train = {"steps": 60, "checkpoint_every": 20, "keep": 9, "workers": 2, "eval_every": 20}
     run = held({**params, "pause": 0.07}, train=train)
     with ranks.started(run) as first:
-        # The save after step 20 is held; training comes to the next one and waits there.
+        # The save after step 20 is held up. Training goes on to the next save and waits there.
         first.until(lambda: phase(run).get("phase") == "checkpoint" and step(run) == 40)
         beside = [e for e in ranks.read(run, 0, "phase")
                   if "done" in e and e["phase"] not in ("checkpoint", "eval")]
@@ -77,7 +77,7 @@ def test_training_goes_on_beside_a_save_and_the_next_one_waits(held, make, hold:
     assert [e["step"] for e in events] == [20, 40, 60]
     assert events[0]["blocked"] < events[0]["seconds"]
     assert events[2]["blocked"] == events[2]["seconds"]  # the last one is waited for
-    # What was written late is what was there then: as if training had waited.
+    # The late write has the state of its own step, as if training had waited.
     other = make("other", params, size=24, train={**train, "checkpoint_async": False})
     ranks.train(other)
     assert recorded(run) == recorded(other)
@@ -200,7 +200,7 @@ def test_no_room_for_a_copy_is_said_and_training_waits_instead(make, monkeypatch
     monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_000_000)
     with pytest.raises(CannotCopy, match="4,000,000 are free"):
         Copier().copy({"w": torch.ones(1 << 20)})
-    # What a step takes while it lasts is not free: a second rank takes the same.
+    # The memory that a step needs while it runs is not free, and a second rank needs the same.
     monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_194_304 + (64 << 20) + 5999)
     monkeypatch.setattr(checkpoint_copy, "peak_above_current", lambda: 3000)
     Copier().copy({"w": torch.ones(1 << 20)})

@@ -1,5 +1,5 @@
-"""A resumed schedule is what a run with the new values would have at that step: held against
-loops in plain torch, with every schedule of torch.optim."""
+"""A resumed schedule is as in a run that has had the new values from its start. Compared with loops
+in plain torch, for every schedule of torch.optim."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USE = f"{schedules.__file__}:Scheduled"
 
 
 def plain(which: str, kind: str, total: int, lr: float, steps: int) -> list[list[dict[str, Any]]]:
-    """What the optimizer is set to in each of `steps` steps of a loop in plain torch."""
+    """The optimizer's settings in each of `steps` steps of a loop in plain torch."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     opt = optimizer_of(kind, model, lr)
     schedule = SCHEDULES[which](opt, total, lr)
@@ -72,8 +72,8 @@ def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
 
 
 def test_unchanged_it_goes_on_from_its_state(tmp_path: Path) -> None:
-    """Killed in step 14 of 20, after the checkpoint of step 12; written at once, as a process that
-    is killed takes along what is being written beside it."""
+    """Killed in step 14 of 20, after the checkpoint of step 12. Training waits for that write, as
+    killing the process would end a write in its thread."""
     train = {"steps": 20, "checkpoint_every": 6, "checkpoint_async": False}
     for which in ("SequentialLR", "OneCycleLR"):
         run = Run(tmp_path / which, which=which, kill_at=14)
@@ -83,7 +83,7 @@ def test_unchanged_it_goes_on_from_its_state(tmp_path: Path) -> None:
 
 
 def test_only_steps_that_were_taken_count(tmp_path: Path) -> None:
-    """Two of 20 are left out: a run with 40 steps has then advanced its schedule 18 times."""
+    """Two of the first 20 steps are skipped, so the schedule has advanced 18 times by then."""
     run = Run(tmp_path, which="OneCycleLR", nan_at=[4, 9])
     first = run.attempt(steps=20, on_nonfinite="skip")
     whole = plain("OneCycleLR", "AdamW", 20, 0.01, 18)
@@ -110,8 +110,8 @@ def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path:
 
 
 def test_what_an_optimizer_learned_among_its_options_stays() -> None:
-    """As Prodigy's estimate `d` does: neither the task nor a schedule sets it. The learning rate
-    is a tensor, as optimizers that are compiled or captured take it."""
+    """Like Prodigy's estimate `d`, which neither the task nor a schedule sets. The learning rate is
+    a tensor, as compiled or captured optimizers need it."""
     def made(lr: float, total: int) -> tuple[torch.optim.Optimizer, Schedule]:
         class Own(Task):
             def schedule(self, optimizer, total_steps):
@@ -143,7 +143,7 @@ def test_what_an_optimizer_learned_among_its_options_stays() -> None:
 
 
 def test_a_changed_parameter_of_the_task_counts() -> None:
-    """Also where the schedule has it in a function, of which its state says nothing."""
+    """Even if only a function of the schedule uses it, which is not part of its state."""
     def made(factor: float) -> tuple[torch.optim.Optimizer, Schedule]:
         class Own(Task):
             def schedule(self, optimizer, total_steps):

@@ -1,4 +1,4 @@
-"""What a rank takes from its plan: how many examples are its own, and the scaled rate."""
+"""What a rank takes from its plan: its number of examples and the scaled learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums and their counts: figures worked out by hand, odd returns, and fp16's scale."""
+"""Means, and sums with counts: figures worked out by hand, wrong return values, fp16's scale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_step_is_all_sums_over_all_counts() -> None:
     loss.of((5 * weight, torch.tensor(6)), last=True).backward()
     assert loss.finish().item() == 2.0  # (3·2 + 5·2) / 8
     assert weight.grad.item() == 1.0
-    # The next step knows nothing of the one before.
+    # The next step does not depend on this one.
     weight.grad = None
     loss.of((9 * weight, torch.tensor([1.5])), last=False).backward()
     loss.of((0 * weight, 0), last=True).backward()
@@ -44,7 +44,7 @@ def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
 
 
 def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
-    """A sum over a million items times fp16's scale would leave its range at once."""
+    """A sum over a million items, times the scale, would overflow in fp16."""
     weight = nn.Parameter(torch.tensor(1.0))
     loss = StepLoss(1, ALONE, [weight])
     for count in (1_000_000, 1_900_000, 3_500_000, 6_500_000, 4_000_000):
@@ -56,7 +56,7 @@ def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
 
 
 def test_the_reference_changes_no_bit() -> None:
-    """A resumed run starts with another reference than the undisturbed one has by then."""
+    """A resumed run starts with another reference than the undisturbed run has at that step."""
     def gradient(*before: int) -> torch.Tensor:
         weight = nn.Parameter(torch.linspace(0.1, 3, 7))
         loss = StepLoss(1, ALONE, [weight])
@@ -88,7 +88,7 @@ def test_a_step_in_which_nothing_counts_has_no_loss() -> None:
     loss = StepLoss(1, ALONE, [weight])
     loss.of((0 * weight, 0), last=True).backward()
     assert loss.finish().isnan()
-    # It spoils nothing of the next.
+    # It does not affect the next step.
     weight.grad = None
     loss.of((6 * weight, 3), last=True).backward()
     assert loss.finish().item() == 2.0
@@ -137,7 +137,8 @@ class Words(Task):
 
 
 def test_the_default_metrics_take_both() -> None:
-    """Three examples with five items each: a mean is one over examples, a sum says what over."""
+    """Three examples with five items each. A mean counts as one over examples; a sum comes with
+    its own count."""
     batch = torch.arange(15.0).reshape(3, 5)
     summed, mean = Words(True).metrics(None, batch), Words(False).metrics(None, batch)
     assert (float(summed["loss"]), summed["count"]) == (105.0, 15)

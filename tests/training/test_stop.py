@@ -1,4 +1,4 @@
-"""A stop, a bad loss or a failure of one rank is a decision of all (issue 3)."""
+"""A stop, a bad loss or a failure on one rank affects all ranks alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_engine.training.data import worker_init
 from . import ranks
 from .conftest import recorded
 
-# One long epoch: between two epochs ranks speak to each other anyway.
+# One long epoch, as between two epochs the ranks communicate anyway.
 SLOW = {"pause": 0.01, "examples": 120_000}
 LONG = {"steps": 5000, "checkpoint_every": 0}
 
@@ -72,8 +72,8 @@ def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
 
 @pytest.mark.parametrize(("by_its_rank", "code"), [(True, 0), (False, -signal.SIGTERM)])
 def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, code: int) -> None:
-    """As Python ends what is left of them when a rank exits: torch would call it a failure, in
-    whatever the rank does at that moment."""
+    """When a rank exits, Python ends the workers that are left. torch would report that as a
+    failure, at whatever the rank is doing at that moment."""
     before = set(multiprocessing.active_children())
     batches = iter(DataLoader(range(8), num_workers=1, worker_init_fn=worker_init,
                               persistent_workers=True, multiprocessing_context="fork"))
@@ -90,7 +90,7 @@ def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, co
 
 
 def test_rank_dies_with_its_parent(make, tmp_path) -> None:
-    """Started by a process that is killed: the rank must not stay."""
+    """A rank must not outlive the process that has started it, even if that is killed."""
     run = make("run", SLOW, size=24, train=LONG)
     parent = subprocess.Popen([sys.executable, "-c", (
         "import subprocess, sys\n"
@@ -139,7 +139,7 @@ def test_bad_loss_in_the_last_step_is_not_saved(make) -> None:
 
 
 def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path: Path) -> None:
-    """Ranks ask each other only now and then; before they save they look at every loss so far."""
+    """Ranks poll each other only now and then, but before a save they check every loss so far."""
     task = tmp_path / "last.py"
     task.write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -161,7 +161,7 @@ def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
     good = ranks.train(make("good", params, **options))
     a, b = recorded(run, 0), recorded(good, 0)
     assert a[:4] == b[:4]
-    # The fourth step changed nothing: the fifth starts from the weights of the fourth.
+    # The fourth step changed nothing: the fifth starts from the same weights.
     assert a[4:] != b[4:]
     for rank in range(2):
         last = ranks.read(run, rank, "step")[-1]
@@ -176,7 +176,7 @@ def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
 
 
 def test_a_hundred_steps_left_out_in_a_row_end_the_run(tmp_path: Path) -> None:
-    """In a row: 99 and 99 with one good step between are none."""
+    """Only in a row: 99 and 99 with a good step between them do not end the run."""
     task = tmp_path / "bad.py"
     task.write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -260,7 +260,7 @@ def wait(seen, timeout: float = 20.0) -> None:
 
 
 def test_stop_before_training_began(make, tmp_path) -> None:
-    """A task that takes long to read its data: no rank waits for it, and nothing has failed."""
+    """A task that is still reading its data ends at once, and nothing has failed."""
     task = tmp_path / "slow.py"
     task.write_text(
         "import time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n\n"
@@ -280,7 +280,8 @@ def test_stop_before_training_began(make, tmp_path) -> None:
 
 
 def test_sigterm_to_the_whole_group_spares_loader_workers(make) -> None:
-    """torchrun ends ranks by their process group; a save must still be possible then."""
+    """torchrun sends SIGTERM to a rank's whole process group. The rank must still be able to
+    save."""
     run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
     with ranks.started(run) as first:
         first.until(lambda: len(ranks.read(run, 0, "step")) > 2)

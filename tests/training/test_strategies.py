@@ -1,4 +1,4 @@
-"""The strategies of the modes that there are, as far as one process without a GPU shows them."""
+"""The strategies of all modes, as far as one process without a GPU can test them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFF = Precision("off", "cpu")
 
 
 class Divides(Task):
-    """Writes down which models it was asked to divide."""
+    """Notes which models were passed to `data_parallel`."""
 
     def __init__(self) -> None:
         self.given: list[nn.Module] = []
@@ -32,7 +32,7 @@ class Divides(Task):
 
 
 def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast() -> None:
-    """DataParallel's threads don't take autocast's type along: the replica enters it itself."""
+    """DataParallel does not pass autocast's type on to its threads, so the replica enters it."""
     raw, batch = nn.Linear(4, 4), torch.randn(2, 4)
     dp = strategy_of("dp")
     made = dp(Task(), raw, JOB, Precision("bf16", "cpu"))
@@ -41,7 +41,7 @@ def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast() -
     assert made.raw is raw
     assert made.for_evaluation() is made.model
     assert isinstance(dp(Task(), raw, JOB, OFF).model, nn.DataParallel)
-    # A task that spreads parts of its model is given the model itself.
+    # A task with its own `data_parallel` gets the bare model.
     task = Divides()
     dp(task, raw, JOB, Precision("bf16", "cpu"))
     assert task.given == [raw]

@@ -1,5 +1,5 @@
-"""Iterable datasets: each example once an epoch, whoever divides them (streams.py has the kinds
-of datasets and the rank that reads them)."""
+"""Each example of an iterable dataset is used once in an epoch, however the dataset divides itself.
+The datasets, and the rank that reads them, are in streams.py."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DOUBTS = {"Unseen": "did not ask for its rank", "Late": "only after its first ex
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory) -> dict[tuple[str, int, int], list[dict]]:
-    """What each rank was given: [kind, workers, ranks][rank]. Read once for all test processes."""
+    """What each rank has read: [kind, workers, ranks][rank]. Made once for all test processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "streams"
     folder.mkdir(exist_ok=True)
@@ -91,8 +91,8 @@ def test_each_example_once_an_epoch(read, name: str) -> None:
             assert [rank["warnings"] for rank in read[name, workers, world]] == [[]] * world
 
 
-# One that keeps the answer shows by its first example alone that it won't ask again: those draw
-# alike.
+# Without datasets that keep their rank: those do not read it before the first example of a later
+# epoch, so the first examples of all readers have the same random numbers.
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("AsksOnce")])
 def test_random_numbers_differ_between_ranks_workers_examples_and_epochs(read, name: str) -> None:
     for world in WORLDS:
@@ -107,7 +107,7 @@ def test_random_numbers_differ_between_ranks_workers_examples_and_epochs(read, n
 
 @pytest.mark.parametrize("name", ["Plain", "Shuffled", "Buffered", "ByEpoch"])
 def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: str) -> None:
-    """And each example the same random numbers: it's one stream, dealt out."""
+    """Each example also has the same random numbers, as the readers share one stream."""
     def steps(workers: int, world: int, epoch: int) -> list:
         of_ranks = [rank["epochs"][epoch] for rank in read[name, workers, world]]
         dealt = [batch for step in zip(*of_ranks, strict=True) for batch in step]
@@ -122,7 +122,7 @@ def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: st
 
 @pytest.mark.parametrize("name", DOUBTS)
 def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
-    # One reader has nothing to divide; len() may be that of a rank's part.
+    # A single reader has nothing to divide. len() may be that of a rank's part.
     several = {"Unseen": [(0, 2), (2, 2)], "Counted": [(2, 1), (2, 2)]}
     for workers, world in several.get(name, [(2, 1), (0, 2), (2, 2)]):
         kept = len(numbers(read, name, workers, world, 0))
@@ -251,7 +251,7 @@ def test_a_divided_by_that_means_nothing_is_refused() -> None:
 
 
 def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypatch) -> None:
-    """The library is large, so what is called of it stands in for it here."""
+    """The library is large, so a stand-in has the one function that is called."""
     kind = type("IterableDataset", (streams.Plain,), {"__module__": "datasets.iterable_dataset",
                                                       "_distributed": None})
     library, distributed = types.ModuleType("datasets"), types.ModuleType("datasets.distributed")
@@ -363,7 +363,7 @@ def test_a_rank_s_step_count_is_the_shortest_stream_s(make) -> None:
 
 
 def test_streams_that_divide_themselves_in_a_run(make) -> None:
-    """By rank (asked of torch.distributed) and by worker; and one that can't be told."""
+    """One divides by rank (from torch.distributed) and worker; another can't be recognised."""
     run = make("known", {"stream": True, "stream_kind": "ByRankAndWorker", "examples": 96},
                world=2, size=8, train={"epochs": 1, "workers": 2})
     ranks.train(run)
@@ -400,7 +400,7 @@ def test_stopped_in_the_second_epoch_and_resumed(make, stream: str, workers: int
         assert -9 in first.wait()
     ranks.train(broken, attempt=2)
     start = ranks.read(broken, 0, "schedule")[-1]["first_step"]
-    assert start in (12, 16)  # of the second epoch; the last save may have been under way
+    assert start in (12, 16)  # in the second epoch; the last save may not have been finished
     for rank in range(2):
         expected = recorded(whole, rank)
         assert len(expected) == 30

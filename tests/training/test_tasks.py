@@ -1,4 +1,4 @@
-"""The tasks that come along, and the examples, on their real data."""
+"""The built-in tasks and the examples, on their real data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_bytes_gpt_learns_on_two_ranks(tmp_path: Path) -> None:
         train={"steps": 150, "lr": 1e-2, "clip": 1.0})
     ranks.train(run)
     steps = ranks.read(run, 0, "step")
-    # One event covers what a tenth of a second holds: on a fast machine, already much learning.
+    # One event covers a tenth of a second, in which a fast machine already learns a lot.
     first = max(steps[0].get("losses") or [steps[0]["loss_max"]])
     assert first == pytest.approx(5.5, abs=0.5)
     assert steps[-1]["loss"] < 3.2

@@ -1,7 +1,7 @@
-"""A mode that is added by a record and a strategy alone, both in this file, of which nothing else
-knows: it is planned, and trains on two CPU ranks to the numbers of a loop in plain torch.
+"""Adds a mode with nothing but a record and a strategy, both in this file. The mode is planned and
+trains on two CPU ranks, with the same numbers as a loop in plain torch.
 
-The file is its own program, too: `--plan RUN` plans a run, `--run RUN` is one of its ranks.
+The file is also a program: `--plan RUN` plans a run, `--run RUN` is one of its ranks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RATE, MOMENTUM, CLIP, STEPS = 0.2, 0.9, 0.4, 6
 
 
 class Averaged(Strategy):
-    """Averages each gradient over the ranks as soon as it is complete, without DDP. Writes down
-    what it was asked for."""
+    """Averages each gradient over the ranks as soon as it is complete, without DDP. Notes which of
+    its methods are called."""
 
     local = False
 
@@ -84,7 +84,7 @@ def start() -> nn.Module:
 
 
 def examples() -> tuple[torch.Tensor, torch.Tensor]:
-    """x (16, 3) and y (16, 1): one step's, so that no order matters."""
+    """x (16, 3) and y (16, 1), all used in each step, so that their order does not matter."""
     x = torch.arange(48, dtype=torch.float64).reshape(16, 3).sin()
     return x, x.prod(1, keepdim=True).cos() * 3
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for one that is busy: as long as it lives, and saying what for."""
+"""Ranks wait for a busy rank as long as it lives, and say what they wait for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from . import ranks
 from .test_saving import names, phase, step
 
 TIMEOUT = 6.0
-"""Seconds of `parallel.timeout`: what is waited for takes longer."""
+"""Seconds for `parallel.timeout`. The waits in these tests take longer."""
 
 
 def waits_longer(run: Path, rank: int, words: str):
-    """Whether `rank` has said for longer than the timeout that it waits for `words`."""
+    """Whether `rank` has had the detail `words` for longer than the timeout."""
     def look() -> bool:
         said = [e for e in ranks.read(run, rank, "phase") if words in e.get("detail", "")]
         return bool(said) and said[-1]["t"] - said[0]["t"] > TIMEOUT + 1
@@ -32,8 +32,7 @@ def waits_longer(run: Path, rank: int, words: str):
 
 @pytest.mark.parametrize(("where", "beside"), [("hold_saves", False), ("hold_data", True)])
 def test_longer_than_the_timeout(make, tmp_path: Path, where: str, beside: bool) -> None:
-    """One run each: rank 0 writes its final checkpoint; rank 1 prepares its data, then the first
-    batch of its epoch."""
+    """Three waits: for rank 1's data, for its first batch, and for rank 0's final checkpoint."""
     hold, item = tmp_path / "hold", tmp_path / "item"
     hold.touch()
     item.touch()
@@ -96,7 +95,7 @@ def test_a_failure_reaches_those_that_wait(make, tmp_path: Path) -> None:
 
 
 class Clock:
-    """Time that passes only where somebody sleeps."""
+    """A clock that moves on only when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -110,7 +109,7 @@ class Clock:
 
 @pytest.fixture
 def pair(monkeypatch) -> tuple[Meetings, Meetings, Heartbeat, Clock]:
-    """Two ranks' sides on one store, in one process; time passes by sleeping alone."""
+    """Two ranks' meetings on one store, in one process, with that clock."""
     store, clock = dist.HashStore(), Clock()
     monkeypatch.setattr(meeting, "time", clock)
     first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))

@@ -1,4 +1,4 @@
-"""Small tasks for tests: they write down what they see, and fail when told to."""
+"""Small tasks for tests, which write down what they see and fail on request."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ByEpoch(Stream):
 
 
 class ByRankAndWorker(Stream):
-    """Divides itself, asking in the usual ways."""
+    """Divides itself in the usual ways."""
 
     def mine(self):
         info = get_worker_info()
@@ -74,25 +74,25 @@ class ByRankAndWorker(Stream):
 
 
 class Unseen(Stream):
-    """Divides itself by what it knew before anybody looked."""
+    """Divides itself by a rank that it has read before it was watched."""
 
     def mine(self):
         return range(RANK, len(self.data), WORLD)
 
 
 def generator(data: Numbers):
-    """No dataset: it can be read once."""
+    """Not a dataset, as it can be read only once."""
     return (example for example in data)
 
 
 def wait_for(file: str) -> None:
-    """Until a file is gone; "": don't."""
+    """Wait until a file is gone; "" for no wait."""
     while file and Path(file).exists():
         time.sleep(0.005)
 
 
 def hold_saves(while_there: Path) -> None:
-    """A disk that takes its time, for this process: os.fsync returns once the file is gone."""
+    """Imitate a slow disk in this process: os.fsync returns only once the file is gone."""
     sync = os.fsync
 
     def slow(fd: int) -> None:
@@ -107,26 +107,26 @@ class Toy(Task):
     """Regression of 6 numbers on one."""
 
     examples: int = 240
-    "How many."
+    "How many examples there are."
     held_out: int = 0
     odd_names: bool = False
-    "Values under names that the record itself needs."
+    "Log values under names that the record itself uses."
     hidden: int = 16
     double: bool = True
     dropout: float = 0.0
     frozen: bool = False
-    "Whether the model comes in evaluation mode, as from a library that loads weights."
+    "Whether `model` returns it in evaluation mode, as libraries that load weights do."
     noise: float = 0.0
     stream: bool = False
     stream_kind: str = "Stream"
-    "Which of the classes above."
+    "The name of the dataset's class above."
     schedule_rate: bool = False
     big: int = 0
-    "Weights beside those that learn, to make checkpoints big."
+    "Further weights that do not learn, to make checkpoints larger."
     record: str = ""
-    "Folder for what each rank saw: loss and example numbers of each backward pass."
+    "Folder in which each rank writes the loss and example numbers of each backward pass."
     pause: float = 0.0
-    "Seconds a training step takes longer."
+    "Seconds by which a training step is made longer."
     die_at: int = 0
     "In the first attempt: the backward pass at which rank `rank` kills itself."
     raise_at: int = 0
@@ -135,17 +135,17 @@ class Toy(Task):
     hold_saves: str = ""
     "A file: as long as it is there, the data of a checkpoint does not reach the disk."
     odd_state: str = ""
-    "What the optimizer keeps beside its own: a numpy scalar, or a path."
+    "An additional value in the optimizer's state: a numpy scalar, or a path."
     little_memory: bool = False
     "Whether the machine seems to have no memory to spare."
     hold_data: str = ""
-    "A file: as long as it is there, `train_data` of rank `rank` takes."
+    "A file: as long as it is there, `train_data` of rank `rank` does not return."
     fail_data: bool = False
     "Whether `train_data` of rank `rank` fails."
     hold_item: str = ""
-    "A file: as long as it is there, the first example of rank `rank` takes."
+    "A file: as long as it is there, rank `rank` does not get its first example."
     rank: int = 0
-    "Which rank has that trouble."
+    "The rank for the fields above that happen on one rank."
 
     def __post_init__(self) -> None:
         self.calls = 0

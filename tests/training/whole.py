@@ -1,4 +1,4 @@
-"""The gradients of a model that lies whole in this process, as a step asks for them."""
+"""Norm and clipping of gradients for a model that lies whole in this process."""
 
 from __future__ import annotations
 

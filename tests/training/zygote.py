@@ -1,7 +1,8 @@
-"""Starts ranks quickly: imports torch once, then forks a process a rank.
+"""Starts ranks quickly: imports torch once, then forks a process for each rank.
 
-Reads one JSON object a line ({"number", "argv", "env", "log"}) and answers {"number", "pid"}; says
-{"number", "code"} when that one ended. Ends when its input does, and its ranks with it.
+Reads JSON objects ({"number", "argv", "env", "log"}), one a line, and answers {"number", "pid"};
+when that process has ended, it writes {"number", "code"}. Ends, with its ranks, when its input
+ends.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def serve() -> None:
     from gpu_engine.worker.start import main
 
     torch.set_num_threads(1)
-    gc.freeze()  # a rank that looks for garbage would write into, and so copy, all these pages
+    gc.freeze()  # the garbage collector of a rank would write to all these pages, and so copy them
     gc.enable()
     pending = b""
-    numbers: dict[int, int] = {}  # of the living, by pid
+    numbers: dict[int, int] = {}  # of the living processes, by pid
     while True:
         ready, _, _ = select.select([0], [], [], 0.01)
         if ready:
@@ -81,7 +82,7 @@ def say(what: dict) -> None:
 
 
 if __name__ == "__main__":
-    # Answers have a descriptor of their own: 1 and 2 belong to whoever prints.
+    # Answers have a descriptor of their own, as anybody may print to 1 and 2.
     os.dup2(1, 3)
     os.dup2(2, 1)
     serve()

@@ -1,4 +1,4 @@
-"""Ranks that their launcher starts once more go on in the run that they had, without a panel."""
+"""Without a supervisor, ranks that their launcher starts once more go on in their old run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPED = 75
 
 
 def words(*more: str, steps: int = 12, **params: object) -> list[str]:
-    """The trainer's arguments for the toy task."""
+    """The worker's arguments for the toy task."""
     keys = {"task.use": TOY, "batch.size": 24, "train.steps": steps, "train.checkpoint_every": 3,
             "train.workers": 0, "parallel.mode": "ddp", "devices.ids": "cpu:0",
             "parallel.timeout": 60} | {f"task.params.{k}": v for k, v in params.items()}
@@ -49,7 +49,7 @@ def runs_of(home: Path) -> list[Path]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., list[ranks.Forked]]]:
-    """Start the two ranks of a step of Slurm job 71, requeued so many times."""
+    """Start two ranks as a step of Slurm job 71, which was requeued `requeued` times."""
     started: list[ranks.Forked] = []
 
     def start(requeued: int, *arguments: str, job: str = "71") -> list[ranks.Forked]:
@@ -178,7 +178,7 @@ def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: i
            "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "71",
            "SLURM_STEP_NODELIST": "gpu[03-05]"}
     assert identify(env) == Identity(rank, 5, local, size, "gpu03", 20071, "srun", node, 3)
-    # What was asked for counts less than what came of it.
+    # The number that Slurm really started counts, not the number that was asked for.
     assert identify(env | {"SLURM_NTASKS_PER_NODE": "2"}).local_world_size == size
 
 
@@ -193,7 +193,7 @@ def test_a_note_of_another_torchrun_is_none(tmp_path: Path, monkeypatch) -> None
     mine.remember(run)
     assert restarts.Launcher.of(env, "spec").previous_run() == run
     assert restarts.Launcher.of(env, "another spec").previous_run() is None
-    monkeypatch.setattr(os, "getppid", os.getpid)  # anybody but the parent, which may be pid 1
+    monkeypatch.setattr(os, "getppid", os.getpid)  # any process but the parent, which may be pid 1
     assert restarts.Launcher.of(env, "spec").previous_run() is None
 
 
@@ -226,8 +226,8 @@ class Late(Toy):
 
 
 def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> None:
-    """First a rank fails before training, and torchrun asks the other to end, which is no stop
-    that anybody wanted; then one is killed."""
+    """First a rank fails before training. torchrun then ends the other one, which does not count as
+    a stop. Later a rank is killed."""
     whole = ranks.train(make("whole", world=2, size=24, train={"steps": 12}))
     record = tmp_path / "again" / "record"
     record.mkdir(parents=True)
@@ -244,7 +244,7 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
     assert [a["outcome"] for a in told["attempts"]] == ["stopped", "failed", "completed"]
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["steps"] == 12
-        # Rank 1 was killed in its eighth pass: from the checkpoint of the sixth on, bit for bit.
+        # Rank 1 was killed in its eighth pass: it goes on from the checkpoint of the sixth.
         assert recorded(tmp_path / "again", rank, 3) == recorded(whole, rank)[6:]
 
 
@@ -259,7 +259,7 @@ def test_torchrun_does_not_restart_what_was_asked_to_stop(tmp_path: Path) -> Non
                   and steps(runs_of(home)[0]) > 2, [agent])
             (run,) = runs_of(home)
             os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
-            assert agent.wait(60) == 1  # torchrun has no other word for it
+            assert agent.wait(60) == 1  # torchrun reports it as a failure
         finally:
             agent.kill()
     assert (state(run)["state"], state(run)["attempt"]) == ("stopped", 1)
@@ -271,8 +271,8 @@ def test_torchrun_does_not_restart_what_was_asked_to_stop(tmp_path: Path) -> Non
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
-    """Two machines, 10.78.0.1 and 10.78.0.2, that know each other by name, and themselves as
-    Debian does. Gives the words that put a command on one of them."""
+    """Two machines, 10.78.0.1 and 10.78.0.2, which know each other by name; as on Debian, each
+    one's own name means 127.0.1.1. Returns the command prefix for each of them."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("needs root, iproute2 and unshare")
     names = [f"gpuagain{os.getpid()}{i}" for i in (0, 1)]
@@ -284,7 +284,7 @@ def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
         hosts = tmp_path / f"hosts{node}"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(
             f"{'127.0.1.1' if i == node else f'10.78.0.{i + 1}'} node{i}\n" for i in (0, 1)))
-        other = tmp_path / f"home{1 - node}"  # a disk of its own: the other's can't be seen
+        other = tmp_path / f"home{1 - node}"  # hidden: each has its own disk
         other.mkdir(exist_ok=True)
         inside = (f"mount --bind {hosts} /etc/hosts && mount -t tmpfs none {other} && "
                   f'hostname node{node} && exec "$@"')
@@ -310,7 +310,7 @@ def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
 
 @pytest.mark.root
 def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: Path) -> None:
-    """Each machine's own name means 127.0.1.1 to itself, and each has a disk of its own."""
+    """Each machine resolves its own name to 127.0.1.1 and has its own disk."""
     nodes = []
     for node in (0, 1):
         line = [*machines(node), *torchrun(

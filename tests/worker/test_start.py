@@ -32,7 +32,7 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
       "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_ID": "71",
       "SLURM_STEP_NODELIST": "gpu[03-04]"},
      Identity(3, 4, 1, 2, "gpu03", 20071, "srun", 1, 2)),
-    # Inside an sbatch script but outside srun: alone.
+    # In an sbatch script but outside of srun there is a single rank.
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
     ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
       "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
@@ -84,7 +84,7 @@ def test_interface_of_loopback() -> None:
 
 
 def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
-    """An interpreter that sees torch's own needs but nothing of gpu-panel's environment."""
+    """With an interpreter that has torch and what torch needs, and nothing of gpu-panel's."""
     bare = tmp_path / "bare.py"
     bare.write_text(
         "import sys, runpy\n"
@@ -97,7 +97,7 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
         "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
         "sys.path[:] = [p for p in sys.path if not p.endswith('/engine')]\n"
         "found = __import__('importlib.util').util.find_spec('gpu_engine')\n"
-        # An editable install leaves a folder of that name there, with the presets alone.
+        # An editable install leaves a folder of that name there, with nothing but the presets.
         "assert found is None or found.loader is None, found\n"
         "sys.argv = sys.argv[1:]\n"
         "sys.path[0] = __import__('os').path.dirname(sys.argv[0])\n"
@@ -117,7 +117,7 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
                             "there was a network error, ncclRemoteError", True),
     (dist.DistNetworkError, "failed to recv, got 0 bytes", True),
     (dist.DistStoreError, "wait timeout after 300000ms, keys: /pg/0", True),
-    # This rank's own, whoever says it and whatever it speaks of.
+    # Errors of this rank itself, whatever raises them and whatever they mention.
     (dist.DistBackendError, "NCCL error: invalid usage, Duplicate GPU detected : rank 0 and "
                             "rank 1 both on CUDA device 3000", False),
     (dist.DistBackendError, "NCCL error: unhandled cuda error, ncclUnhandledCudaError", False),

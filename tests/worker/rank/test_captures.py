@@ -1,6 +1,6 @@
-"""The recorder's thread says to the CUDA runtime that captures of other threads are not its own.
+"""The recorder's thread tells the CUDA runtime to keep its calls out of other threads' captures.
 
-A stand-in for the runtime library is loaded, as torch's CUDA build loads the real one.
+A stand-in for the runtime library is loaded in the way torch's CUDA build loads the real one.
 """
 
 from __future__ import annotations

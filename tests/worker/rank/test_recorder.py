@@ -1,4 +1,4 @@
-"""The record: strict lines, every loss, nothing that ends training."""
+"""The record has strict JSON lines and every loss, and its problems never end training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_losses_of_every_step_with_nan_and_inf(rec: Recorder, tmp_path: Path) ->
 
 
 class CudaEvent:
-    """Passes when it is told to, as there may be no GPU."""
+    """An event that passes when the test says so, as there may be no GPU."""
 
     passed = False
 
