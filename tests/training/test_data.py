@@ -117,7 +117,7 @@ def test_random_augmentation_does_not_depend_on_the_number_of_workers(make) -> N
     assert len({loss for loss, _ in recorded(runs[0])}) > 5
 
 
-class Told(Dataset):
+class Epochs(Dataset):
     """Gives for each example: the epoch from `set_epoch`, random numbers, and the bytes of shared
     memory that this process has mapped."""
 
@@ -155,7 +155,7 @@ def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ran
 def test_a_dataset_is_told_of_the_epoch_in_workers_that_stay(workers: int, wrap) -> None:
     def told(batch) -> set[int]:
         return set(batch[1]) if len(batch) == 4 else {x[1] for x in batch[0]}
-    for number, epoch in zip((0, 1, 5), loaded(wrap(Told(48)), workers, [(0, 0), (1, 0), (5, 0)]),
+    for number, epoch in zip((0, 1, 5), loaded(wrap(Epochs(48)), workers, [(0, 0), (1, 0), (5, 0)]),
                              strict=True):
         assert [told(batch) for batch in epoch] == [{number}] * 6
 
@@ -164,16 +164,16 @@ def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
     """Random numbers of a map-style dataset are the same for any number of workers, and if an epoch
     is resumed in its middle. They differ between batches, epochs and ranks."""
     before = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
-    whole = loaded(Told(48), 0, [(0, 0), (1, 0)])
+    whole = loaded(Epochs(48), 0, [(0, 0), (1, 0)])
     after = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
     assert before[0] == after[0], "reading in the rank itself draws from the rank's generators"
     assert torch.equal(before[1], after[1])
     assert before[2] == after[2]
     drawn = [b[2] for epoch in whole for b in epoch]
-    assert [[b[2] for b in e] for e in loaded(Told(48), 2, [(0, 0), (1, 0)])] == [
+    assert [[b[2] for b in e] for e in loaded(Epochs(48), 2, [(0, 0), (1, 0)])] == [
         drawn[:6], drawn[6:]]
-    assert [b[2] for b in loaded(Told(48), 2, [(1, 2)])[0]] == drawn[8:]
-    two = [[b[2] for e in loaded(Told(96), 2, [(0, 0), (1, 0)], rank, 2) for b in e]
+    assert [b[2] for b in loaded(Epochs(48), 2, [(1, 2)])[0]] == drawn[8:]
+    two = [[b[2] for e in loaded(Epochs(96), 2, [(0, 0), (1, 0)], rank, 2) for b in e]
            for rank in range(2)]
     for kind in range(3):  # torch, random, numpy
         numbers = [x[kind] for rank in two for b in rank for x in b]
@@ -183,7 +183,7 @@ def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
 
 def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
     """Otherwise each worker would map the whole order, 8 bytes for each example."""
-    numbers, _, _, shared = loaded(Told(500_000), 2, [(0, 0)])[0][-1]
+    numbers, _, _, shared = loaded(Epochs(500_000), 2, [(0, 0)])[0][-1]
     assert max(shared) < 100_000
     assert len(numbers) == 8
 

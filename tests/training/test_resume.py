@@ -188,10 +188,10 @@ def test_two_machines_without_a_shared_folder(make, second_has: str) -> None:
     assert recorded(second, 1, 2) == recorded(whole, 1)[8:]
     assert (sorted(p.name for p in there.iterdir()) if there.exists() else []) == before
     said = [e["message"] for e in ranks.read(second, 1, "warning")]
-    assert said == {"other weights": ["step-00000008 on this machine is not what rank 0 has by "
-                                      "that name; going on from rank 0's"],
-                    "a later one": ["this machine has step-00000012, which rank 0 has not: all "
-                                    "go on from rank 0's step-00000008"]}.get(second_has, [])
+    assert said == {"other weights": ["step-00000008 on this machine differs from rank 0's; going "
+                                      "on from rank 0's"],
+                    "a later one": ["this machine has step-00000012, but rank 0 does not: all "
+                                    "ranks go on from rank 0's step-00000008"]}.get(second_has, [])
 
 
 def test_rank_0_without_a_checkpoint_starts_all_afresh(make) -> None:

@@ -113,7 +113,7 @@ def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
         assert [p.wait(60) for p in job(requeued, *line)] == [0, 0]
     found = runs_of(home)  # twice the same in one job is two runs; another spec is another run
     assert [state(r)["attempt"] for r in found] == [1, 1, 1]
-    assert "starts afresh" in (tmp_path / "0.log").read_text()
+    assert "a new run begins" in (tmp_path / "0.log").read_text()
     warnings = json.loads((found[-1] / "plan.json").read_text())["warnings"]
     assert "Slurm has requeued this job (1)" in warnings[0]
     assert [p.wait(60) for p in job(1, *words(steps=3))] == [0, 0]

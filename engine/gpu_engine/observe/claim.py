@@ -20,7 +20,7 @@ class Claim:
 
     def take(self) -> bool:
         """Claim the rank. Returns False if another process holds it."""
-        for _ in range(5):  # `is_anothers` in another process holds the lock for a moment
+        for _ in range(5):  # `held_by_another` in another process holds the lock for a moment
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -30,7 +30,7 @@ class Claim:
                 return True
         return False
 
-    def is_anothers(self) -> bool:
+    def held_by_another(self) -> bool:
         """Whether another process holds the rank."""
         if self._held:
             return False

@@ -33,7 +33,7 @@ _PROCESSES = 64  # the most processes that may train as the same rank at the sam
 _FAULTS = 5  # errors of our own after which nothing more is observed
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """What the current thread is doing."""
 
     steps = 0
@@ -64,7 +64,7 @@ class Observer:
         self._began = time.monotonic()
         self._rank = 0
         """The rank of `rec`."""
-        self.here = _Here()
+        self.here = _ThreadState()
         self.optimizers = Optimizers()
         self._by_hand = ByHand()
         self._faults = 0
@@ -300,7 +300,7 @@ class Observer:
         self.optimizers = Optimizers()
         self._by_hand = ByHand()
         self.stepped = 0
-        self.here = _Here()
+        self.here = _ThreadState()
         if rec is not None:
             rec.give_up()
 

@@ -110,7 +110,7 @@ class ScriptRecorder:
     def _look_and_write(self) -> None:
         if os.getpid() != self._pid or self._given_up:
             return
-        if self._claim.is_anothers():
+        if self._claim.held_by_another():
             self._given_up = True
             return
         if self._lifeline is not None:

@@ -17,7 +17,7 @@ from ..events import schema
 from ..events.writer import encode
 from ..worker.rank.values import loss_fields, number, short
 from .loss import PendingLoss, has_arrived, value_of
-from .trainings import OptimizerStep, Sorted, Trainings
+from .trainings import OptimizerStep, PlacedStep, Trainings
 
 _EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second, as in the engine's own recorder
 _LOGGED_EVERY = 1.0  # seconds
@@ -206,7 +206,7 @@ class StepEvents:
             self._name.get(index, ""), self._steps[index], loss, self._lr.get(index), norm),
             others_alive)
 
-    def _tell_step(self, one: Sorted[_StepValues], skipped: int, lines: list[bytes]) -> None:
+    def _tell_step(self, one: PlacedStep[_StepValues], skipped: int, lines: list[bytes]) -> None:
         index, values = one.step.optimizer, one.step.values
         if not one.on_curve:
             span = self._beside.setdefault(index, _Span())

@@ -44,7 +44,7 @@ class OptimizerStep(Generic[V]):
 
 
 @dataclass(eq=False)
-class Sorted(Generic[V]):
+class PlacedStep(Generic[V]):
     """A step for which it is decided whether it is on the curve or beside it."""
 
     on_curve: bool
@@ -85,7 +85,7 @@ class Trainings(Generic[V]):
         """Note `count` steps of the curve's optimizer, while `undisturbed`."""
         self._row += count
 
-    def take(self, step: OptimizerStep[V], now: float) -> Iterator[Sorted[V]]:
+    def take(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
         """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
         decided by it."""
         if self.curve is None or (step.optimizer == self.curve and self._takes_over(step)):
@@ -94,11 +94,11 @@ class Trainings(Generic[V]):
         elif step.optimizer == self.curve:
             yield from self._end_turns()
             self._row += 1
-            yield Sorted(True, False, step)
+            yield PlacedStep(True, False, step)
         else:
             yield from self._other(step, now)
 
-    def wait(self, now: float) -> Iterator[Sorted[V]]:
+    def wait(self, now: float) -> Iterator[PlacedStep[V]]:
         """Note that no step has come by the time `now`. Gives the steps that are decided by it."""
         for index, count in self._others.items():
             if index not in self._turns and min(count, self._row) >= _FEW \
@@ -106,7 +106,7 @@ class Trainings(Generic[V]):
                 yield from self._continue_with(index, now)
                 return
 
-    def end(self, now: float) -> Iterator[Sorted[V]]:
+    def end(self, now: float) -> Iterator[PlacedStep[V]]:
         """Note that no further step will come. Gives all steps that are left."""
         while self.kept:
             new = [i for i, count in self._others.items() if i not in self._turns and count > 1]
@@ -115,7 +115,7 @@ class Trainings(Generic[V]):
             yield from self._continue_with(new[0], now)
         yield from self._end_turns()
 
-    def _other(self, step: OptimizerStep[V], now: float) -> Iterator[Sorted[V]]:
+    def _other(self, step: OptimizerStep[V], now: float) -> Iterator[PlacedStep[V]]:
         index = step.optimizer
         count = self._others[index] = self._others.get(index, 0) + 1
         if index in self._turns:
@@ -125,7 +125,7 @@ class Trainings(Generic[V]):
             elif self.kept:
                 self.kept.append(step)  # so that all come out in order
             else:
-                yield Sorted(False, False, step)
+                yield PlacedStep(False, False, step)
             return
         if not self.kept:
             self._since = now
@@ -142,12 +142,12 @@ class Trainings(Generic[V]):
             self._inner.add(step.optimizer)
         return step.optimizer not in self._inner
 
-    def _continue_with(self, index: int, now: float) -> Iterator[Sorted[V]]:
+    def _continue_with(self, index: int, now: float) -> Iterator[PlacedStep[V]]:
         """Continue the curve with another optimizer, from the first of its kept steps on."""
         kept, self.kept = self.kept, []
         at = next(i for i, step in enumerate(kept) if step.optimizer == index)
         for step in kept[:at]:
-            yield Sorted(False, False, step)
+            yield PlacedStep(False, False, step)
         if index in self._before and self.curve is not None:  # the two take turns, long ones
             self._turns[self.curve] = max(self._row, self._turns.get(self.curve, 0))
         self._turns.pop(index, None)
@@ -155,16 +155,16 @@ class Trainings(Generic[V]):
         for step in kept[at + 1:]:
             yield from self.take(step, now)
 
-    def _begin(self, step: OptimizerStep[V]) -> Sorted[V]:
+    def _begin(self, step: OptimizerStep[V]) -> PlacedStep[V]:
         if self.curve is not None:
             self._before.add(self.curve)
         self._before.discard(step.optimizer)
         self._others.clear()
         self.curve, self._row = step.optimizer, 1
         self.number += 1
-        return Sorted(True, True, step)
+        return PlacedStep(True, True, step)
 
-    def _end_turns(self) -> Iterator[Sorted[V]]:
+    def _end_turns(self) -> Iterator[PlacedStep[V]]:
         """The curve's optimizer steps once more, so the steps in between were turns of others."""
         for index, count in self._others.items():
             self._turns[index] = max(count, self._turns.get(index, 0))
@@ -173,4 +173,4 @@ class Trainings(Generic[V]):
             self._row = 0
         kept, self.kept = self.kept, []
         for step in kept:
-            yield Sorted(False, False, step)
+            yield PlacedStep(False, False, step)

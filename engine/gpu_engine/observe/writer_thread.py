@@ -1,6 +1,6 @@
 """The thread that writes what is observed. It does not appear in Python's `threading`, so a script
 that counts its threads finds only its own. It ends before a fork and is started once more after it.
-A write that hangs, as on a disk that does not answer, holds up the script for a second only."""
+A write that hangs, as on a disk that does not answer, holds up the script only for a moment."""
 
 from __future__ import annotations
 

@@ -232,8 +232,9 @@ class Loop:
         self.recorder.nonfinite = None
         if rank == self.group.rank and time.monotonic() - self._warned_at > 10:
             self._warned_at = time.monotonic()
-            left = "left out on all ranks" if self.on_nonfinite == "skip" else "gone on with"
-            self.recorder.warn(f"{what}; {left}")
+            then = "the step is skipped on all ranks" if self.on_nonfinite == "skip" else \
+                "training goes on"
+            self.recorder.warn(f"{what}; {then}")
 
     def _step_skipped(self) -> None:
         """Count a skipped step. All ranks skip the same steps, as they have the same gradients."""

@@ -113,7 +113,7 @@ def _choose(folder: Path, rec: Recorder, requested: RequestedCheckpoint | None,
         if path is None:
             if checkpoint.listed(folder):
                 return {"problem": f"none of the checkpoints in {folder} can be loaded; remove "
-                                   "the folder to start afresh"}, []
+                                   "the folder to start from the beginning"}, []
             return {"name": "", "folder": _identity(folder)}, []
         entry = checkpoint.read_manifest(path)["files"][checkpoint.STATE]
         return {"name": path.name, "folder": _identity(folder), "size": entry["size"],
@@ -163,8 +163,7 @@ def _own_file(file: Path, chosen: dict[str, Any], rec: Recorder) -> Path | None:
         return None
     finally:
         rec.detail = ""
-    rec.warn(f"{chosen['name']} on this machine is not what rank 0 has by that name; going on from "
-             "rank 0's")
+    rec.warn(f"{chosen['name']} on this machine differs from rank 0's; going on from rank 0's")
     return None
 
 
@@ -172,9 +171,9 @@ def _notice_newer(folder: Path, name: str, rec: Recorder) -> None:
     """Warn if this machine's own folder holds a later checkpoint than the chosen one."""
     there = checkpoint.listed(folder)
     if there and there[-1].name > name:
-        rec.warn(f"this machine has {there[-1].name}, which rank 0 has not: "
-                 + (f"all go on from rank 0's {name}" if name else "rank 0 has no checkpoint, and "
-                    "all start afresh"))
+        rec.warn(f"this machine has {there[-1].name}, but rank 0 does not: all ranks "
+                 + (f"go on from rank 0's {name}" if name else "start from the beginning, as rank "
+                    "0 has no checkpoint"))
 
 
 def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,

@@ -196,8 +196,8 @@ class Session:
         if self._own is not None:
             rng.restore(self._own, self.devices)
         else:
-            self.recorder.warn("resumed with other ranks than before: this rank's "
-                               "random generators start afresh")
+            self.recorder.warn("resumed with another number of ranks: this rank's random "
+                               "generators are seeded anew")
 
     # --- data and length ----------------------------------------------------------------------
 
@@ -260,9 +260,9 @@ class Session:
         self.recorder.total_steps = total
         if self.job.who.rank == 0 and not self.strategy.raw.training:
             # The from_pretrained of several libraries returns a model in evaluation mode.
-            self.recorder.warn("the model is in evaluation mode, and is trained so: its dropout is "
-                               "off and its BatchNorm averages stand still. If that is not meant, "
-                               "call train() on it in Task.model")
+            self.recorder.warn("the model is in evaluation mode and is trained that way: its "
+                               "dropout is off and its BatchNorm averages don't change. If you "
+                               "don't want that, call train() on it in Task.model")
         self.recorder.write(schema.Schedule(
             total_steps=total, steps_per_epoch=sampler.steps if sampler else None,
             epochs=epochs, examples=sampler.examples if sampler else None,

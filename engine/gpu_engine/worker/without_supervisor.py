@@ -130,7 +130,7 @@ class RankWithoutSupervisor:
         if path is None and self._launcher.requeued and not self._named:
             warning = (
                 f"Slurm has requeued this job ({self._launcher.requeued}), but its run is not "
-                f"found in {places.home()}: it starts afresh. Put GPU_PANEL_HOME on a disk that "
+                f"found in {places.home()}: a new run begins. Put GPU_PANEL_HOME on a disk that "
                 "all machines share, or name the folder with --folder")
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))

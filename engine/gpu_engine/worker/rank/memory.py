@@ -35,7 +35,7 @@ def in_use(gpus: Sequence[Any]) -> schema.Memory:
 
 
 class ErrorMemory(TypedDict, total=False):
-    """What an `Error` tells of memory, in bytes."""
+    """The fields of an `Error` event about memory, in bytes."""
 
     allocated: int | None
     reserved: int | None

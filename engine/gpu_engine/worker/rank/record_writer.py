@@ -37,7 +37,7 @@ class Source(Protocol):
         ...
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """The heartbeat of a rank that has been in this phase since then, unix seconds."""
+        """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds)."""
         ...
 
     def gpus(self) -> Sequence[Any]:

@@ -150,7 +150,7 @@ class Recorder:
         self._writer.write(event)
 
     def warn(self, text: str) -> None:
-        """Write a warning at once: what a person should know, and what ends nothing."""
+        """Write a warning at once: something that a person should know and that is not fatal."""
         self._writer.write(schema.Warning(text))
 
     def settle(self) -> None:
@@ -237,8 +237,8 @@ class Recorder:
         return encode(event)
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """With `done` and `total` while a checkpoint is being written, and `detail` if there is
-        one."""
+        """The heartbeat event, with `done` and `total` while a checkpoint is being written, and
+        with `detail` if there is one."""
         writing = self.writing
         return schema.Phase(phase, since, self.step_now, writing and writing.done,
                             writing and writing.total, self.details() or None)

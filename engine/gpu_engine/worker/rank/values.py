@@ -9,7 +9,7 @@ from ...events import schema
 
 
 class LossFields(TypedDict, total=False):
-    """What a `Step` tells of its losses."""
+    """The fields of a `Step` event about its losses."""
 
     loss: float
     losses: tuple[float, ...]
