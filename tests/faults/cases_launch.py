@@ -61,7 +61,7 @@ def the_launcher_is_killed(box: Box) -> None:
             assert box.ended(run).state == "stopped"
         else:
             assert state.state == "lost", state
-            assert "ended before its supervisor could start" in state.reason
+            assert "ended before the supervisor could start" in state.reason
     assert any(r.state().state == "stopped" for r in runs.all_runs())
     for path in places.runs_folder().glob(".new-*"):
         os.utime(path, (1, 1))

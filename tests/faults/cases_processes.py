@@ -43,7 +43,7 @@ def the_supervisor_is_killed(box: Box) -> None:
     kill(state.pid)
     lost = wait_for(lambda: (s := run.state()).state == "lost" and s, 2)
     wait_for(lambda: not members(run), SOON)
-    assert "died without a word" in lost.reason
+    assert "its supervisor died" in lost.reason
     assert "last step " in run.state().reason
     assert "last checkpoint step-000000" in run.state().reason
     assert run.id in box.cli("runs").stdout
@@ -304,7 +304,7 @@ def a_reused_pid(box: Box) -> None:
     run.write_state(made_up)
     assert run.state().state == "lost"
     assert box.cli("stop", run.id).returncode == 2
-    assert not stacks.ask(run, 0)
+    assert not stacks.request(run, 0)
     assert other.poll() is None
 
 

@@ -45,7 +45,7 @@ def test_a_mistake_is_shown_and_taken_back():
     assert [(a.number, a.outcome, a.changed) for a in state.attempts] == [
         (1, "completed", ()), (2, "failed", ("train.lr=9.0", "train.seed=3"))]
     assert attempts.last_good(state).number == 1
-    assert attempts.doubtful(run, state) == (1, ("train.lr=9.0", "train.seed=3"))
+    assert attempts.failed_settings(run, state) == (1, ("train.lr=9.0", "train.seed=3"))
     shown = engine("show", run.id).stdout
     assert "attempt 2  failed" in shown
     assert "with train.lr=9.0 train.seed=3" in shown
@@ -60,12 +60,12 @@ def test_a_mistake_is_shown_and_taken_back():
     half = engine("resume", run.id, "--set", "train.lr=0.5")
     assert half.returncode == 0, half.stderr
     assert "note: train.seed=3 stays" in half.stderr
-    assert attempts.doubtful(run, run.state()) is None
+    assert attempts.failed_settings(run, run.state()) is None
 
     first = engine("resume", run.id, "--like", "1")
     assert first.returncode == 0, first.stderr
     assert run.state().attempts[-1].changed == ("train.lr=0.0003", "train.seed=0")
-    told = [attempts.asked(run, n)["train"] for n in (1, 2, 3, 4, 5)]
+    told = [attempts.read_spec(run, n)["train"] for n in (1, 2, 3, 4, 5)]
     assert [t["lr"] for t in told] == [told[0]["lr"], 9.0, 9.0, 0.5, told[0]["lr"]]
     nonsense = engine("resume", run.id, "--like", "9")
     assert nonsense.returncode == 2
@@ -89,9 +89,9 @@ def trained(train: dict, done: int, each: int | None = 200) -> runs.Run:
 
 @pytest.mark.parametrize(("train", "change", "words"), [
     ({"steps": 400}, "train.steps=50", "train.steps = 50: 300 steps are done (step-00000300); "
-                                       "take 300 or more, or begin a new run"),
+                                       "use 300 or more, or start a new run"),
     ({"steps": 400}, "train.epochs=1", "train.epochs = 1: that is 200 steps, and 300 steps are "
-                                       "done (step-00000300); take 2 or more"),
+                                       "done (step-00000300); use 2 or more"),
     ({"epochs": 3}, "train.epochs=1", "that is 200 steps, and 300 steps are done"),
     ({"epochs": 3}, "train.steps=299", "300 steps are done")])
 def test_fewer_steps_than_are_done_are_refused(train, change, words):
@@ -110,7 +110,7 @@ def test_fewer_steps_than_are_done_are_refused(train, change, words):
     ({"steps": 300}, 200), ({"steps": 301}, 200), ({"epochs": 2}, 200), ({"epochs": 1}, None)])
 def test_as_many_or_more_are_not(train, each):
     run = trained(train, 300, each)
-    attempts.check_length(run, from_dict(attempts.asked(run)))
+    attempts.check_length(run, from_dict(attempts.read_spec(run)))
 
 
 def test_without_a_checkpoint_it_begins_anew_with_any_length():
@@ -128,4 +128,4 @@ def test_what_is_kept_of_attempts_is_read_tolerantly():
         state["attempts"][0]["changed"] = wrong
         assert runs.State.from_dict(state) is None
     with pytest.raises(UserError):
-        attempts.asked(trained({"steps": 4}, 2), 3)
+        attempts.read_spec(trained({"steps": 4}, 2), 3)

@@ -36,10 +36,10 @@ def test_what_is_meant(folder: Path, which: str, best: str | None, step: int | N
 
 @pytest.mark.parametrize(("which", "best", "words"), [
     ("501", None, "no checkpoint of step 501; there are step 500, 700, 1,000, 1,500, 2,000"),
-    ("last", None, "'last' is no checkpoint: say newest, best or a step; there are step 500"),
-    ("", None, "say newest, best or a step"),
-    ("-5", None, "say newest, best or a step"),
-    ("best", "bleu", "no checkpoint has an evaluation's 'bleu', so none is the best"),
+    ("last", None, "'last' is not a checkpoint: use newest, best or a step; there are step 500"),
+    ("", None, "use newest, best or a step"),
+    ("-5", None, "use newest, best or a step"),
+    ("best", "bleu", "no checkpoint has a value 'bleu' of an evaluation, so there is no best one"),
     ("best", "most:bleu", "min:name or max:name"),
 ])
 def test_what_is_not_there_is_said(folder: Path, which: str, best: str | None, words: str) -> None:

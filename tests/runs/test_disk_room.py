@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Error
 from gpu_engine.launch import launcher as launch
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.spec.read import from_dict
@@ -28,9 +28,9 @@ def disk(free: int, inodes: int = 10**6) -> SimpleNamespace:
 
 def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
     info = os.statvfs(tmp_path)
-    found = room.of(tmp_path / "a" / "b").free
+    found = disk_room.of(tmp_path / "a" / "b").free
     assert abs(found - info.f_bavail * info.f_frsize) < 1 << 30
-    assert room.problem(tmp_path / "a") is None
+    assert disk_room.problem(tmp_path / "a") is None
 
 
 @pytest.mark.parametrize("seen", [disk(0), disk(63 << 20), disk(900 << 30, inodes=0)])
@@ -49,8 +49,8 @@ def test_where_nothing_can_be_told_a_run_may_try(monkeypatch, tmp_path: Path) ->
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "statvfs", refuse)
-    assert room.of(tmp_path) == Room(str(tmp_path), None)
-    assert room.problem(tmp_path) is None
+    assert disk_room.of(tmp_path) == Room(str(tmp_path), None)
+    assert disk_room.problem(tmp_path) is None
 
 
 def os_error(path: str | None) -> str:

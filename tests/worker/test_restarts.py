@@ -133,8 +133,8 @@ def test_a_folder_by_name_is_gone_on_in(job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "says"), [
-    ("a b", "expected a name"), ("../x/file/y", "can't make a run folder there"),
-    ("./full", "something that is no run is there already")])
+    ("a b", "expected a name"), ("../x/file/y", "can't create a run folder there"),
+    ("./full", "something that is not a run is there already")])
 def test_a_folder_that_is_none_is_refused(job, tmp_path: Path, monkeypatch, folder: str,
                                           says: str) -> None:
     (tmp_path / "x").mkdir()

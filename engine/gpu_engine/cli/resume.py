@@ -34,7 +34,7 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     from gpu_engine.runs import folder as runs
 
     found = runs.find(run)
-    doubtful = attempts.doubtful(found, found.state()) if like is None else None
+    doubtful = attempts.failed_settings(found, found.state()) if like is None else None
     prepared = resume(found, sets, like=like, start=start)
     if doubtful is not None:
         number, other = doubtful

@@ -29,12 +29,12 @@ def command(run: str, rank: int | None, wait: float) -> None:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = found.ranks() if rank is None else [rank]
     before = {r: stacks.size_of(found.log(r)) for r in ranks}
-    asked = [r for r in ranks if stacks.ask(found, r)]
+    asked = [r for r in ranks if stacks.request(found, r)]
     texts: dict[int, str] = {}
     end = time.monotonic() + wait
     while len(texts) < len(asked) and time.monotonic() < end:
         time.sleep(0.05)
-        texts |= {r: t for r in asked if (t := stacks.since(found.log(r), before[r]))}
+        texts |= {r: t for r in asked if (t := stacks.printed(found.log(r), before[r]))}
     for r in ranks:
         click.echo(f"--- rank {r} ---")
         if r in texts:

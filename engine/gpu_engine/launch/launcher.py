@@ -18,8 +18,7 @@ from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
-from gpu_engine.runs import attempts, checkpoints, leftovers
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import attempts, checkpoints, disk_room, leftovers
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.spec.catalog import BUILTIN
@@ -94,7 +93,7 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 def start(prepared: Prepared) -> runs.Run:
     """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
     a disk that is full."""
-    room.require(places.runs_folder())
+    disk_room.require(places.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
     _supervise(run, lock)
     return run
@@ -115,9 +114,9 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     """
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
-    room.require(run.path)
+    disk_room.require(run.path)
     leftovers.end(run.path)  # what a killed supervisor left would write where we write
-    data = attempts.asked(run, like)
+    data = attempts.read_spec(run, like)
     apply_sets(data, sets)
     spec = from_dict(data)
     chosen = _chosen(run, spec, start)
@@ -130,7 +129,7 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None) -> 
     that loads. Returns at once. Raises as `resume`."""
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
-    room.require(run.path)
+    disk_room.require(run.path)
     leftovers.end(run.path)
     return _again(run, spec, checkpoint)
 

@@ -1,1 +1,1 @@
-"""The run folder: where runs live, what state one is in, what is left of one."""
+"""The run folder: its files, the state of a run, its attempts, checkpoints and leftovers."""

@@ -1,7 +1,7 @@
-"""What each attempt of a run was asked for, and what the next one may be asked for.
+"""The spec of each attempt of a run, and what the next attempt may change.
 
-`spec.toml` is what the last attempt was asked for. Where a resume changes it, what it held before
-is kept as `specs/00001.toml`, after the last attempt that it was for.
+`spec.toml` is the spec of the last attempt. When a resume changes it, the old spec is kept as
+`specs/00001.toml`, named after the last attempt that used it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpu_engine.spec.write import differences
 _SPECS = "specs"
 
 
-def asked(run: Run, number: int | None = None) -> dict[str, Any]:
-    """The spec of attempt `number` (of the last, where it is None) as a nested dict. Raises
-    UserError where there is no such attempt, or its spec can't be read."""
+def read_spec(run: Run, number: int | None = None) -> dict[str, Any]:
+    """The spec of attempt `number` (None: the last) as a nested dict. Raises UserError if there is
+    no such attempt or its spec can't be read."""
     last = run.state().attempt
     if number is None or number == last:
         return read_toml(run.path / "spec.toml")
@@ -37,8 +37,8 @@ def asked(run: Run, number: int | None = None) -> dict[str, Any]:
 
 
 def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
-    """Before `spec.toml` becomes `spec_toml`: keep what it holds, which attempt `number` was the
-    last to have, and return what changes, as `key=value`s. Raises OSError."""
+    """Keep a copy of `spec.toml`, the spec of attempt `number`, if the new text `spec_toml` differs
+    from it. Returns the differences as `key=value`. Raises OSError."""
     path = run.path / "spec.toml"
     try:
         before = path.read_text(encoding="utf-8")
@@ -52,16 +52,17 @@ def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
 
 
 def last_good(state: State) -> AttemptRecord | None:
-    """The last attempt that ended as it should: completed, or stopped because somebody asked."""
+    """The last attempt that completed or was stopped by a person; None if there is none."""
     good = [a for a in state.attempts if a.outcome in ("completed", "stopped")]
     return good[-1] if good else None
 
 
-def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
-    """Where the last attempt failed with other settings than the last good one (than the first,
-    where none was good): that one's number, and what the last has otherwise, as `key=value`s.
+def failed_settings(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
+    """The settings that the last attempt, which failed, has otherwise than the last good one.
 
-    None where nothing differs. Raises UserError where a spec can't be read.
+    Returns (number of that good attempt, or 1 if none was good; the differences as `key=value`).
+    None if the last attempt did not fail or nothing differs. Raises UserError if a spec can't be
+    read.
     """
     if state.state in ("completed", "stopped") or len(state.attempts) < 2:
         return None
@@ -69,13 +70,13 @@ def doubtful(run: Run, state: State) -> tuple[int, tuple[str, ...]] | None:
     number = good.number if good is not None else state.attempts[0].number
     if number == state.attempt:
         return None
-    other = differences(from_dict(asked(run, number)), from_dict(asked(run)))
+    other = differences(from_dict(read_spec(run, number)), from_dict(read_spec(run)))
     return (number, tuple(other)) if other else None
 
 
 def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None:
-    """Raises SpecError where `spec` asks for fewer steps than `checkpoint` (None: the newest) has
-    done: the attempt would end at once, and look as if it had trained so far and no further."""
+    """Raises SpecError if `spec` has fewer steps than `checkpoint` (None: the newest) has done.
+    Such an attempt would end at once and look as if it had trained that far only."""
     checkpoint = checkpoint or leftovers.last_checkpoint(run.path)
     digits = (checkpoint or "").removeprefix("step-")
     if spec.task.use is None or not digits.isdecimal():
@@ -93,7 +94,7 @@ def check_length(run: Run, spec: RunSpec, checkpoint: str | None = None) -> None
         words, enough = f"that is {total:,} steps, and ", str(-(-done // each))
     if total < done:
         raise SpecError([Problem(key, length, f"{words}{done:,} steps are done ({checkpoint}); "
-                                              f"take {enough} or more, or begin a new run")])
+                                              f"use {enough} or more, or start a new run")])
 
 
 def _steps_an_epoch(run: Run) -> int | None:

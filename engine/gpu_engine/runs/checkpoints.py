@@ -1,4 +1,4 @@
-"""The checkpoints of a run as files: which there are, which is the best, which one is meant.
+"""The checkpoints of a run as files: listing them, reading manifests, choosing one.
 
 Standard library only, for the panel and the command line; `training/checkpoint.py` writes and loads
 them.
@@ -18,28 +18,29 @@ _MOST_NAMED = 12
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what its manifest says."""
+    """A checkpoint does not match its manifest."""
 
 
 def name_of(step: int) -> str:
+    """The folder name of a step's checkpoint: "step-00000500"."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of a checkpoint's name; None for another name."""
+    """The step in a checkpoint's folder name; None if it is not such a name."""
     digits = name.removeprefix("step-")
     return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
 
 def listed(folder: Path) -> list[Path]:
-    """The checkpoint folders, by step; damaged ones too."""
+    """All checkpoint folders in the order of their steps, damaged ones included."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Raises Damaged."""
+    """Read a checkpoint's manifest. Raises Damaged."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if not isinstance(manifest["files"][STATE]["sha256"], str):
@@ -51,7 +52,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | None:
-    """The checkpoint with the best value of `metric` in its manifest."""
+    """(checkpoint, value) with the best value of `metric` in the manifests; None if no manifest
+    has one. `largest`: whether the largest value is the best."""
     found = None
     for path in listed(folder):
         try:
@@ -65,11 +67,11 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
 
 
 def choose(folder: Path, which: str, best: str | None) -> str | None:
-    """The name of the checkpoint in `folder` that a person means by `which`: "best" (by `best`,
-    as train.best has it; without one, the least loss), a step, or a checkpoint's name. None for
-    "newest", as whether that one is sound is seen by loading it.
+    """The name of the checkpoint in `folder` that a person chose: "best" (judged by `best`, the
+    value of train.best; without one, by the least loss), a step, or a checkpoint's name. None for
+    "newest", which is found while loading, as the last one may be damaged.
 
-    Raises UserError with what there is.
+    Raises UserError, which says which checkpoints there are.
     """
     text = which.strip()
     if text == "newest":
@@ -81,17 +83,17 @@ def choose(folder: Path, which: str, best: str | None) -> str | None:
         return _best(folder, best)
     step = step_of(text) if text.startswith("step-") else _number(text)
     if step is None:
-        raise UserError(f"{which!r} is no checkpoint: say newest, best or a step; there are "
-                        f"{_words(there)}")
+        raise UserError(f"{which!r} is not a checkpoint: use newest, best or a step; there are "
+                        f"{_steps(there)}")
     if name_of(step) not in there:
-        raise UserError(f"there is no checkpoint of step {step}; there are {_words(there)}")
+        raise UserError(f"there is no checkpoint of step {step}; there are {_steps(there)}")
     return name_of(step)
 
 
 def set_aside(folder: Path, after: str, into: str) -> list[str]:
-    """Move the checkpoints behind `after` into the folder `into` beside them, and return their
-    names: training goes on from `after` another way, and what lies behind it is no part of that.
-    Raises OSError."""
+    """Move the checkpoints later than `after` into the folder `into` beside them, and return their
+    names. Training will continue from `after` in another way, of which they are no part. Raises
+    OSError."""
     later = [p for p in listed(folder) if p.name > after]
     for path in later:
         (folder / into).mkdir(mode=0o700, exist_ok=True)
@@ -104,19 +106,19 @@ def _best(folder: Path, best: str | None) -> str:
     found = best_of(folder, metric, largest)
     if found is None:
         given = "" if best else " (train.best does not name another)"
-        raise UserError(f"no checkpoint has an evaluation's {metric!r}{given}, so none is the "
-                        f"best; there are {_words([p.name for p in listed(folder)])}")
+        raise UserError(f"no checkpoint has a value {metric!r} of an evaluation{given}, so there "
+                        f"is no best one; there are {_steps([p.name for p in listed(folder)])}")
     return found[0].name
 
 
 def _number(text: str) -> int | None:
-    """"1,500" and "1500" → 1500."""
+    """The whole number in a text such as "1,500" or "1500"; None if there is none."""
     digits = text.replace(",", "").replace("_", "")
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
-def _words(names: list[str]) -> str:
-    """Steps, the newest last: "step 300, 600"."""
+def _steps(names: list[str]) -> str:
+    """The steps of some checkpoints, the newest last: "step 300, 600"."""
     steps = [f"{step:,}" if (step := step_of(n)) is not None else n for n in names]
     more = f"… {len(steps) - _MOST_NAMED} more, " if len(steps) > _MOST_NAMED else ""
     return f"step {more}{', '.join(steps[-_MOST_NAMED:])}"

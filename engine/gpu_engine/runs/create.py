@@ -1,4 +1,5 @@
-"""Making a run folder so that nobody ever sees half of one, and opening it for another attempt."""
+"""Creating a run folder, which readers see only once it is complete, and reopening one for another
+attempt."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from gpu_engine.runs.state import AttemptRecord, State
 
 _NEW = ".new-"
 _STALE = 60.0
-"""Seconds: the folder may be on a disk that other machines share, whose pids are unknown here."""
+"""Seconds after which an unfinished folder may be removed. Its maker may be alive on another
+machine that shares the disk, and whose pids can't be checked here."""
 
 
 def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """Make a new run folder, queued. Returns it and the descriptor that holds its lock, for
-    the supervisor to inherit, so that there is no moment in which nobody holds it.
+    """Create a run folder in the state queued. Returns the run and the descriptor that holds its
+    lock; the supervisor inherits it, so that the lock is never free in between.
 
-    Raises UserError where the folder can't be written.
+    Raises UserError if the folder can't be written.
     """
     folder_of_ranks = working_folder()
     folder = private_folder(runs_folder())
@@ -44,27 +46,27 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
-            raise UserError(f"{folder}: can't make a run folder there: {err.strerror}") from None
+            raise UserError(f"{folder}: can't create a run folder there: {err.strerror}") from None
         return run, fd
     raise UserError(f"{folder} is full")
 
 
 def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """`create_run` in the folder `path`. Raises UserError where something else is there."""
+    """`create_run`, but with `path` as the run folder. Raises UserError if something is there."""
     run, ours = Run(path), path.parent == runs_folder()
     try:
         private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
         return run, _make(path, name, spec_toml,
                           replace(plan, id=run.id, cwd=working_folder()))
     except OSError as err:
-        why = "something that is no run is there already" if err.errno in (
+        why = "something that is not a run is there already" if err.errno in (
             errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
-        raise UserError(f"{path}: can't make a run folder there: {why}") from None
+        raise UserError(f"{path}: can't create a run folder there: {why}") from None
 
 
 def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
-    """Make an ended run ready for another attempt under a new spec and plan; returns the
-    descriptor that holds its lock. Raises UserError where it lives or can't be written."""
+    """Prepare an ended run for another attempt with a new spec and plan. Returns the descriptor
+    that holds its lock. Raises UserError if the run is live or its folder can't be written."""
     before = run.state()
     try:
         fd = _open_lock(run.path)
@@ -85,7 +87,8 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
 
 
 def _closed(before: State) -> tuple[AttemptRecord, ...]:
-    """The attempts so far; nobody was left to say how the last of a lost run ended."""
+    """The attempts so far. The last attempt of a lost run gets its outcome here, as no supervisor
+    was left to record it."""
     if before.state != "lost" or not before.attempts:
         return before.attempts
     *earlier, last = before.attempts
@@ -93,10 +96,10 @@ def _closed(before: State) -> tuple[AttemptRecord, ...]:
 
 
 def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
-    """Make the folder under another name, and give it its own when it is whole: until then a
-    reader would see a run without a state. Returns the descriptor that holds its lock.
+    """Create the folder under a temporary name and rename it when it is complete, so that a reader
+    never sees a run without a state. Returns the descriptor that holds its lock.
 
-    Raises OSError, with nothing left behind; ENOTEMPTY where there is such a run.
+    Raises OSError (ENOTEMPTY if there is such a run already), and then leaves nothing behind.
     """
     new = path.with_name(f"{_NEW}{path.name}-{os.getpid()}")
     fd = None
@@ -119,7 +122,7 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what launchers left behind that were killed while making a run."""
+    """Remove the unfinished folders of launchers that were killed."""
     for path in folder.glob(f"{_NEW}*"):
         pid = path.name.rpartition("-")[2]
         with contextlib.suppress(OSError):
@@ -129,8 +132,8 @@ def _sweep(folder: Path) -> None:
 
 
 def _open_lock(folder: Path) -> int:
-    """The lock's descriptor, above the three that a child gets anew: a program started with its
-    stdin closed would hand over /dev/null instead. Raises OSError."""
+    """Open the lock file. Returns a descriptor from 3 up, as a child's 0 to 2 are replaced: without
+    this, a program started with stdin closed would hand over /dev/null. Raises OSError."""
     low = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -139,7 +142,8 @@ def _open_lock(folder: Path) -> int:
 
 
 def working_folder() -> str:
-    """The folder that the ranks are to run in. Raises UserError where it was deleted."""
+    """The folder in which the ranks will run, the current one. Raises UserError if it was
+    deleted."""
     try:
         return os.getcwd()  # noqa: PTH109
     except OSError as err:

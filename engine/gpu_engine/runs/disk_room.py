@@ -1,5 +1,5 @@
-"""Room on disk: what a run needs to begin, what there is, and how a run that died for want of it
-is told. Standard library only."""
+"""Disk space: what a run needs to start, what is free, and whether a run died because the disk was
+full. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, UserError
 
 LEAST = 64 << 20
-"""Bytes below which a run is not begun: its events and logs would soon be cut, and no checkpoint
-of more than a toy fits."""
+"""Free bytes that a run needs to start. With less its logs would soon be cut, and only a toy
+model's checkpoint would fit."""
 SCARCE = 2 << 30
-"""Bytes below which what is free is shown as something to look at."""
+"""Free bytes below which the panel shows a warning."""
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]",
                    re.IGNORECASE)
 _PATH = re.compile(r"(?:No space left on device|Disk quota exceeded): '([^']+)'", re.IGNORECASE)
 _UNWRITTEN = re.compile(r"PytorchStreamWriter failed writing|file write failed|iostream error"
                         r"|unexpected pos \d+", re.IGNORECASE)
-"""What torch's own writers say, which ask the system for no reason."""
+"""Errors of torch's own writers, which do not say why a write failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a folder's disk has free."""
+    """The free space on a folder's disk."""
 
     folder: str
     free: int | None
-    """Bytes for this user; None: can't be told."""
+    """Bytes that this user can still write; None: not known."""
 
     @property
     def enough(self) -> bool:
-        """Whether a run can begin; where nothing is known, it may try."""
+        """Whether a run can start; True if the free space is not known."""
         return self.free is None or self.free >= LEAST
 
 
 def of(folder: Path) -> Room:
-    """The room where `folder` is, or will be. A disk without free inodes has none."""
+    """The free space on the disk on which `folder` is, or will be. Without free inodes it is 0."""
     at = folder.absolute()
     while True:
         try:
@@ -58,26 +58,29 @@ def of(folder: Path) -> Room:
 
 
 def problem(folder: Path) -> Problem | None:
-    """What keeps a run from beginning in `folder`; None: nothing does."""
+    """The problem if too little space is free for a run in `folder`; None if there is enough."""
     room = of(folder)
     if room.enough:
         return None
     return Problem("", None, f"no space left in {folder}: {units.size(room.free)} free, and a run "
-                             f"needs {units.size(LEAST)} for its logs and checkpoints at the very "
-                             "least. Remove runs that are over (gpu-engine runs prune; X in the "
-                             "panel), or set GPU_PANEL_HOME to a folder on another disk")
+                             f"needs at least {units.size(LEAST)} for its logs and checkpoints. "
+                             "Remove old runs (gpu-engine runs prune, or X in the panel), or set "
+                             "GPU_PANEL_HOME to a folder on another disk")
 
 
 def require(folder: Path) -> None:
-    """Raises UserError where a run can't begin in `folder`."""
+    """Raises UserError if too little space is free for a run in `folder`."""
     found = problem(folder)
     if found is not None:
         raise UserError(found.message)
 
 
 def blame(text: str, room: Room | None = None, *, silent: bool = False) -> str:
-    """"no space left …" where `text`, what a rank said last, or the run's own disk (`room`) tells
-    that a write failed for it; else "". `silent`: the rank died and could not say why."""
+    """"no space left …" if a rank failed because a disk was full, else "".
+
+    `text` is the last output of the rank, `room` the free space on the run's own disk. `silent`:
+    the rank died without saying why, so a full disk is enough evidence.
+    """
     here = ""
     if room is not None and room.free is not None and not room.enough:
         here = f"no space left in {room.folder} ({units.size(room.free)} free)"

@@ -1,12 +1,13 @@
-"""The run folder: where runs live, what state one is in, how to find, ask and remove one.
+"""The run folder: finding a run, reading its state and plan, stopping and removing it.
 
 `$GPU_PANEL_HOME/runs/<id>/`, each 0700:
 
     spec.toml   plan.json   state.json   lock   supervisor.log
     ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/   specs/00001.toml
 
-The supervisor alone writes state.json and holds `lock` (flock) while it lives: a lock that is
-free while the state says running means that it died without a word: *lost*.
+Only the supervisor writes state.json, and it holds `lock` (flock) as long as it lives. If the state
+says running but the lock is free, the supervisor has died without writing an end: the run is
+*lost*.
 """
 
 from __future__ import annotations
@@ -72,21 +73,25 @@ class Run:
 
     @property
     def id(self) -> str:
+        """The run's id, which is the folder's name."""
         return self.path.name
 
     @property
     def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
         return self.path / "checkpoints"
 
     def events(self, rank: int) -> Path:
+        """The events file of `rank`."""
         return events_path(self.path, rank)
 
     def log(self, rank: int) -> Path:
+        """The log of `rank`, if it has its own; see `output`."""
         return log_path(self.path, rank)
 
     def output(self, rank: int) -> Path:
-        """Where what a rank prints is: its own log; where a command has started ranks of its own,
-        the command's, which they share."""
+        """The log that holds the output of `rank`: its own, or the shared log of a command that
+        has started several ranks."""
         own, plan = self.log(rank), self.plan()
         started = plan.processes if plan is not None else ()
         if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
@@ -95,16 +100,16 @@ class Run:
         return shared if started[0].role == "rank" and _exists(shared) else own
 
     def cwd(self) -> str:
-        """The folder that its ranks run in."""
+        """The working folder of its ranks."""
         plan = self.plan()
         return (plan.cwd if plan is not None else None) or str(Path.cwd())
 
     def plan(self) -> LaunchPlan | None:
-        """What plan.json holds; None where it can't be read, or holds no plan."""
+        """The plan in plan.json; None if it can't be read or is not a plan."""
         return LaunchPlan.from_dict(read_json(self.path / "plan.json"))
 
     def require_plan(self) -> LaunchPlan:
-        """What plan.json holds, for who can't go on without it. Raises UserError."""
+        """The plan in plan.json. Raises UserError if it can't be read or is not a plan."""
         plan = self.plan()
         if plan is None:
             why = why_not_readable(self.path / "plan.json") or "it holds no plan"
@@ -118,8 +123,9 @@ class Run:
         return sorted(named.union(ranks_with_files(self.path)))
 
     def state(self) -> State:
-        """What is so now. A dead supervisor's run is *lost*; one whose state is damaged is told by
-        its lock, and *unreadable* where that can't be looked at either."""
+        """The state of the run now. It is *lost* if its supervisor is dead. If state.json is
+        damaged, the lock shows whether it runs; if the lock can't be read either, the run is
+        *unreadable*."""
         recorded = State.from_dict(read_json(self.path / "state.json"))
         if recorded is None:
             try:
@@ -130,10 +136,10 @@ class Run:
             name: StateName = "unreadable" if held is None else "running" if held else "lost"
             return State(name, self.id, self.id, created, reason=oddities.why_no_state(self.path))
         if recorded.live and not self._lives(recorded):
-            # It may have ended between the two reads.
-            again = State.from_dict(read_json(self.path / "state.json"))
-            if again is not None and not again.live:
-                return again
+            # It may have ended since state.json was read.
+            newer = State.from_dict(read_json(self.path / "state.json"))
+            if newer is not None and not newer.live:
+                return newer
             return replace(recorded, state="lost", exit_code=1, reason=self._why_lost(recorded))
         return recorded
 
@@ -141,21 +147,21 @@ class Run:
         if recorded.boot not in (None, procs.boot_id()):
             why = "the machine was restarted"
         elif recorded.state == "queued":
-            return "what launched it ended before its supervisor could start"
+            return "its launcher ended before the supervisor could start"
         else:
-            why = "its supervisor died without a word"
-        return "; ".join([why, *leftovers.words(self.path)])
+            why = "its supervisor died"
+        return "; ".join([why, *leftovers.describe(self.path)])
 
     def _lives(self, recorded: State) -> bool:
         held = self._held()
         return procs.alive(recorded.pid, recorded.ticks) if held is None else held
 
     def supervised(self) -> bool:
-        """Whether a supervisor holds the lock; False where that can't be looked at."""
+        """Whether a supervisor holds the lock; False if the lock can't be read."""
         return bool(self._held())
 
     def _held(self) -> bool | None:
-        """Whether somebody holds the lock; None where we may not look."""
+        """Whether somebody holds the lock; None if we may not read it."""
         try:
             fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except PermissionError:
@@ -171,7 +177,7 @@ class Run:
         return False
 
     def write_state(self, state: State) -> None:
-        """Raises OSError. A full disk does not keep the end of a run from being written."""
+        """Write state.json, on a full disk by overwriting the old file. Raises OSError."""
         path = self.path / "state.json"
         try:
             write_json(path, state.to_dict())
@@ -181,10 +187,10 @@ class Run:
             overwrite(path, json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask the supervisor to stop the run: ranks finish their step and save; `now`: SIGKILL.
+        """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
 
-        Of a lost run, whatever should still run is ended, which takes some seconds. Raises
-        UserError where nothing runs.
+        If the run is lost, the processes that are left of it are ended, which takes some seconds.
+        Raises UserError if nothing runs.
         """
         state = self.state()
         if state.state == "lost" and leftovers.processes(self.path):
@@ -196,7 +202,7 @@ class Run:
             state = self._wait_for_supervisor()
         if state.pid is None or not procs.send(state.pid, state.ticks,
                                                signal.SIGQUIT if now else signal.SIGTERM):
-            # It may have ended between the two looks.
+            # It may have ended since its state was read.
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
@@ -208,7 +214,7 @@ class Run:
         return state
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """How many bytes the folder takes on disk."""
         total = 0
         for root, _, files in os.walk(self.path):
             for name in files:
@@ -219,12 +225,12 @@ class Run:
         return total
 
     def odd(self) -> list[str]:
-        """What in the folder can't be read, a sentence each; empty where all is well."""
+        """One sentence for each file in the folder that can't be read."""
         return oddities.find(self.path)
 
     def remove(self) -> None:
-        """Delete the folder. Raises UserError while the run, or what is left of it, lives, and
-        where it can't be told whether it does."""
+        """Delete the folder. Raises UserError if the run or processes of it still run, or if that
+        can't be found out."""
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")
@@ -238,13 +244,13 @@ class Run:
 
 
 def private_folder(path: Path) -> Path:
-    """`path`, made 0700 where it is missing. Raises UserError where it can't be had or is
-    somebody else's."""
+    """Make sure that the folder `path` exists; a new one gets mode 0700. Returns it. Raises
+    UserError if it can't be created or belongs to another user."""
     try:
         for folder in (path.parent, path):  # `mode` is not for parents that mkdir makes
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.stat().st_uid != os.getuid():
-            raise UserError(f"{path}: belongs to another user; set GPU_PANEL_HOME to a folder "
+            raise UserError(f"{path} belongs to another user; set GPU_PANEL_HOME to a folder "
                             "of your own")
     except OSError as err:
         raise UserError(f"{path}: can't be used for runs: {err.strerror}; set GPU_PANEL_HOME to "
@@ -253,14 +259,14 @@ def private_folder(path: Path) -> Path:
 
 
 def all_runs() -> list[Run]:
-    """Every run here, newest first; an empty list where there is no folder yet."""
+    """All runs in the runs folder, newest first; none if there is no such folder yet."""
     found = [(_created(run), run) for run in _each()]
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
 def find(name: str) -> Run:
-    """The run that `name` means: an id, an unambiguous beginning of one, "last", or a run
-    folder's path. Raises UserError."""
+    """Find a run by its id, an unambiguous beginning of it, "last", or its folder's path. Raises
+    UserError if there is no such run, or more than one."""
     if name == "last":
         newest = all_runs()
         if not newest:
@@ -295,7 +301,7 @@ def _each() -> Iterator[Run]:
 
 
 def _exists(path: Path) -> bool:
-    """As `Path.exists`, which raises where a folder on the way may not be looked into."""
+    """Like `Path.exists`, but False if a parent folder may not be read."""
     return os.path.exists(path)  # noqa: PTH110
 
 
@@ -311,5 +317,5 @@ def _created(run: Run) -> float:
 
 
 def dumps(value: Any) -> str:
-    """JSON for scripts: strict, one document."""
+    """`value` as one document of strict JSON, for scripts."""
     return json.dumps(value, indent=2, allow_nan=False)

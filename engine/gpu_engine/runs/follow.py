@@ -1,4 +1,4 @@
-"""Following a run: its state, and what its ranks append, folded into one view."""
+"""Following a run: reading its state and its ranks' new events into one view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_engine.runs.state import State
 
 
 class Follower:
-    """Reads what is new of a run, in bounded batches."""
+    """Reads a run's state and new events, a bounded amount at a time."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -29,14 +29,12 @@ class Follower:
 
     @property
     def skipped(self) -> int:
-        """Lines that did not parse, so far."""
+        """How many lines did not parse so far."""
         return self._reader.skipped
 
     def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
-        """Read state and events; fold them in; return the new events with their rank.
-
-        Stops after about `budget` seconds, or when nothing is new.
-        """
+        """Read the state and new events, fold the events into `view`, and return them with their
+        ranks. Stops after about `budget` seconds, or when there are no more."""
         self.state = self.run.state()
         self._look()
         fresh = [(rank, event) for rank, events in self._reader.read(budget) for event in events]
@@ -45,11 +43,12 @@ class Follower:
         return fresh
 
     def progress(self) -> Progress:
-        """How far the run is."""
+        """The progress of the whole run."""
         return self.view.progress()
 
     def _look(self) -> None:
-        """Ranks may come late (other nodes, own launchers): look for new files each second."""
+        """Look for files of new ranks once a second: ranks on other nodes, or started by a
+        person's own launcher, may appear late."""
         now = time.monotonic()
         if self.ranks and now - self._looked < 1.0:
             return

@@ -1,6 +1,6 @@
-"""What is left of a run that nobody can ask any more: its last step, its last checkpoint, and
-processes, should supervisor and guard both have been killed above a person's own launcher.
-`run` is the run's folder."""
+"""What is left of a run without a supervisor: its last step, its last checkpoint, and processes
+that still run. These exist if supervisor and guard were both killed above a person's own launcher.
+`run` is always the path of the run folder."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ GRACE = 5.0
 _MOST_RANKS = 16
 
 
-def words(run: Path) -> list[str]:
-    """["last step 120", "last checkpoint step-00000100"], as far as there are such."""
+def describe(run: Path) -> list[str]:
+    """What is known of its end: "last step 120" and "last checkpoint step-00000100", if any."""
     step, saved = last_step(run), last_checkpoint(run)
     return ([f"last step {step:,}"] if step is not None else []) \
         + ([f"last checkpoint {saved}"] if saved is not None else [])
 
 
 def last_step(run: Path) -> int | None:
-    """The last step that any rank told of; None where none did."""
+    """The last step that any rank's events name; None if there is none."""
     found = [_step_in(events_path(run, rank)) for rank in ranks_with_files(run)[:_MOST_RANKS]]
     return max((s for s in found if s is not None), default=None)
 
 
 def last_checkpoint(run: Path) -> str | None:
-    """The name of the newest checkpoint that was finished; whether it is sound is told by
-    loading it."""
+    """The name of the newest finished checkpoint; None if there is none. Only loading it shows
+    whether it is undamaged."""
     folder = run / "checkpoints"
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.startswith("step-"))
@@ -47,29 +47,32 @@ def last_checkpoint(run: Path) -> str | None:
 
 
 def processes(run: Path) -> list[int]:
-    """Pids, in order, of what was started for the run and still runs: this user's processes that
-    have the run in their environment. Not this process, and not those that it was started by."""
+    """The pids of this user's processes that have the run in their environment, in order. This
+    process and its ancestors are left out."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     above = _above(os.getpid())
     return sorted(pid for pid in _pids() if pid not in above and _belongs(pid, wanted))
 
 
 def end(run: Path, *, now: bool = False) -> None:
-    """SIGTERM, `GRACE` seconds, SIGKILL (`now`: this at once) to what `processes` finds, and to
-    what comes meanwhile. Each is held by a pidfd before it is looked at, so no other process can
-    have the pid when the signal goes out. Raises UserError with what could not be ended."""
+    """End the processes that `processes` finds, new ones included: SIGTERM, and SIGKILL after
+    `GRACE` seconds. `now`: SIGKILL at once.
+
+    Each process is held by a pidfd while it is checked, so that the signal can't reach another one
+    with the same pid. Raises UserError, which names the processes that could not be ended.
+    """
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     began = time.monotonic()
-    asked: set[int] = set()
+    signalled: set[int] = set()
     while left := processes(run):
         waited = time.monotonic() - began
         if waited > 2 * GRACE:
-            raise UserError(f"run {run.name}: these processes of it can't be ended: "
+            raise UserError(f"run {run.name}: these of its processes can't be ended: "
                             f"{', '.join(map(str, left))}")
         kill = now or waited > GRACE
         for pid in left:
-            if kill or pid not in asked:
-                asked.add(pid)
+            if kill or pid not in signalled:
+                signalled.add(pid)
                 _signal(pid, wanted, signal.SIGKILL if kill else signal.SIGTERM)
         time.sleep(0.05)
 
@@ -97,7 +100,7 @@ def _belongs(pid: int, wanted: bytes) -> bool:
 
 
 def _above(pid: int) -> set[int]:
-    """`pid` and all that it descends from."""
+    """`pid` and all its ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)

@@ -1,5 +1,5 @@
-"""What of a run folder is not as a run leaves it: somebody else's folder, a FIFO where a file
-should be. One odd run must not keep the others from being shown."""
+"""Finding what is wrong with a run folder: it belongs to somebody else, a FIFO stands where a file
+should be. One such run must not keep the others from being shown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from gpu_engine.common.files import open_file, reason, why_not_readable
 
 _MOST = 4
-"""Sentences about one run."""
+"""How many problems of one run are reported."""
 
 
 def find(path: Path) -> list[str]:
-    """What in the run folder at `path` can't be read, a sentence each, a few at most."""
+    """The files in the run folder `path` that can't be read: one sentence for each of the first
+    few."""
     out = []
     for name in ("state.json", "plan.json", "spec.toml", "supervisor.log"):
         if os.path.lexists(path / name) and (why := why_not_readable(path / name)):
@@ -36,7 +37,7 @@ def find(path: Path) -> list[str]:
 
 
 def why_no_state(path: Path) -> str:
-    """Why nobody can say by its state.json how the run in `path` is."""
+    """Why the state of the run in `path` can't be read from its state.json."""
     try:
         with open_file(path / "state.json") as file:
             text = file.read()
@@ -54,7 +55,7 @@ def why_no_state(path: Path) -> str:
 
 
 def _owner(path: Path) -> str:
-    """"; it belongs to alice", where it is not ours."""
+    """"; it belongs to alice", or "" if it is the current user's."""
     try:
         uid = path.stat().st_uid
     except OSError:

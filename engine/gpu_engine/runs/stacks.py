@@ -1,8 +1,8 @@
-"""Asking a rank where it is: SIGUSR2 has it print the stack of each thread into its log.
+"""Where a rank is: on SIGUSR2 it prints the stack of each of its threads into its log.
 
-Works while the main thread is stuck inside a call, needs neither root nor ptrace, and training
-goes on. A process that does not catch the signal would be killed by it, so it is asked of the
-kernel (SigCgt in /proc/PID/status) whether it does.
+This works while the main thread is stuck inside a call, needs neither root nor ptrace, and does
+not stop training. The signal would kill a process that does not catch it, so the kernel's list of
+caught signals (SigCgt in /proc/PID/status) is checked first.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _LINE = re.compile(r"  (File |\.\.\.|<)")
 _MOST = 1 << 20
 
 
-def ask(run: Run, rank: int) -> bool:
-    """Send the signal; False where the rank is gone or does not listen (yet)."""
+def request(run: Run, rank: int) -> bool:
+    """Send the signal to a rank. False if it is gone or does not catch the signal (yet)."""
     found = process(run, rank)
     return found is not None and send(*found)
 
 
 def send(pid: int, ticks: int | None) -> bool:
-    """The same for a process known by pid and start ticks."""
+    """Send the signal to the process with this pid and start time. False if it is gone or does
+    not catch the signal."""
     try:
         return procs.send(pid, ticks, signal.SIGUSR2, listens)
     except OSError:
@@ -49,8 +50,8 @@ def listens(pid: int) -> bool:
 
 
 def process(run: Run, rank: int) -> tuple[int, int | None] | None:
-    """(pid, start ticks) of the process that is `rank` on this machine: the last that said so in
-    its events, else the one that the supervisor started."""
+    """(pid, start ticks) of the process of `rank` on this machine: the one named by the rank's last
+    start event, else the one that the supervisor started. None if neither runs."""
     state = run.state()
     if not state.live:
         return None
@@ -62,12 +63,13 @@ def process(run: Run, rank: int) -> tuple[int, int | None] | None:
                 None)
 
 
-def since(path: Path, offset: int) -> str | None:
-    """The stacks that were printed into the log at `path` behind `offset`; None: none (yet)."""
+def printed(path: Path, offset: int) -> str | None:
+    """The stacks that were printed into the log `path` after `offset`; None if there are none
+    (yet)."""
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size < offset:
-                offset = 0  # it was cut meanwhile
+                offset = 0  # the log was cut since
             file.seek(offset)
             data = file.read(_MOST)
     except OSError:
@@ -85,6 +87,7 @@ def since(path: Path, offset: int) -> str | None:
 
 
 def size_of(path: Path) -> int:
+    """The size of a log in bytes; 0 if it does not exist. An `offset` for `printed`."""
     try:
         return path.stat().st_size
     except OSError:

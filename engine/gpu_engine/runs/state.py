@@ -1,7 +1,7 @@
-"""state.json: what state a run is in, as the supervisor wrote it.
+"""The state of a run, which the supervisor keeps in state.json.
 
-Reading is tolerant: fields that are not known are left out, so an older program reads what a
-newer one wrote; what makes no sense is no state at all.
+Unknown fields are ignored when it is read, so an older version can read what a newer one wrote.
+A file whose values make no sense counts as no state at all.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadabl
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A process of the run as the supervisor started it."""
+    """A process that the supervisor started for the run."""
 
     rank: int
     pid: int
     ticks: int | None
     exit: int | None = None
-    """Exit status; minus the signal's number where one ended it; None while it runs."""
+    """Its exit status, the negative signal number if a signal ended it; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a run failed: the rank that failed first, and its own words."""
+    """Why a run failed: the rank that failed first, and its error."""
 
     message: str
     rank: int | None = None
@@ -39,7 +39,7 @@ class Cause:
 
     @property
     def line(self) -> str:
-        """One line, with the rank where there is one."""
+        """The cause in one line, with the rank if it is known."""
         first = self.message.splitlines()[0] if self.message else self.type or "failed"
         return first if self.rank is None else f"rank {self.rank}: {first}"
 
@@ -56,13 +56,14 @@ class AttemptRecord:
     """completed | stopped | failed | lost; None while it runs."""
     reason: str | None = None
     changed: tuple[str, ...] = ()
-    """What it was asked for otherwise than the one before, as `key=value`s."""
+    """The settings that differ from the attempt before, as `key=value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """state.json, with *lost* put in where the supervisor is gone, and *unreadable* where neither
-    it nor the lock may be looked at: nobody knows then whether the run lives."""
+    """The state of a run. Two states are never in state.json but found by the reader: *lost* if
+    the supervisor is gone, *unreadable* if neither state.json nor the lock can be read, so that
+    it is not known whether the run lives."""
 
     state: StateName
     id: str
@@ -73,31 +74,35 @@ class State:
     ended: float | None = None
     attempt: int = 1
     pid: int | None = None
-    """The supervisor's."""
+    """The supervisor's process id."""
     ticks: int | None = None
+    """When the supervisor started, in clock ticks since boot."""
     boot: str | None = None
+    """The id of the boot in which it was started."""
     processes: tuple[RankProcess, ...] = ()
     exit_code: int | None = None
     reason: str | None = None
     """One line for people."""
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
-    """Every attempt so far, the present one last."""
+    """Every attempt so far, the current one last."""
     again: float | None = None
-    """Unix seconds of the next attempt, while the run waits for it."""
+    """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
-    """What a resume has changed, as `key=value`s, until its attempt begins."""
+    """The settings that a resume has changed, as `key=value`, until its attempt begins."""
 
     @property
     def live(self) -> bool:
+        """Whether the run has not ended: it is queued, starting, running or stopping."""
         return self.state in LIVE
 
     def to_dict(self) -> dict[str, Any]:
+        """The state as state.json holds it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> State | None:
-        """Read back; None where it is not a state."""
+        """The inverse of `to_dict`; None if `data` is not a state."""
         try:
             known = _known(cls, data)
             known["processes"] = tuple(RankProcess(**_known(RankProcess, p))
@@ -113,7 +118,7 @@ class State:
             return None
 
     def _sound(self) -> bool:
-        """Whether what others count with is what it should be."""
+        """Whether all values have the types and ranges that readers rely on."""
         times = [self.created, *(t for t in (self.started, self.ended, self.again)
                                  if t is not None)]
         whole = [self.attempt, *(n for n in (self.pid, self.ticks) if n is not None)]
@@ -131,7 +136,7 @@ def _known(cls: type[Any], data: Any) -> dict[str, Any]:
 
 
 def _with_texts(known: dict[str, Any]) -> dict[str, Any]:
-    """Raises TypeError where what was changed is no list of texts."""
+    """`known` with `changed` as a tuple. Raises TypeError if that is not a list of texts."""
     changed = known.get("changed", ())
     if not all(isinstance(text, str) for text in changed) or isinstance(changed, str):
         raise TypeError

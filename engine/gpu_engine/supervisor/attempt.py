@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
@@ -105,7 +105,7 @@ class Attempt:
                 return "stopped", "a rank was asked to stop, by a signal to it alone", None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
-                            disk=room.of(run.path))
+                            disk=disk_room.of(run.path))
         return "failed", cause.line if cause is not None else None, cause
 
     @staticmethod

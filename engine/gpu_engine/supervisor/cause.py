@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common import exit_status
 from gpu_engine.events import schema
 from gpu_engine.plan.batch import Batch
-from gpu_engine.runs import disk_room as room
+from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause
 from gpu_engine.supervisor import oom
@@ -71,7 +71,7 @@ def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
     if cause is None:
         return None
     silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
-    full = room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
+    full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
     return replace(cause, message=f"{full}\n{cause.message}") if full else cause
 
 

@@ -131,4 +131,4 @@ class Watch:
 
     def _stack(self, rank: int | None) -> str | None:
         at = (self._asked or {}).get(rank) if rank is not None else None
-        return None if at is None or rank is None else stacks.since(self.run.log(rank), at)
+        return None if at is None or rank is None else stacks.printed(self.run.log(rank), at)

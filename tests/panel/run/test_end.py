@@ -72,7 +72,7 @@ async def test_lost_says_what_is_so(tmp_path: Path) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.saved is not None)
         text = flat(terminal(app))
-        assert "? lost: its supervisor died without a word" in text
+        assert "? lost: its supervisor died" in text
         assert "last step 99 · last checkpoint step 80, 66 min ago" in text
         assert "ended in forward" in text
 

@@ -53,7 +53,7 @@ async def answered(pilot) -> None:
 async def test_the_chosen_rank_is_asked_where_it_is(tmp_path: Path, monkeypatch) -> None:
     asked = []
     answers = iter([True, False])
-    monkeypatch.setattr("gpu_engine.runs.stacks.ask",
+    monkeypatch.setattr("gpu_engine.runs.stacks.request",
                         lambda self, rank: asked.append(rank) or next(answers))
     run = trained(tmp_path)
     app = Mini(run.run, at=50.5)
@@ -87,7 +87,7 @@ async def test_a_silent_rank_is_named_soon(tmp_path: Path) -> None:
 
 async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("gpu_engine.runs.stacks.ask",
+    monkeypatch.setattr("gpu_engine.runs.stacks.request",
                         lambda self, rank: asked.append(rank) or True)
     run = trained(tmp_path)
     run.write(1, ("phase", 51, {"phase": "data", "since": T0 + 51, "step": 99}))

@@ -43,15 +43,15 @@ class ResumeOptions:
         state = run.state()
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")
-        spec = attempts.asked(run)
+        spec = attempts.read_spec(run)
         checkpoint = leftovers.last_checkpoint(run.path)
-        like, others = attempts.doubtful(run, state) or (None, ())
+        like, others = attempts.failed_settings(run, state) or (None, ())
         if "command" in _section(spec, "task"):
             return cls(state, checkpoint, like=like, others=others)
         train = _section(spec, "train")
         unit = "steps" if train.get("steps") is not None else "epochs"
         length = train.get(unit, 1)
-        earlier = _section(attempts.asked(run, like), "train") if like is not None else train
+        earlier = _section(attempts.read_spec(run, like), "train") if like is not None else train
         return cls(state, checkpoint, unit, length, like,
                    tuple(o for o in others if not o.startswith(_LENGTHS)),
                    earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None),

@@ -160,7 +160,7 @@ print, and the supervisor's own log."""
                 return
             rank = others.pop(0)
         answers = await asyncio.to_thread(
-            lambda: [stacks.ask(store.run, r) for r in (rank, *others)])
+            lambda: [stacks.request(store.run, r) for r in (rank, *others)])
         if not answers[0]:
             self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
                         "listen", severity="warning")
