@@ -1,4 +1,4 @@
-"""A run's weights as a safetensors file, read back by the format's own description."""
+"""A run's weights as a file: safetensors, read back by the format's own description, or torch's."""
 
 from __future__ import annotations
 
@@ -66,6 +66,30 @@ def test_weights_come_out_as_they_were_saved(run, tmp_path):
                 total, rel=1e-6, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["w.pt", "w.pth"])
+def test_a_name_that_ends_as_torch_s_files_do_is_what_torch_loads(run, tmp_path, name):
+    told = json.loads(call("export", run.id, str(tmp_path / name), "--json").stdout)
+    code = ("import sys, torch\n"
+            "was, now = (torch.load(f, weights_only=True) for f in sys.argv[1:])\n"
+            "was = was['model']\n"
+            "assert list(was) == list(now)\n"
+            "assert all(torch.equal(was[k], now[k]) for k in was)\n"
+            "print(len(now))")
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(run.checkpoints / "step-00000006" / "state.pt"),
+         str(tmp_path / name)], capture_output=True, text=True, check=True).stdout
+    assert int(found) == told["tensors"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path):
+    out = call("export", run.id, str(tmp_path / "w.onnx"))
+    assert out.returncode == 2
+    assert "w.onnx" in out.stderr
+    assert ".safetensors, .pt, .pth" in out.stderr
+    assert not list(tmp_path.glob("w*"))
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path):
     state = run.checkpoints / "step-00000006" / "state.pt"
     body = bytearray(state.read_bytes())
@@ -79,4 +103,4 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path
 
 def test_without_a_checkpoint_it_says_so(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
-        ask("export", str(tmp_path), str(tmp_path / "x"))
+        ask("export", str(tmp_path), str(tmp_path / "x.pt"))

@@ -127,9 +127,13 @@ def two_launches_for_one_gpu(box: Box) -> None:
 @case("resume of a run that runs, and two resumes of one at the same moment",
       "refused with 2; one attempt more, not two")
 def a_run_started_twice(box: Box) -> None:
-    run = box.go("start(); train(60)")
+    go_on = box.tmp / "go on"
+    run = box.go("start(); step(1)\n"
+                 f"while not os.path.exists({str(go_on)!r}): beat(); time.sleep(0.1)\n"
+                 "train(60)")
     box.running(run)
     assert box.cli("resume", run.id).returncode == 2
+    go_on.touch()
     box.ended(run)
     wait_for(lambda: not run.supervised())
     both = [box.popen("-m", "gpu_engine", "resume", run.id, "--json", stdout=subprocess.PIPE,

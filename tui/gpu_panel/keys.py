@@ -47,7 +47,7 @@ KEYS: tuple[Key, ...] = (
     Key("devices.tick", "devices", "space", "tick", "tick",
         "Tick or untick the device under the cursor", footer=True),
     Key("devices.all", "devices", "a", "tick_all", "all/none",
-        "Tick all devices, or none if all are ticked"),
+        "Tick all devices that can be used, or none if all of them are ticked"),
     Key("devices.free", "devices", "f", "tick_free", "freest",
         "Tick the freest devices, as many as are ticked now or were asked for last", footer=True),
     Key("devices.count", "devices", "F", "count_free", "N freest",

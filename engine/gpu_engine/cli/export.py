@@ -14,8 +14,8 @@ import click
               help="The best checkpoint (by train.best), or that of a step.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, out: Path, which: str, as_json: bool) -> None:
-    """Write the weights of RUN to OUT (a .safetensors file): those of its newest checkpoint that
-    loads, or of the one that --from names."""
+    """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
+    newest checkpoint that loads, or of the one that --from names."""
     from gpu_engine.common import units
     from gpu_engine.launch import torchside
     from gpu_engine.runs import checkpoints

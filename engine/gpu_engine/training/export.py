@@ -1,6 +1,7 @@
-"""A checkpoint's weights as a safetensors file, for `gpu-engine export`.
+"""A checkpoint's weights as a file of plain tensors, for `gpu-engine export`: safetensors, or what
+`torch.load` reads, by the file's name.
 
-The format is simple enough to be written here, so that nothing but torch is needed: a
+The safetensors format is simple enough to be written here, so that nothing but torch is needed: a
 little-endian length, that many bytes of JSON (name → dtype, shape, offsets), then the bytes of the
 tensors (github.com/huggingface/safetensors, "Format").
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -33,16 +35,23 @@ def export(folder: Path, out: Path, name: str | None = None) -> dict[str, Any]:
     the newest that passes `verify`. Returns its step, path and size, and warnings about newer ones
     that are damaged.
 
-    Raises UserError if there is none or `name` is damaged, OSError if `out` can't be written.
+    Raises UserError if there is none, if `name` is damaged or `out` names no format; OSError if
+    `out` can't be written.
     """
+    write = FORMATS.get(out.suffix)
+    if write is None:
+        raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(FORMATS)}")
     passed: list[str] = []
     path = checkpoint.newest(folder, passed.append) if name is None else _sound(folder / name)
     if path is None:
         raise UserError(f"{folder}: there is no checkpoint that can be loaded"
                         + "".join(f"\n{text}" for text in passed))
     state = checkpoint.load(path)
-    save(state["model"], out, {"step": str(state["step"]), "format": "pt"})
-    return {"step": state["step"], "checkpoint": str(path), "tensors": len(state["model"]),
+    # A module's extra state may be anything; it is no weight.
+    weights = {n: t for n, t in state["model"].items() if isinstance(t, Tensor)}
+    with _in_one_step(out) as file:
+        write(weights, file, {"step": str(state["step"]), "format": "pt"})
+    return {"step": state["step"], "checkpoint": str(path), "tensors": len(weights),
             "bytes": out.stat().st_size, "warnings": passed}
 
 
@@ -54,37 +63,49 @@ def _sound(path: Path) -> Path:
     return path
 
 
-def save(tensors: Mapping[str, Tensor], out: Path, about: Mapping[str, str]) -> None:
-    """Write named tensors to `out`. An old file is replaced in one step, by a rename.
-
-    Raises UserError for a tensor of a type that the format lacks.
-    """
-    header: dict[str, Any] = {"__metadata__": dict(about)}
-    at, flat = 0, []
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            continue  # a module's extra state: not weights
-        if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
-            raise UserError(f"{name}: safetensors has no type for {tensor.dtype} "
-                            f"({tensor.layout})")
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape),
-                        "data_offsets": [at, at + size]}
-        flat.append(tensor)
-        at += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8 bytes
+@contextmanager
+def _in_one_step(out: Path) -> Iterator[BinaryIO]:
+    """A file that replaces `out` when it is complete, by a rename."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in flat:
-                file.write(_bytes(tensor))
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _safetensors(tensors: Mapping[str, Tensor], file: BinaryIO, about: Mapping[str, str]) -> None:
+    """Raises UserError for a tensor whose type the format does not have."""
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    at = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
+            raise UserError(f"{name}: {tensor.dtype} ({tensor.layout}) has no place in "
+                            "safetensors; a file whose name ends with .pt takes every tensor")
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of 8 bytes
+    file.write(len(text).to_bytes(8, "little") + text)
+    for tensor in tensors.values():
+        file.write(_bytes(tensor))
+
+
+def _torch(tensors: Mapping[str, Tensor], file: BinaryIO, about: Mapping[str, str]) -> None:
+    """What `torch.load(weights_only=True)` gives back as a dict of tensors."""
+    # A copy of each, as torch would write the whole storage that a tensor is a part of.
+    torch.save({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file)
+
+
+FORMATS: dict[str, Callable[[Mapping[str, Tensor], BinaryIO, Mapping[str, str]], None]] = {
+    ".safetensors": _safetensors, ".pt": _torch, ".pth": _torch,
+}
+"""The end of a file's name → what writes it."""
 
 
 def _bytes(tensor: Tensor) -> bytes:
