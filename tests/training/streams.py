@@ -291,7 +291,7 @@ def collate(examples):
 
 
 def read(make, rank: int, world: int, workers: int) -> dict:
-    from gpu_engine.training.division import Watch
+    from gpu_engine.training.division_watch import Watch
     from gpu_engine.training.stream import StreamData
 
     def start_all_reduce_min(value: int):

@@ -18,15 +18,9 @@ import pytest
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.division import (
-    ReaderReport,
-    Watch,
-    doubts,
-    fingerprint,
-    known_division,
-    miscounted,
-    shard,
-)
+from gpu_engine.training.division import known_division, shard
+from gpu_engine.training.division_watch import Watch
+from gpu_engine.training.reader_reports import ReaderReport, doubts, fingerprint, miscounted
 from gpu_engine.training.stream import StreamData
 
 from . import ranks, streams

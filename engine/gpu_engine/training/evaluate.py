@@ -43,7 +43,7 @@ class Evaluation:
                  watched: frozenset[str] = frozenset()) -> None:
         """`chunk`: examples in a forward pass; `device`: where batches go; `others`: this rank's
         further devices; `workers`: how many loader workers; `watched`: what the dataset was seen
-        to divide itself by while it was made (`division.Watch.divides`)."""
+        to divide itself by while it was made (`division_watch.Watch.divides`)."""
         self._task, self._group = task, group
         self._device, self._devices = device, [device, *(others or [])]
         self._chunks = HeldOut(

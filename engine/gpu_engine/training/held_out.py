@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gpu_engine.training import division
 from gpu_engine.training.data import Reader, Request, map_loader, pin, tensor_bytes
+from gpu_engine.training.reader_reports import ReaderReports
 from gpu_engine.training.rng import mix
 from gpu_engine.training.stream import StreamReader, stream_loader, with_clear_errors
 
@@ -34,7 +35,7 @@ class HeldOut:
         self._loader: DataLoader | None = None
         if isinstance(data, IterableDataset):
             known = division.known_division(data, rank, ranks, watched)
-            self._reports = division.ReaderReports("the evaluation's stream", known, workers,
+            self._reports = ReaderReports("the evaluation's stream", known, workers,
                                                    gather, warn)
             self._compare = not known.sure and ranks * max(workers, 1) > 1
             self._stream: StreamReader | None = StreamReader(

@@ -14,7 +14,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.training import resuming, rng
 from gpu_engine.training.data import EpochSampler, MapData
-from gpu_engine.training.division import Watch
+from gpu_engine.training.division_watch import Watch
 from gpu_engine.training.evaluate import Evaluation, EvaluationFailed
 from gpu_engine.training.loop import Loop, Position
 from gpu_engine.training.params import build, load

@@ -34,7 +34,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from gpu_engine.common.errors import UserError
 from gpu_engine.training import division
 from gpu_engine.training.data import move, pin, tell_epoch, unchanged, worker_init
-from gpu_engine.training.division import RANK, WORKER, KnownDivision, ReaderReport
+from gpu_engine.training.division import RANK, WORKER, KnownDivision
+from gpu_engine.training.division_watch import Watch
+from gpu_engine.training.reader_reports import ReaderReport, ReaderReports, fingerprint
 from gpu_engine.training.rng import OwnRandomness, mix
 
 _COLLATE = 0xC011A7E
@@ -107,7 +109,7 @@ class _Part:
         self._seed, self._epoch = mix(seed, epoch), epoch
         self._number = {RANK: rank, WORKER: worker}
         self._counts = {RANK: ranks, WORKER: workers}
-        self._watch = division.Watch(self._on_division)
+        self._watch = Watch(self._on_division)
         self._watching = not known.sure and ranks * workers > 1
         self._reading = False
         self.by = self._itself = self._at_first = self._more_than_one(known.by)
@@ -164,7 +166,7 @@ class _Part:
             if not sharded or self.by == by:
                 break
         if self._watching and first:
-            self._first = division.fingerprint(first[0])
+            self._first = fingerprint(first[0])
         self.by |= sharded
         self._at_first = self.by
         self._mine = self._chosen(chain(first, stream))
@@ -244,7 +246,7 @@ class StreamData:
                  watched: frozenset[str] = frozenset()) -> None:
         """`micro`: examples in one backward pass of this rank. `gather` brings all ranks' bytes
         to rank 0; `warn` shows a sentence to the person. `watched`: what the dataset was seen to
-        divide itself by while it was made (`division.Watch.divides`).
+        divide itself by while it was made (`Watch.divides`).
 
         Raises UserError if the dataset's `divided_by` has an unknown value.
         """
@@ -256,7 +258,7 @@ class StreamData:
         self._reader = StreamReader(known, rank=rank, ranks=ranks, size=micro, collate=collate,
                                     seed=seed)
         self._loader = stream_loader(self._reader, workers, mix(seed, rank), device)
-        self._reports = division.ReaderReports("the training stream", known, workers, gather, warn)
+        self._reports = ReaderReports("the training stream", known, workers, gather, warn)
         self._compare = self._count = not known.sure and ranks * self._workers > 1
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
