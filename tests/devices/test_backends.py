@@ -314,7 +314,7 @@ def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeyp
 
 
 def test_devices_of_a_vendor_that_this_version_does_not_know():
-    with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; there are nvml, cpu"):
+    with pytest.raises(recheck.NoAnswer, match=r"no device backend 'abacus'; .* nvml, .*cpu"):
         next(recheck.looks("abacus", (), 1.0))
 
 
@@ -324,7 +324,7 @@ def test_the_name_of_a_slice_is_its_vendors():
 
 
 def test_an_unknown_backend_is_named():
-    with pytest.raises(ValueError, match="no device backend 'abacus'; there are nvml, cpu"):
+    with pytest.raises(ValueError, match=r"no device backend 'abacus'; there are nvml, .*cpu"):
         registry.load("abacus")
 
 
@@ -343,7 +343,9 @@ def test_no_other_file_names_a_vendor():
 
     roots = [Path(m.__file__).parent for m in (gpu_engine, gpu_panel)]
     backends = roots[0] / "devices" / "backends"
+    vendors = {re.search(r"backends\.(\w+)", where)[1] for where in registry.BACKENDS.values()}
+    assert vendors >= {"nvidia", "cpu"}
     named = {file for root in roots for file in root.rglob("*.py")
-             if re.search(r"backends(\.| import )(nvidia|cpu)\b", file.read_text())}
+             if re.search(rf"backends(\.| import )({'|'.join(vendors)})\b", file.read_text())}
     assert named == {f for f in named if backends in f.parents}
     assert backends / "registry.py" in named

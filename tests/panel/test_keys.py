@@ -94,8 +94,9 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
 async def test_panes_with_the_same_keys_share_a_section(tmp_path):
     async with Mini(trained(tmp_path).run).run_test() as pilot:
         titles = [part.title for part in pilot.app.run_screen.key_sections()]
-        assert titles == ["Loss, memory", "Ranks", "Log", "Everywhere on this screen",
-                          "Everywhere"]
+        assert titles[0] == "Loss, memory"
+        assert {"Ranks", "Log"} <= set(titles[1:-2])
+        assert titles[-2:] == ["Everywhere on this screen", "Everywhere"]
 
 
 async def test_the_palette_knows_the_keys():

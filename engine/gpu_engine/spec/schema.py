@@ -62,8 +62,7 @@ class ParallelSpec:
     """How the work is spread over devices and machines."""
 
     mode: ModeName = "single"
-    """single: one process, one device. dp: DataParallel, one process, several GPUs. ddp: one
-    process for each device. multinode: DDP over several machines."""
+    """One of the modes in `spec.modes`, whose records say what each does."""
     nodes: Count = 1
     """multinode: how many machines take part."""
     node_rank: Whole = 0

@@ -52,12 +52,17 @@ class WithSkipped(RunScreen):
     PANES: ClassVar[tuple[type[Pane], ...]] = (*RunScreen.PANES, SkippedPane)
 
 
+NUMBER = str(len(WithSkipped.tabs()))
+"""The key of the added pane."""
+
+
 async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path: Path) -> None:
     run = trained(tmp_path)
     app = Mini(run.run, screen=WithSkipped)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot, reached(1, 99))
         assert "skipped {0: 0, 1: 0}, rank 0 is chosen" in terminal(app)
+        assert "╭─ skipped ─" in terminal(app)
         run.write(1, ("step", 60, {"step": 104, "n": 5, "losses": [1.0] * 5, "loss": 1.0,
                                    "skipped": 3}))
         await settled(pilot, lambda store: store.ranks[1].skipped == 3)
@@ -74,9 +79,9 @@ async def test_it_has_a_tab_and_a_number_key(tmp_path: Path) -> None:
     app = Mini(trained(tmp_path).run, screen=WithSkipped)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot, reached(1, 99))
-        assert "5 skipped" in terminal(app)
+        assert f"{NUMBER} skipped" in terminal(app)
         assert "is chosen" not in terminal(app)
-        await pilot.press("5")
+        await pilot.press(NUMBER)
         await shown(pilot)
         assert "rank 0 is chosen" in terminal(app)
         assert app.run_screen.query_one(PaneBar).active == "skipped"
@@ -95,7 +100,7 @@ async def test_its_keys_hold_where_they_say(tmp_path: Path) -> None:
         assert pane.factor == 2  # everywhere
         await pilot.press("c")
         assert pane.factor == 2  # in the pane alone
-        await pilot.press("5", "c")
+        await pilot.press(NUMBER, "c")
         assert pane.factor == 1
 
 
@@ -103,7 +108,7 @@ async def test_the_help_has_it(tmp_path: Path) -> None:
     app = Mini(trained(tmp_path).run, screen=WithSkipped)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
-        await pilot.press("5")
+        await pilot.press(NUMBER)
         app.push_screen(HelpScreen(app.run_screen, app.focused))
         await pilot.pause()
         await pilot.pause()

@@ -94,17 +94,15 @@ async def test_panes_behind_tabs(tmp_path: Path) -> None:
     app = Mini(run.run)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
-        for key, found in (("1", "loss ─ mean"), ("2", "memory ─"), ("3", "data wait"),
-                           ("4", "log ─ rank 0")):
-            await pilot.press(key)
+        number = {name: str(place) for place, (name, _) in enumerate(RunScreen.tabs(), 1)}
+        for name, found in (("loss", "loss ─ mean"), ("memory", "memory ─"), ("ranks", "GPU 1"),
+                            ("log", "log ─ rank 0")):
+            await pilot.press(number[name])
             await shown(pilot)
             text = terminal(app)
-            if key == "3":
-                assert "GPU 1" in text
-            else:
-                assert found in text
-            assert ("says" in text) == (key == "4")
-        await pilot.press("3", "down", "enter")
+            assert found in text
+            assert ("says" in text) == (name == "log")
+        await pilot.press(number["ranks"], "down", "enter")
         await shown(pilot)
         assert "rank 1 says 49" in terminal(app)
         await pilot.click("#tabs", offset=(12, 0))

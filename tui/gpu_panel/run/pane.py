@@ -37,6 +37,10 @@ class RunPane(Pane):
         pane: RunPane
         rank: int
 
+    def on_mount(self) -> None:
+        """The title in the frame, until `paint` says more there."""
+        self.border_title = self.border_title or self.TITLE
+
     def paint(self, store: RunStore, moment: Moment) -> None:
         """Show what is known now. Called twice a second, whether the pane is seen or not: draw
         only what has changed."""
