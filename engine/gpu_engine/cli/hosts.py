@@ -150,3 +150,43 @@ def _devices(inventory: Inventory) -> str:
     names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
     said = ", ".join(f"{count} × {name}" for name, count in names.items()) or "no devices"
     return said + (f" · driver {inventory.driver}" if inventory.driver else "")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--python", help="The interpreter there that ours is made from, and whose torch is "
+                               "used. Without it: the first that has torch.")
+@click.option("--no-torch", is_flag=True, help="Don't download torch where there is none.")
+def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
+    """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own. Says what it will
+    do, and asks."""
+    from dataclasses import replace
+
+    from gpu_engine import __version__
+    from gpu_engine.common.clean import clean
+    from gpu_engine.hosts import checkup, file
+    from gpu_engine.hosts.setup import bring, decide, probe, wheels
+
+    host = file.find(name)
+    if host.is_local:
+        raise UserError("local is this machine: gpu-panel is here already")
+    click.echo(f"looking around on {name} …", err=True)
+    carried = wheels.all_wheels()
+    plan = decide.decide(host, probe.look(host, python or host.python), carried,
+                         wheels.digest(carried), __version__, python=python, torch=not no_torch)
+    click.echo("gpu-panel will be set up")
+    for sentence in plan.sentences():
+        click.echo(clean(f"  {sentence}"))
+    if not yes and not click.confirm("Do it?", default=True):
+        raise click.Abort
+    bring.bring(plan, wheels.requirements(), lambda step: click.echo(f"  {step}", err=True))
+    if plan.drops_python:
+        host = replace(host, python=None)
+        file.add(host)
+    found, = checkup.check([host])
+    for line in _said(found):
+        click.echo(clean(line))
+    if name not in file.read():
+        click.echo(f"gpu-engine hosts add {name} shows it in the panel", err=True)
+    sys.exit(0 if found.welcome is not None else 1)

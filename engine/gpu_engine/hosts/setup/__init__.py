@@ -1,0 +1,1 @@
+"""Bringing this program to another machine, over the same ssh: `gpu-engine hosts setup`."""
