@@ -8,7 +8,15 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.devices import sampler
+from gpu_engine.devices.records import Inventory, Snapshot
+
 GIB = 1 << 30
+
+
+def take_once(inventory: Inventory, timeout: float = 20.0) -> Snapshot:
+    """One snapshot with rates, which needs two readings a quarter of a second apart."""
+    return sampler.take_several(inventory, looks=1, timeout=timeout)[-1]
 
 
 class Machine(ABC):

@@ -12,8 +12,9 @@ import sys
 
 import pytest
 
-from gpu_engine.devices import sampler
 from gpu_engine.devices.discover import discover
+
+from .machines import take_once
 
 MIB = 1 << 20
 SMI = (
@@ -30,7 +31,7 @@ def test_as_nvidia_smi_shows_it():
     rows = {row[1]: row for row in csv.reader(text.splitlines(), skipinitialspace=True)}
     found = discover()
     assert found.source == "nvml"
-    for sample in sampler.take_once(found).samples:
+    for sample in take_once(found).samples:
         if sample.device.kind != "gpu":
             continue
         row = rows[sample.device.uuid]
@@ -134,14 +135,14 @@ def test_as_nvitop_shows_it(as_this_machine, asleep):
         "gpu 6 pstate na", "gpu 7 compute_mode na", "gpu 7 persistence na",
     )  # fmt: skip
     theirs, _ = as_nvitop()
-    assert [ours(s) for s in sampler.take_once(discover()).samples] == theirs
+    assert [ours(s) for s in take_once(discover()).samples] == theirs
 
 
 @needs_nvitop
 def test_of_a_lost_gpu_nothing_is_known_to_both(as_this_machine):
     as_this_machine("count 3", "gpu 1 lost 1")
     theirs, _ = as_nvitop()
-    found = [ours(s) for s in sampler.take_once(discover()).samples]
+    found = [ours(s) for s in take_once(discover()).samples]
     assert [found[0], found[2]] == [theirs[0], theirs[2]]
     assert theirs[1][3:-1] == found[1][3:-1] == [None] * len(found[1][3:-1])
 
@@ -154,7 +155,7 @@ def test_slices_as_nvitop_shows_them(as_this_machine, asleep):
         "gpu 1 slice 1 MIG-bbbbbbbb-1111-5222-8333-444444444444",
     )  # fmt: skip
     _, theirs = as_nvitop()
-    samples = sampler.take_once(discover()).samples
+    samples = take_once(discover()).samples
     found = [
         [s.device.uuid, s.memory_used, s.memory_total, processes(s)]
         for s in samples

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import recheck, sampler
+from gpu_engine.devices import recheck
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.nvidia import backend as nvidia
 from gpu_engine.devices.backends.protocol import Backend
@@ -30,7 +30,7 @@ from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for
 from .conftest import forget_probe
-from .machines import GIB, Machine, NvidiaMachine, ToyMachine
+from .machines import GIB, Machine, NvidiaMachine, ToyMachine, take_once
 
 TOY = Path(__file__).with_name("toy")
 REGISTERED = dict(registry.BACKENDS)
@@ -107,7 +107,7 @@ def test_a_look_at_some_of_them(name):
     """In the order in which they were asked for, and what is not known is None."""
     found = discover_of(name)
     some = found.devices[:0:-1] or found.devices
-    snapshot = sampler.take_once(replace(found, devices=some))
+    snapshot = take_once(replace(found, devices=some))
     assert [s.device for s in snapshot.samples] == list(some)
     assert snapshot.problem is None
     for sample in snapshot.samples:
@@ -163,7 +163,7 @@ def test_figures_and_processes(machine):
     with child:
         machine.hold(1, child.pid, 2 * GIB)
         machine.hold(2, 4194303, GIB)
-        first, second, third = sampler.take_once(discover()).samples
+        first, second, third = take_once(discover()).samples
         assert (first.utilization, first.processes) == (0, ())
         assert (second.utilization, second.memory_used) == (0.4, 3 * GIB)
         (process,) = second.processes

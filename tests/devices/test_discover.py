@@ -16,6 +16,8 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.devices.probe import client as probe
 from gpu_engine.devices.records import Device
 
+from .machines import take_once
+
 SLICES = (
     "count 2",
     "gpu 1 name NVIDIA A100-SXM4-80GB",
@@ -45,7 +47,7 @@ def test_many_gpus_in_the_drivers_order(as_this_machine, count):
     found = discover()
     assert [d.id for d in found.devices] == [str(i) for i in range(count)]
     assert len({d.uuid for d in found.devices}) == count
-    snapshot = sampler.take_once(found)
+    snapshot = take_once(found)
     assert [s.device.id for s in snapshot.samples] == [str(i) for i in range(count)]
     assert all(s.problem is None for s in snapshot.samples)
 
@@ -91,7 +93,7 @@ def test_one_gpu_that_hangs_holds_up_no_other(as_this_machine):
         ("0", False), ("1", True), ("2", False),
     ]  # fmt: skip
     assert "GPU 1 has not answered for 4.5 s" in found.problem
-    samples = sampler.take_once(found, timeout=6.0).samples
+    samples = take_once(found, timeout=6.0).samples
     assert [s.problem is None for s in samples] == [True, False, True]
     machine.add("gpu 1 hang 0")
     assert discover().devices[1].uuid is not None
@@ -107,7 +109,7 @@ def test_a_driver_library_that_crashes_takes_nobody_along(as_this_machine):
 def test_an_old_driver_gives_what_it_can(as_this_machine):
     as_this_machine("gpu 0 util 20", f"gpu 0 proc {os.getpid()} 1000", flags=("-DOLD",))
     found = discover()
-    sample = sampler.take_once(found).samples[0]
+    sample = take_once(found).samples[0]
     assert found.devices[0].memory_total == 85899345920
     assert sample.utilization == 0.2
     assert sample.memory_used == 4718592 + 650000000  # old drivers count the reserved part in
@@ -122,14 +124,14 @@ def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
     assert [(d.id, d.uuid is None) for d in found.devices] == [
         ("0", False), ("1", True), ("2", False),
     ]  # fmt: skip
-    problems = [s.problem for s in sampler.take_once(found).samples]
+    problems = [s.problem for s in take_once(found).samples]
     assert problems[0] is problems[2] is None
     assert "GPU is lost" in problems[1]
 
 
 def test_a_gpu_that_this_user_may_not_open(as_this_machine):
     as_this_machine("count 2", "gpu 0 error nvmlDeviceGetHandleByIndex_v2 4")
-    samples = sampler.take_once(discover()).samples
+    samples = take_once(discover()).samples
     assert "permissions of /dev/nvidia" in samples[0].problem
     assert samples[1].problem is None
 
@@ -161,7 +163,7 @@ def test_only_what_was_allotted_is_offered(as_this_machine, monkeypatch):
     assert [(d.id, d.visible_index) for d in found.devices] == [("3", 0), ("1", 1)]
     assert found.inherited_visible == "3,1"
     assert found.problem is None
-    assert [s.device.id for s in sampler.take_once(found).samples] == ["3", "1"]
+    assert [s.device.id for s in take_once(found).samples] == ["3", "1"]
 
 
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "7"])

@@ -16,11 +16,12 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
 from ..conftest import wait_for
+from .machines import take_once
 
 
 def look(machine_lines, as_this_machine, **kinds) -> Sample:
     as_this_machine(*machine_lines, **kinds)
-    return sampler.take_once(discover()).samples[0]
+    return take_once(discover()).samples[0]
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
         f"gpu 0 slice 1 proc {os.getpid()} 500",
         "gpu 0 slice 3 MIG-cccc3333",
     )
-    first, second = sampler.take_once(discover()).samples
+    first, second = take_once(discover()).samples
     assert (first.memory_used, first.memory_total) == (1000, 10200547328)
     assert [p.pid for p in first.processes] == [os.getpid()]
     assert (second.memory_used, second.processes) == (4718592, ())
@@ -243,7 +244,7 @@ def test_bus_rates_only_when_asked_for(as_this_machine):
         running.watch_bus()
         wait_for(lambda: rates()[1] == (None, None), 10)
         calls = machine.calls()["nvmlDeviceGetPcieThroughput"]
-    sampler.take_once(discover())
+    take_once(discover())
     assert machine.calls()["nvmlDeviceGetPcieThroughput"] == calls
 
 

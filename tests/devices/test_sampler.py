@@ -17,6 +17,8 @@ from gpu_engine.devices import sampler
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.sampler import Sampler
 
+from .machines import take_once
+
 LONG = 60.0
 """Seconds, where a fault would wait for ever: a busy machine may take some of them."""
 
@@ -169,7 +171,7 @@ def test_a_renumbered_machine_is_read_by_uuid(as_this_machine):
     machine = as_this_machine("count 3", "gpu 1 util 20", "gpu 2 util 30")
     inventory = discover()
     machine.add("gpu 0 gone 1")
-    samples = sampler.take_once(inventory).samples
+    samples = take_once(inventory).samples
     assert "no longer lists it" in samples[0].problem
     assert [s.utilization for s in samples[1:]] == [0.2, 0.3]
 
@@ -343,6 +345,6 @@ def test_no_look_where_the_driver_hangs(as_this_machine):
     inventory = discover()
     machine.add("gpu * hang 1")
     began = time.monotonic()
-    snapshot = sampler.take_once(inventory, timeout=0.6)
+    snapshot = take_once(inventory, timeout=0.6)
     assert time.monotonic() - began < LONG
     assert all("not answer" in s.problem for s in snapshot.samples)

@@ -74,11 +74,6 @@ class Leases:
     def __init__(self, held: Iterable[tuple[int, Path, bool]]) -> None:
         self._held = list(held)
 
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """The descriptors that hold the locks."""
-        return tuple(fd for fd, _, _ in self._held)
-
     def close(self) -> None:
         """Release all of them."""
         for fd, path, shared in self._held:

@@ -245,8 +245,3 @@ def take_several(
     problem = f"the driver did not answer in {timeout:g} s"
     samples = tuple(Sample(d, problem=problem) for d in inventory.devices)
     return (Snapshot(time.time(), samples, problem=problem),)
-
-
-def take_once(inventory: Inventory, timeout: float = 20.0) -> Snapshot:
-    """Take one snapshot with rates, which needs two readings a quarter of a second apart."""
-    return take_several(inventory, looks=1, timeout=timeout)[-1]
