@@ -53,6 +53,14 @@ def test_where_nothing_can_be_told_a_run_may_try(monkeypatch, tmp_path: Path) ->
     assert disk_room.problem(tmp_path) is None
 
 
+@pytest.mark.parametrize(("seen", "silent"), [(disk(0), True), (disk(900 << 20), False),
+                                              (disk(900 << 30, inodes=0), True)])
+def test_ranks_are_not_heard_of_where_their_disk_is_full(monkeypatch, tmp_path, seen, silent):
+    monkeypatch.setattr(os, "statvfs", lambda _: seen)
+    told = disk_room.silence(tmp_path)
+    assert (told is not None and told.startswith(f"no space left in {tmp_path}")) == silent
+
+
 def os_error(path: str | None) -> str:
     """What Python says of a full disk; /dev/full is one."""
     try:

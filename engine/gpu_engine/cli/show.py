@@ -27,8 +27,8 @@ def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
+    from gpu_engine.runs import disk_room, leftovers
     from gpu_engine.runs import folder as runs
-    from gpu_engine.runs import leftovers
     from gpu_engine.runs.follow import Follower
 
     found = runs.find(run)
@@ -54,7 +54,11 @@ def command(run: str, as_json: bool) -> None:
                    f"{found.id} ends that")
     for text in _processes(state):
         click.echo(text)
-    for standing in hang.stalled(follower.ranks.values(), time.time()) if state.live else ():
+    still = hang.stalled(follower.ranks.values(), time.time()) if state.live else []
+    if any(s.is_silent for s in still) and (unheard := disk_room.silence(found.path)):
+        click.echo(clean(unheard))
+        still = [s for s in still if not s.is_silent]
+    for standing in still:
         click.echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
     for line in plan.lines if plan is not None else ():
         click.echo(clean(line))

@@ -14,6 +14,8 @@ from gpu_engine.common.errors import Problem, UserError
 LEAST = 64 << 20
 """Free bytes that a run needs to start. With less its logs would soon be cut, and only a toy
 model's checkpoint would fit."""
+FULL = 1 << 20
+"""Bytes below which events and logs of a live run may be cut."""
 SCARCE = 2 << 30
 """Free bytes below which the panel shows a warning."""
 
@@ -73,6 +75,16 @@ def require(folder: Path) -> None:
     found = problem(folder)
     if found is not None:
         raise UserError(found.message)
+
+
+def silence(folder: Path) -> str | None:
+    """Why nothing may be heard of ranks that write into `folder` though they go on: its disk is
+    full. None where it is not, or that can't be told."""
+    room = of(folder)
+    if room.free is None or room.free >= FULL:
+        return None
+    return (f"no space left in {folder}: nothing is recorded of the ranks, which may go on all the "
+            "same, until there is room")
 
 
 def blame(text: str, room: Room | None = None, *, silent: bool = False) -> str:

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.runs import disk_room
+from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import RankProcess
 
 from ..run_kit import (
@@ -83,6 +85,25 @@ async def test_a_silent_rank_is_named_soon(tmp_path: Path) -> None:
         run.write(1, ("phase", 62, {"phase": "forward", "since": T0 + 62, "step": 100}))
         await settled(pilot, lambda s: s.ranks[1].beat == T0 + 62)
         assert "has been stuck" not in terminal(app)
+
+
+async def test_ranks_that_a_full_disk_silences_are_not_said_to_be_stuck(
+        tmp_path: Path, monkeypatch) -> None:
+    run = trained(tmp_path)
+    for rank in (0, 1):
+        run.write(rank, ("phase", 50, {"phase": "backward", "since": T0 + 50, "step": 99}))
+    free = 0
+    monkeypatch.setattr(disk_room, "of", lambda folder: Room(str(folder), free))
+    app = Mini(run.run, at=62)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, lambda s: s.unheard)
+        text = flat(terminal(app))
+        assert f"! no space left in {run.run.path}: nothing is recorded of the ranks" in text
+        assert "not heard of" in text
+        assert "has been stuck" not in text
+        free = 1 << 30
+        await settled(pilot, lambda s: s.unheard is None)
+        assert "rank 0 has been stuck in backward" in flat(terminal(app))
 
 
 async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from gpu_engine.common import procs
 from gpu_engine.events import hang
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import leftovers
+from gpu_engine.runs import disk_room, leftovers
 from gpu_engine.runs.folder import Run, State
 
 
@@ -27,6 +27,8 @@ class Look(NamedTuple):
     """Names of the logs that launchers write, one a node: "node0"."""
     suspended: dict[int, int]
     """Rank → pid, of silent ranks that a signal has stopped."""
+    unheard: str | None
+    """Why nothing is heard of the ranks, where it is the disk's fault."""
 
 
 def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Look:
@@ -41,13 +43,18 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     if plan is None or attempt not in (None, state.attempt):
         plan = run.plan()
     left = leftovers.processes(run.path) if state.state == "lost" else []
-    return Look(state, ranks, plan, left, launchers,
-                _suspended(state, views) if state.live else {})
+    silent = _silent(views) if state.live else {}
+    return Look(state, ranks, plan, left, launchers, _suspended(state, silent),
+                disk_room.silence(run.path) if silent else None)
 
 
-def _suspended(state: State, views: Iterable[RankView]) -> dict[int, int]:
+def _silent(views: Iterable[RankView]) -> dict[int, int | None]:
+    """Rank → pid."""
     now = time.time()
-    silent = {v.rank: v.pid for v in views
-              if v.beat is not None and v.outcome is None and now - v.beat > hang.SILENT}
+    return {v.rank: v.pid for v in views
+            if v.beat is not None and v.outcome is None and now - v.beat > hang.SILENT}
+
+
+def _suspended(state: State, silent: dict[int, int | None]) -> dict[int, int]:
     pids = silent | {p.rank: p.pid for p in state.processes if p.rank in silent and p.exit is None}
     return {rank: pid for rank, pid in pids.items() if pid is not None and procs.suspended(pid)}

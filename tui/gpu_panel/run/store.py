@@ -66,6 +66,8 @@ class RunStore:
         """Names of the logs that launchers write, one a node: "node0"."""
         self.suspended: dict[int, int] = {}
         """Rank → pid, of silent ranks that a signal has stopped."""
+        self.unheard: str | None = None
+        """Why nothing is heard of the ranks, where it is the disk's fault."""
         self.left: list[int] = []
         """Pids that still run of a lost run."""
         self.version = 0
@@ -177,10 +179,10 @@ class RunStore:
                     list(self.ranks.values()))
 
     def _take_look(self, seen: Look) -> None:
-        beside = (seen.left, seen.launchers, seen.suspended)
+        beside = (seen.left, seen.launchers, seen.suspended, seen.unheard)
         if seen.state != self.state or seen.plan is not self.plan \
-                or beside != (self.left, self.launchers, self.suspended):
-            self.left, self.launchers, self.suspended = beside
+                or beside != (self.left, self.launchers, self.suspended, self.unheard):
+            self.left, self.launchers, self.suspended, self.unheard = beside
             self.state, self.plan = seen.state, seen.plan or self.plan
             self._forget_attempt()
             self._tell()

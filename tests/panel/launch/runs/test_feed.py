@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.events import reader
+from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_panel.launch.runs import feed as runs_feed
@@ -105,6 +106,30 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
         assert "left" not in said
         assert "/s" not in said
         assert (line.samples_per_s, line.steps_per_s, line.seconds_left) == (None, None, None)
+    finally:
+        os.close(lock)
+
+
+def test_a_run_that_a_full_disk_silences_says_so(home, monkeypatch):
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
+        now = time.time()
+        for rank in range(2):
+            told = []
+            told.append(event_lines.line("schedule", {"total_steps": 900}, t=now - 99))
+            for step in range(1, 5):
+                told.append(event_lines.line("step", {"step": step, "n": 1, "loss": 1.0,
+                                                    "samples_per_s": 10.0}, t=now - 80 + step))
+            phase = "data" if rank else "backward"
+            told.append(event_lines.line("phase", {"phase": phase, "since": now - 70, "step": 4},
+                                       t=now - 70))
+            event_lines.append(run.events(rank), *told)
+        monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), 4096))
+        (line,), _ = RunsFeed().refresh()
+        assert line.still is not None
+        assert "no space left in " in line.still
+        assert "stuck" not in text(line, 160)
     finally:
         os.close(lock)
 

@@ -18,6 +18,7 @@ from gpu_engine.events.reader import both_ends
 from gpu_engine.events.schema import Event, Step
 from gpu_engine.events.view import RunView
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
@@ -221,7 +222,8 @@ class RunsFeed:
                        history=tuple(history.points), pids=pids)
         if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
                                                               time.time())):
-            return replace(line, still=hang.describe(still))
+            unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
+            return replace(line, still=unheard or hang.describe(still))
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=now.seconds_left)
 

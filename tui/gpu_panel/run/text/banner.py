@@ -89,6 +89,8 @@ def _going_on(store: RunStore, state: State, now: float) -> tuple[list[str], str
     still = standing_still(store, now)
     if still:
         stopped = next(iter(store.suspended.items()), None)
+        if stopped is None and store.unheard and still[0].is_silent:
+            return [f"{WARNING} {clean(store.unheard, 300)}", *told], "warning"
         told.insert(0, "  d shows where" if stopped is None else
                     f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} lets "
                     "it go on")

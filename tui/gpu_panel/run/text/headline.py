@@ -87,7 +87,8 @@ def figures(store: RunStore, now: float) -> Content:
     if some is not None and some.epoch is not None and some.epochs:
         words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
     if standing_still(store, now):
-        words.append(("stands still", "$text-warning"))
+        unheard = store.unheard is not None and not store.suspended
+        words.append(("not heard of" if unheard else "stands still", "$text-warning"))
     elif done.samples_per_s is not None or done.steps_per_s is not None:
         words.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.saved is not None:
