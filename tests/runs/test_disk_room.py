@@ -39,7 +39,8 @@ def test_a_run_is_not_begun_where_there_is_no_room(home: Path, monkeypatch, seen
     prepared = launch.prepare(from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"},
                                          "devices": {"ids": ["cpu:0"]}}), inventory=inventory)
     monkeypatch.setattr(os, "statvfs", lambda _: seen)
-    with pytest.raises(UserError, match=r"no space left in .*/runs: .* free, and a run needs 64"):
+    with pytest.raises(UserError, match=r"no space left in .*/runs: .* free, and a run needs at "
+                                        r"least 64"):
         launch.start(prepared)
     assert runs.all_runs() == []
 
