@@ -14,7 +14,6 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import checkpoints
-from gpu_engine.spec.best import parse_best
 from gpu_engine.training import checkpoint
 
 from . import ranks
@@ -201,14 +200,6 @@ class tmpfs:
 
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "-l", str(self.path)], check=True)
-
-
-def test_best_is_parsed() -> None:
-    assert parse_best(None) is None
-    assert parse_best("loss") == ("loss", False)
-    assert parse_best("max:accuracy") == ("accuracy", True)
-    with pytest.raises(UserError, match="expected the name"):
-        parse_best("most:accuracy")
 
 
 def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:

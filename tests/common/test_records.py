@@ -1,0 +1,64 @@
+"""Dataclasses out of what JSON holds, whichever version wrote it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.common.records import read_record
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: int = 7
+
+
+@dataclass(frozen=True)
+class Whole:
+    first: Part
+    count: int | None = None
+    parts: tuple[Part, ...] = ()
+    last: Part | None = None
+    words: list[str] = field(default_factory=list)
+
+
+parts = st.builds(Part, st.text(max_size=5), st.integers(-9, 9))
+wholes = st.builds(Whole, parts, st.none() | st.integers(), st.lists(parts, max_size=3).map(tuple),
+                   st.none() | parts, st.lists(st.text(max_size=3), max_size=3))
+
+
+@given(wholes)
+def test_what_was_written_comes_back(whole: Whole) -> None:
+    assert read_record(Whole, json.loads(json.dumps(asdict(whole)))) == whole
+    assert read_record(Whole, whole) is whole
+
+
+def test_what_is_missing_or_wrong_has_its_default() -> None:
+    first = {"name": "a", "colour": "red"}  # a newer version may have written more
+    assert read_record(Whole, {"first": first}) == Whole(Part("a"))
+    assert read_record(Whole, {"first": {"name": "a", "size": "large"}, "count": [1], "words": "no",
+                               "parts": "a,b", "last": 3}) == Whole(Part("a"))
+    assert read_record(Whole, {"first": first, "parts": [{"size": 1}]}).parts == ()
+
+
+def test_none_is_a_value_where_it_may_be() -> None:
+    @dataclass
+    class Needed:
+        part: Part | None
+
+    assert read_record(Needed, {"part": None}) == Needed(None)
+    with pytest.raises(ValueError, match="a table of Part"):
+        read_record(Needed, {"part": 3})
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    ({}, "Whole has no first"), ({"first": {}}, "Part has no name"), ([], "a table of Whole"),
+    (None, "a table of Whole"), ({"first": {"name": 3}}, "expected")])
+def test_what_has_no_default_must_be_there(data: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_record(Whole, data)
