@@ -157,5 +157,5 @@ async def test_a_theme_that_cant_be_kept_is_said(home: Path) -> None:
     async with panel(slots(1), notifications=True) as (pilot, _):
         (home / "panel.json").mkdir(parents=True)
         pilot.app.theme = "textual-light"
-        await until(pilot, lambda: "can't be kept" in screen_text(pilot.app))
+        await until(pilot, lambda: "can't be saved" in screen_text(pilot.app))
         assert (home / "panel.json").is_dir()

@@ -278,7 +278,7 @@ async def test_help_has_every_key():
         await pilot.pause()
         said = str(pilot.app.screen.query_one(".sheet > Static").content)
         assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
-        assert "Tick what the run may use" in said
+        assert "Tick the devices that the run may use" in said
 
 
 async def test_the_footer_has_at_most_eight_keys():

@@ -41,10 +41,10 @@ async def test_waiting_for_the_next_attempt_says_why_and_how_long(tmp_path: Path
         await settled(pilot)
         text = flat(terminal(app))
         assert "✗ attempt 1 failed: rank 1: boom [x" in text
-        assert "again in 3 s, from the last checkpoint" in text
+        assert "restarts in 3 s from the last checkpoint" in text
         app.at = 53
         await shown(pilot)
-        assert "again in 1 s" in terminal(app)
+        assert "restarts in 1 s" in terminal(app)
 
 
 async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> None:

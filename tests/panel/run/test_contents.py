@@ -69,7 +69,7 @@ async def test_damaged_and_torn_and_foreign_lines(tmp_path: Path) -> None:
     app = Mini(run.run)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot, lambda s: s.skipped_lines == 7)
-        assert "damaged lines left out" in flat(terminal(app))
+        assert "damaged lines ignored" in flat(terminal(app))
         store = app.run_screen.store
         assert store.ranks[0].step == 120
         run.raw(0, b'ses":[1.5]}\n')

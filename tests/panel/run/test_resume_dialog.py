@@ -93,9 +93,9 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path,
         await pilot.press("u")
         await screen_is(pilot, ResumeDialog)
         dialog = app.screen
-        assert "There is no checkpoint: it begins anew" in flat(terminal(app))
+        assert "There is no checkpoint: it starts from the beginning" in flat(terminal(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "has done all of its 400 steps" in flat(terminal(app)))
+        await until(pilot, lambda: "all of its 400 steps are done" in flat(terminal(app)))
         assert asked == []
         dialog.query_one("#length", Input).value = "500"
         dialog.query_one("#changes", Input).value = "name='refused so'"
@@ -137,7 +137,7 @@ async def test_what_a_failed_attempt_had_otherwise_stands_to_be_taken_out(
         dialog = app.screen
         assert "other settings than attempt 1, which was stopped: train.steps=600 " \
             "batch.size=4096" in flat(str(dialog.query_one("#doubtful", Static).render()))
-        assert "batch.size=4096. They stand below" in terminal(app)
+        assert "batch.size=4096. They are filled in" in terminal(app)
         assert dialog.query_one("#length", Input).value == "600"
         assert dialog.query_one("#changes", Input).value == "batch.size=4096"
         await pilot.press("enter")
@@ -194,7 +194,7 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> 
         await settled(pilot)
         await pilot.press("u")
         await screen_is(pilot, ResumeDialog)
-        assert "Your command is run once more" in flat(terminal(app))
+        assert "Your command is run again" in flat(terminal(app))
         assert not app.screen.query("#length")
         await pilot.press(*"nonsense", "enter")
         await until(pilot, lambda: "expected KEY=VALUE" in flat(terminal(app)))

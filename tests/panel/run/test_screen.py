@@ -73,7 +73,7 @@ async def test_queued_without_ranks(tmp_path: Path) -> None:
     app = Mini(run.run, at=3.0)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
-        assert "waiting for ranks 0, 1 · 00:05 since it was asked for" in flat(terminal(app))
+        assert "waiting for ranks 0, 1 · 00:05 since the launch" in flat(terminal(app))
         assert "◌ queued" in terminal(app)
 
 

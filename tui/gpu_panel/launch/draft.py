@@ -1,8 +1,8 @@
-"""What the form is about: a preset's own nested dict, being edited.
+"""The draft: the nested dict of a preset while it is edited in the form.
 
-No widgets here. Text typed into a field is read by `gpu_engine.spec.read.apply_set`, as the
-command line's `--set` is, so a value that does not parse is kept as it was typed and becomes a
-Problem when the spec is made of it.
+No widgets. Text typed into a field is read by `gpu_engine.spec.read.apply_set`, like the command
+line's `--set`. A value that can't be parsed is kept as it was typed and becomes a Problem when the
+spec is made from the draft.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from gpu_engine.spec.write import to_dict
 
 
 class Draft:
-    """A preset being edited."""
+    """A preset that is being edited."""
 
     def __init__(self, preset: Preset | None = None) -> None:
         self.preset = preset
         self.data: dict[str, Any] = copy.deepcopy(preset.data) if preset else {}
         self.absent: tuple[str, ...] = ()
-        self._asked = copy.deepcopy(self.data.get("devices", {}))
+        """Devices that the preset names and that are not on this machine."""
+        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
+        """The section `devices` as the preset has it, before anything was ticked here."""
         self._aside: dict[str, Any] = {}
+        """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
 
     @classmethod
     def of_command(cls, command: Sequence[str], preset: Preset | None = None) -> Draft:
-        """The person's own command, in place of the preset's task; without a preset over the
-        defaults. What it is called is the command line's to say. Raises UserError."""
+        """A draft with the person's own command in place of the preset's task; without a preset,
+        with the defaults. The run's name is chosen as on the command line. Raises UserError."""
         from gpu_engine.cli.asked import ask
 
         asked = ask(preset.name if preset else None, [], list(command))
@@ -53,13 +56,13 @@ class Draft:
 
     @property
     def base(self) -> tuple[str, RunSpec] | None:
-        """What the typed line may build on."""
+        """The name and the spec of the preset that the shown command may build on."""
         return (self.preset.name, self.preset.spec) if self.preset else None
 
     @property
     def title(self) -> str:
         """"preset ddp (changed)"."""
-        # Of a path the last part: the whole of it stands in the line.
+        # Only the last part of a path: the whole path is in the shown command.
         name = "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
             f"your own {self.value('name')}" if "name" in self._loaded else "no preset"
         return f"{name} (changed)" if self.changed else name
@@ -67,14 +70,14 @@ class Draft:
     @property
     def changed(self) -> bool:
         """Whether it means something else than when it was loaded or saved."""
-        return _said(self.data) != _said(self._loaded)
+        return _meaning(self.data) != _meaning(self._loaded)
 
     def spec(self) -> RunSpec:
-        """Raises SpecError with every value that does not parse."""
+        """The spec of this draft. Raises SpecError with every value that can't be parsed."""
         return from_dict(self.data)
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key as it stands, the default where nothing is said."""
+        """The present value of a dotted key, or its default."""
         section, _, name = key.partition(".")
         if key == "name":
             return self.data.get("name", RunSpec().name)
@@ -84,7 +87,7 @@ class Draft:
         return part[name] if name in part else getattr(SECTIONS[section](), name)
 
     def says(self, key: str) -> bool:
-        """Whether the draft gives the key a value of its own."""
+        """Whether the draft has a value for the key, so that its default does not apply."""
         section, _, name = key.partition(".")
         return key in self.data if not name else name in self.data.get(section, {})
 
@@ -98,17 +101,17 @@ class Draft:
         return values.show(value)
 
     def copy(self) -> dict[str, Any]:
-        """The nested dict as it is now."""
+        """A copy of the nested dict as it is now."""
         return copy.deepcopy(self.data)
 
     def assign(self, assignment: str) -> None:
-        """One `key=value` of the command line. Raises SpecError."""
+        """Apply one `key=value` of the command line. Raises SpecError."""
         apply_sets(self.data, [assignment])
         if assignment.startswith("devices."):
-            self._asked = copy.deepcopy(self.data.get("devices", {}))
+            self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
 
     def put(self, key: str, text: str) -> None:
-        """Take what was typed; nothing typed means the default."""
+        """Take the text of a field; empty text means the default."""
         if key == "task.command":
             self._command(text)
         elif not text.strip():
@@ -121,7 +124,7 @@ class Draft:
             apply_set(self.data, f"{key}={text.strip()}")
 
     def put_param(self, field: TaskField, text: str) -> None:
-        """A task's parameter: a text field keeps "123" a text."""
+        """Take the text of a task's parameter. A parameter of type str keeps "123" a string."""
         key = f"task.params.{field.name}"
         if not text.strip():
             self.drop(key)
@@ -130,7 +133,7 @@ class Draft:
             params[field.name] = values.parse(text, field.kind)
 
     def drop(self, key: str) -> None:
-        """Say nothing about `key`, so that its default holds."""
+        """Remove the value of `key`, so that its default applies."""
         *sections, name = key.split(".")
         part = self.data
         for section in sections:
@@ -138,7 +141,7 @@ class Draft:
         part.pop(name, None)
 
     def use_task(self, use: str) -> None:
-        """Another task: the parameters of the one before mean nothing to it."""
+        """Choose another task, and drop the parameters of the one before."""
         task = self.data.setdefault("task", {})
         if task.get("use") != use or "command" in task:
             task.clear()
@@ -151,14 +154,14 @@ class Draft:
         task.pop("params", None)
         try:
             task["command"] = shlex.split(text)
-        except ValueError:  # an open quote: the spec says what is wrong with a plain text
+        except ValueError:  # an open quote: making the spec then reports the problem
             task["command"] = text
 
     def _mode(self, name: str) -> None:
-        """Choose a mode; the keys that mean nothing in it are kept aside until one wants them."""
+        """Choose a mode. Keys that it does not use are set aside for another mode."""
         parallel, mode = self.data.setdefault("parallel", {}), modes.find(name)
         parallel["mode"] = name
-        if mode is None:  # kept as it was typed: the spec says what is wrong with it
+        if mode is None:  # an unknown mode: making the spec then reports the problem
             return
         for key in [k for k in self._aside if mode.applies(f"parallel.{k}")]:
             parallel.setdefault(key, self._aside.pop(key))
@@ -171,7 +174,7 @@ class Draft:
 
     @property
     def ids(self) -> list[str]:
-        """What is ticked, in the order the ranks get."""
+        """The ids of the ticked devices, in the order of the ranks."""
         ids = self.data.get("devices", {}).get("ids")
         return list(ids) if isinstance(ids, list) else []
 
@@ -184,61 +187,61 @@ class Draft:
 
     @property
     def first_rank(self) -> int:
-        """The rank of the first device that is ticked here."""
+        """The rank of the first device that is ticked on this machine."""
         node, mode = self.value("parallel.node_rank"), modes.find(self.value("parallel.mode"))
         return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
     def tick(self, ids: Sequence[str]) -> None:
-        """The person's ticks, all on this machine."""
+        """Take the person's ticks, all on this machine, in the order of the ranks."""
         self._ticked_by_hand = True
         self.absent = ()
         self.data["devices"] = self._chosen(list(ids))
 
     def tick_hosts(self, entries: Sequence[str]) -> None:
-        """The person's ticks on several machines, or on another one: entries of
+        """Take the person's ticks on several machines or on another one, as entries of
         `devices.hosts`."""
         self.tick(())
         del self.data["devices"]["ids"]
         self.data["devices"]["hosts"] = list(entries)
 
     def forget_ticks(self) -> None:
-        """Nothing is ticked until `resolve` has looked for what the preset asks for."""
+        """Tick nothing until `resolve` has looked up what the preset asks for."""
         self.data.setdefault("devices", {})["ids"] = []
 
     def share(self) -> None:
-        """Run beside others on what is ticked now; other ticks are another question."""
+        """Allow sharing the devices that are ticked now. Other ticks undo it."""
         self.data.setdefault("devices", {})["share"] = True
 
     def _chosen(self, ids: list[str]) -> dict[str, Any]:
-        """The section for these ids; that the preset shares devices stays."""
-        return {"ids": ids} | ({"share": True} if self._asked.get("share") is True else {})
+        """The section `devices` for these ids, sharing devices if the preset does."""
+        return {"ids": ids} | ({"share": True} if self._preset_devices.get("share") is True else {})
 
     @property
     def ids_by_hand(self) -> bool:
-        """Whether the person has ticked; then nobody else does."""
+        """Whether the person has ticked devices; then the preset's are not ticked any more."""
         return self._ticked_by_hand
 
     @property
     def picks(self) -> int | None:
-        """How many of the freest devices the preset asks for, where it names none."""
-        pick = self._asked.get("pick")
-        return pick if isinstance(pick, int) and not self._asked.get("ids") else None
+        """How many of the freest devices the preset asks for; None if it names devices."""
+        pick = self._preset_devices.get("pick")
+        return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
 
     @property
     def missing(self) -> int:
-        """How many of the freest that the preset asks for could not be ticked."""
+        """How many of the freest devices that the preset asks for could not be ticked."""
         if self._ticked_by_hand or self.picks is None:
             return 0
         return max(0, self.picks - len(self.ids))
 
     def resolve(self, inventory: Inventory, looks: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
-        """Turn what the preset asks for into ticks here: UUIDs into rows, a number into the
-        freest. Names that are not here go to `absent`."""
-        asked = self._asked.get("ids")
+        """Tick what the preset asks for: the devices that it names, or the freest ones. Names that
+        are not on this machine go to `absent`."""
+        names = self._preset_devices.get("ids")
         chosen: list[Device] = []
-        if isinstance(asked, list) and asked:
-            found = [(str(name), inventory.find(str(name))) for name in asked]
+        if isinstance(names, list) and names:
+            found = [(str(name), inventory.find(str(name))) for name in names]
             chosen = [device for _, device in found if device is not None]
             self.absent = tuple(name for name, device in found if device is None)
         elif self.hosts:
@@ -249,31 +252,31 @@ class Draft:
         self._loaded["devices"] = copy.deepcopy(self.data["devices"])
 
     def to_save(self, inventory: Inventory | None) -> RunSpec:
-        """The spec as a preset keeps it: cards by UUID; devices that nobody touched as the
-        preset asked for them. Raises SpecError."""
+        """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
+        hand, the devices stay as the preset had them. Raises SpecError."""
         data = copy.deepcopy(self.data)
-        if not self._ticked_by_hand and self._asked:
-            data["devices"] = copy.deepcopy(self._asked)
+        if not self._ticked_by_hand and self._preset_devices:
+            data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
             found = [(name, inventory.find(name)) for name in self.ids]
             data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
         return from_dict(data)
 
     def saved(self, preset: Preset) -> None:
-        """What is in the form is now what `preset` holds."""
+        """Note that the form's content was saved as `preset`."""
         self.preset = preset
-        self._asked = copy.deepcopy(preset.data.get("devices", {}))
+        self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
 
 
 def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
            leases: Mapping[str, Holder]) -> list[Device]:
-    """The freest devices, at most `count`; fewer where fewer may be taken.
+    """The freest devices, at most `count`; fewer if fewer may be used.
 
-    What has not been looked at long enough to be called free is still offered here: nothing is
-    started before the person has seen which ones are ticked. What is unknown for another reason
-    is not.
+    Devices that have not been sampled long enough to be called free are included, as the person
+    sees the ticks before anything is started. Devices whose state is unknown for another reason are
+    not.
     """
     from gpu_engine.devices import availability as free
 
@@ -293,13 +296,14 @@ def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
 
 
 def _typed(argument: str) -> str:
-    """As a person would type it: quoted where a shell needs it, placeholders as they are."""
+    """An argument as a person would type it: quoted if a shell needs that, but with placeholders
+    unquoted."""
     plain = re.sub(r"\{[\w.]+\}", "x", argument)
     return argument if plain and shlex.quote(plain) == plain else shlex.quote(argument)
 
 
-def _said(data: dict[str, Any]) -> Any:
-    """What a draft means, so that "3e-4" retyped, or a default spelled out, is no change."""
+def _meaning(data: dict[str, Any]) -> Any:
+    """What a draft means. "3e-4" typed again, or a default written out, is no change."""
     try:
         return to_dict(from_dict(data))
     except SpecError:

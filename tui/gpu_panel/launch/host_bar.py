@@ -1,4 +1,4 @@
-"""The first line: which machine this is and how it is doing."""
+"""The first line of the launch screen: the machine and its load."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gpu_panel.launch.devices.source import DeviceSource
 
 
 class HostBar(Widget):
-    """Host, GPUs and driver on the left; processor, memory, disk, network and time on the
-    right. Where there is little room the least telling go."""
+    """Host, GPUs and driver on the left; processor, memory, disk, network and time on the right.
+    If there is too little room, the least important parts are dropped."""
 
     def __init__(self, source: DeviceSource) -> None:
         super().__init__(id="host")
@@ -31,7 +31,7 @@ class HostBar(Widget):
         self._time = ""
 
     def paint(self) -> None:
-        """Draw the machine as it was seen last."""
+        """Draw the latest sample of the machine."""
         inventory, shot, now = self._source.inventory, self._source.snapshot, time.strftime("%H:%M")
         sample = shot.host if shot else HostSample()
         if (inventory, sample, now) != (self._inventory, self._sample, self._time):
@@ -44,12 +44,12 @@ class HostBar(Widget):
         full = _disk_style(self._sample)
         wide = self.size.width - 2
         if len(right) > 3 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
-            right = [*_figures(self._sample), self._time]  # the network first
+            right = [*_figures(self._sample), self._time]  # the network is dropped first
         while len(right) > 1 and _width(left, " · ") + _width(right, "  ") + 2 > wide:
             if len(left) > 3:
                 left.pop()
             else:
-                # Disk first, the time last; but a disk that fills up says so.
+                # Drop the disk first and the time last, but keep a disk that is nearly full.
                 scarce = full and right[-2].startswith("disk ") and len(right) > 2
                 right.pop(-3 if scarce else -2)
         gap = max(1, wide - _width(left, " · ") - _width(right, "  "))
@@ -78,7 +78,7 @@ def _machine(inventory: Inventory | None) -> list[str]:
 
 
 def _kind(device: Device) -> str:
-    """"GPU", "MIG slice", "CPU slot"."""
+    """What a device is called: "GPU", "MIG slice" or "CPU slot"."""
     name = device.kind.upper()
     return f"{name} slice" if device.is_slice else f"{name} slot" if device.is_cpu else name
 
@@ -95,21 +95,21 @@ def _figures(sample: HostSample) -> list[str]:
 
 
 def _left(free: float) -> str:
-    """"812G", "1.4G", "34M"."""
+    """Free bytes as "812G", "1.4G" or "34M"."""
     if free >= 9.95 * 2**30:
         return f"{free / 2**30:,.0f}G"
     return f"{free / 2**30:.1f}G" if free >= 0.95 * 2**30 else f"{free / 2**20:.0f}M"
 
 
 def _disk_style(sample: HostSample) -> str:
-    """A disk on which no run fits, or soon none will, stands out."""
+    """The style for a disk that is nearly or completely full; empty for any other."""
     if sample.disk_free is None or sample.disk_free >= disk_room.SCARCE:
         return ""
     return "bold $text-error" if sample.disk_free < disk_room.LEAST else "bold $text-warning"
 
 
 def _network(sample: HostSample) -> list[str]:
-    """"net ↑ 1.2 MiB/s ↓ 34 KiB/s"."""
+    """The network's rates: "net ↑ 1.2 MiB/s ↓ 34 KiB/s"."""
     if sample.net_sent is None and sample.net_received is None:
         return []
     sent, received = (UNKNOWN if rate is None else f"{units.size(rate)}/s"

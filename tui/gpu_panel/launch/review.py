@@ -1,4 +1,4 @@
-"""Does the draft fit, and what would run? Asked of the engine, off the screen's loop."""
+"""The engine's answer to a draft: its problems, or what would run. Blocks: call it in a thread."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from gpu_engine.spec.schema import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the engine says to a draft."""
+    """The engine's answer to a draft."""
 
     problems: tuple[Problem, ...]
     prepared: Prepared | None = None
-    """None as long as there is a problem."""
+    """What Launch starts; None if there is a problem."""
     unusable: bool = False
-    """Whether one of the problems is a device that nobody can use: sharing does not help."""
+    """Whether a device can't be used at all, so that sharing it would not help."""
 
     @property
     def plan(self) -> LaunchPlan | None:
-        """What would run; None as long as there is a problem."""
+        """What would run; None if there is a problem."""
         return self.prepared.plan if self.prepared else None
 
 
 def review(data: dict[str, Any], inventory: Inventory,
            base: tuple[str, RunSpec] | None, shot: Snapshot | None = None) -> Review:
-    """Blocks for the slow questions (is the port free, is there such a task). `shot`: the newest
-    look at the devices; one that is lost is refused, whoever else is on it is asked about later."""
+    """Review a draft's `data`. Blocks while it checks, for example, the port and the task.
+
+    `base`: the preset's name and spec that the shown command builds on. `shot`: the newest snapshot
+    of the devices; a lost device is refused here, one in use only when Launch is pressed.
+    """
     unusable: list[Problem] = []
     full = disk_room.problem(places.runs_folder())
-    if full is not None:  # nothing that is typed would help
+    if full is not None:  # no change in the form would help
         return Review((full,))
     try:
         spec = from_dict(data)
@@ -46,9 +49,9 @@ def review(data: dict[str, Any], inventory: Inventory,
         prepared = prepare(spec, inventory=inventory, base=base)
         return Review(tuple(unusable), None if unusable else prepared, bool(unusable))
     except SpecError as err:
-        # Of a device that nobody can use it does not matter who holds it.
-        said = [(p.key, p.value) for p in unusable]
-        others = [p for p in err.problems if (p.key, p.value) not in said]
+        # For a device that can't be used, it does not matter who holds it.
+        known = [(p.key, p.value) for p in unusable]
+        others = [p for p in err.problems if (p.key, p.value) not in known]
         return Review((*unusable, *others), unusable=bool(unusable))
     except UserError as err:
         return Review((Problem("", None, str(err)),))

@@ -1,7 +1,7 @@
-"""The launch screen: devices, launch form, what will run, runs.
+"""The launch screen: devices, launch form, plan and runs.
 
-What is typed and ticked goes into one draft; the engine reviews it; the panes show what it says.
-A pane owns what it shows and its keys; the screen passes on what one tells and others need.
+What is typed and ticked goes into one draft; the engine reviews the draft, and the panes show its
+answer. A pane owns its content and its keys; the screen passes messages between panes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.taken import sharing_would_help, taken_devices
 
 DEBOUNCE = 0.15
-"""Seconds without a key after which the engine is asked about the draft."""
+"""Seconds after the last key before the engine reviews the draft."""
 APART = 0.3
-"""Seconds between the parts of the screen that are painted each second."""
+"""Seconds between the paintings of different parts within a second."""
 
 
 class LaunchScreen(PaneScreen):
-    """Four panes side by side, or one at a time where the terminal is narrow."""
+    """Shows four panes side by side, or one at a time in a narrow terminal."""
 
     SCOPE = "launch"
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane)
@@ -50,14 +50,14 @@ class LaunchScreen(PaneScreen):
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
                  assignments: Sequence[str] = (), command: Sequence[str] | None = None) -> None:
-        """`preset`, `assignments` (key=value) and `command`: what the form begins with, as
-        `first_draft` takes them."""
+        """`preset`, `assignments` (key=value) and `command`: the form's first content, as in
+        `first_draft`."""
         super().__init__(classes="-pane-devices")
         self.source = source
         self._first = partial(first_draft, preset, tuple(assignments), command)
         self.draft = Draft()
         self.review: Review | None = None
-        """What the engine said last; None before the first time."""
+        """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
@@ -78,12 +78,12 @@ class LaunchScreen(PaneScreen):
         yield self.runs
         yield Footer(compact=True, show_command_palette=False)
 
-    # --- start: everything that takes time comes after the first frame -------------------------
+    # --- start: everything slow happens after the first frame ----------------------------------
 
     def on_mount(self) -> None:
-        # One after another, as the compositor goes through every widget in the rectangle around
-        # all that changed at once: host, table and details together are the whole screen.
-        # The details every two, as often as the driver is asked for processes.
+        # The parts are painted at different moments: the compositor visits every widget in the
+        # rectangle around all changes of one moment, which would be the whole screen.
+        # Details are painted every two seconds, as the processes are sampled every two seconds.
         for part, every, after in ((self._look, 1.0, 0.01), (self.host.paint, 1.0, APART),
                                    (self._paint_detail, 2.0, 2 * APART)):
             self.set_timer(after, partial(self.set_interval, every, partial(self._if_seen, part)))
@@ -116,14 +116,14 @@ class LaunchScreen(PaneScreen):
             await self._take_draft(event.draft)
 
     async def _take_draft(self, draft: Draft) -> None:
-        """Edit another draft from now on."""
+        """Show another draft in all panes, and review it."""
         self.draft = draft
         self.devices.show_draft(draft)
         await self.form.show_draft(draft)
         self.review_now()
         await self.source.watch_hosts(named_in(draft.hosts))
 
-    # --- looking and painting, while this screen is seen ---------------------------------------
+    # --- reading and painting, while this screen is shown ---------------------------------------
 
     def _if_seen(self, part: Callable[[], object]) -> None:
         if self.is_active and self.is_mounted:
@@ -139,7 +139,7 @@ class LaunchScreen(PaneScreen):
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
-        self.source.watch_bus()  # nobody looks at the details now
+        self.source.watch_bus()  # no bus rates while the details are hidden
 
     def on_screen_resume(self) -> None:
         self.runs.look_at_once()
@@ -153,15 +153,15 @@ class LaunchScreen(PaneScreen):
 
     @property
     def live_runs(self) -> int:
-        """How many runs are live: they go on when the panel closes."""
+        """How many runs are live."""
         return self.runs.live
 
-    # --- what the engine says to the draft -----------------------------------------------------
+    # --- the engine's review of the draft ------------------------------------------------------
 
     @on(FormPane.Edited)
     @on(DevicesPane.Edited)
     def edited(self) -> None:
-        """Something changed: what was planned before is not what would run now."""
+        """Review the draft soon, as it was changed."""
         self.form.adapt()
         if self._debounce is not None:
             self._debounce.stop()
@@ -179,13 +179,13 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="review", exclusive=True)
     async def review_now(self) -> None:
-        """Ask the engine about the draft, without waiting for more keys."""
+        """Review the draft without waiting for more keys."""
         with guard(self.app):
             await self._reviewed()
 
     async def _reviewed(self) -> Review | None:
-        """Ask the engine about the draft as it is now, and show its answer; None where the
-        devices are not known yet."""
+        """Review the draft as it is now, and show the answer. None if the devices are not known
+        yet."""
         inventory = self.source.inventory
         if self._debounce is not None:
             self._debounce.stop()
@@ -198,7 +198,7 @@ class LaunchScreen(PaneScreen):
         found = await in_thread(lambda: review(data, inventory, base, shot), name="panel-review")
         if data == self.draft.data:
             self._show_review(found)
-        elif self._debounce is None:  # it changed meanwhile, and nobody has asked again
+        elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
         return found
 
@@ -215,7 +215,7 @@ class LaunchScreen(PaneScreen):
 
     @work(exit_on_error=False, group="launch", exclusive=True)
     async def action_launch(self) -> None:
-        """Start what the draft says, after a question where devices are not free."""
+        """Start the run, after a question if devices are not free."""
         with guard(self.app):
             if not self.form.ready:
                 return
@@ -227,15 +227,16 @@ class LaunchScreen(PaneScreen):
             if found.prepared is None and not sharing_would_help(found, taken):
                 self._go_to_problem(found)
                 return
-            # The engine starts beside others only where that is wished for.
-            beside = any(t.can_be_shared for t in taken.values())
+            # The engine uses a device beside others only if the spec allows it.
+            share = any(t.can_be_shared for t in taken.values())
             if taken and not await self.app.push_screen_wait(Confirm(
                     "Launch on devices that are not free",
                     "\n".join(map(str, taken.values()))
-                    + ("\n\nShared, both use it, and each is slower." if beside else ""),
-                    yes="Share and launch" if beside else "Launch anyway")):
+                    + ("\n\nIf a device is shared, everything on it runs more slowly."
+                       if share else ""),
+                    yes="Share and launch" if share else "Launch anyway")):
                 return
-            if beside:
+            if share:
                 self.draft.share()
                 found = await self._reviewed()
             prepared = found.prepared if found is not None else None
@@ -246,7 +247,7 @@ class LaunchScreen(PaneScreen):
             self.runs.open(await in_thread(lambda: launcher.start(prepared), name="panel-launch"))
 
     def _go_to_problem(self, found: Review) -> None:
-        """Say why it can't be launched, and go there."""
+        """Show why the draft can't be launched, and go to the field with the problem."""
         if found.problems:
             first = found.problems[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
@@ -301,15 +302,15 @@ class LaunchScreen(PaneScreen):
         self.action_pane(event.pane)
 
     def bring_forward(self, name: str) -> None:
-        """Which pane is seen where there is room for one."""
+        """Show this pane if there is room for only one."""
         if self.has_class("-narrow"):
             self._close_detail()
         self.bar.active = name
         self.update_classes({f"-pane-{tab}": tab == name for tab, _ in self.tabs()})
 
     def action_leave(self) -> None:
-        """Out of a field: to the pane's own keys; at the table: close the details. Where one pane
-        is seen at a time, a list that has the focus keeps it: there is nothing else to go to."""
+        """Leave a field, so that the letter keys work again; from the table, close the details. If
+        only one pane is shown, a focused list keeps the focus."""
         if self.focused is self.devices:
             self._close_detail()
         if not (self.bar.display and self.has_class("-narrow")):

@@ -1,4 +1,4 @@
-"""Ticked devices that are not free, and what that means for a launch."""
+"""Ticked devices that are not free, and whether a launch can share them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Taken:
 
     device: Device
     state: str
-    """As `gpu_engine.devices.availability` names it."""
+    """The state's name in `gpu_engine.devices.availability`."""
     reason: str
 
     @property
     def can_be_shared(self) -> bool:
-        """Whether the run would work beside somebody else's, which the engine does only where the
-        spec wishes for it."""
+        """Whether the run could use it together with others, which the engine does only if the
+        spec allows it."""
         return self.state in ("leased", "busy") and not self.device.is_cpu
 
     def __str__(self) -> str:
@@ -30,8 +30,8 @@ class Taken:
 
 
 async def taken_devices(source: DeviceSource, ids: Sequence[str]) -> dict[str, Taken]:
-    """Those of the ticked devices that are not free now, by id. One that has not been seen long
-    enough to be called free is none of them. Raises OSError where the leases can't be read."""
+    """The ticked devices that are not free now, by id. Those that have not been sampled long enough
+    to be judged are left out. Raises OSError if the leases can't be read."""
     freedom = await source.judge()
     inventory = source.inventory
     found: dict[str, Taken] = {}
@@ -40,7 +40,7 @@ async def taken_devices(source: DeviceSource, ids: Sequence[str]) -> dict[str, T
         if device is None or device.id not in freedom:
             continue
         judged = freedom[device.id]
-        # Any program keeps cores busy for moments; a run of ours is another matter.
+        # Any program can keep cores busy for a moment, so only a run of ours counts on a CPU slot.
         fine = ("free", "unknown", "busy") if device.is_cpu else ("free", "unknown")
         if judged.state not in fine:
             found[device.id] = Taken(device, judged.state, judged.reason)
@@ -48,7 +48,7 @@ async def taken_devices(source: DeviceSource, ids: Sequence[str]) -> dict[str, T
 
 
 def sharing_would_help(review: Review, taken: Mapping[str, Taken]) -> bool:
-    """Whether all that does not fit is that other runs hold devices that are ticked."""
+    """Whether the only problems are ticked devices that other runs hold."""
     held = [name for name, device in taken.items() if device.state == "leased"]
     return not review.unusable and all(p.key == "devices.ids" and p.value in held
                                        for p in review.problems)

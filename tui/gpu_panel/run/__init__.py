@@ -1,1 +1,1 @@
-"""The run screen: what is known of one run, its curves, ranks and log."""
+"""The run screen: one run's state, curves, ranks and logs."""

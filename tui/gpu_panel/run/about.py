@@ -1,4 +1,4 @@
-"""A sheet over the run screen: attempts with their reasons, warnings, what runs and where."""
+"""A sheet over the run screen: attempts with their reasons, warnings, the command, the folder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpu_panel.run.text.about import about
 
 
 class AboutRun(ModalScreen[None]):
-    """Goes on with the run while it is open."""
+    """The sheet; it is updated each second while it is open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,i", "close", "close")]
 
     def __init__(self, store: RunStore, clock: Callable[[], float]) -> None:
         super().__init__()
         self._store, self._clock = store, clock
-        self._said = Content()
+        self._shown = Content()
         self._bytes: int | None = None
 
     def compose(self) -> ComposeResult:
@@ -48,8 +48,8 @@ class AboutRun(ModalScreen[None]):
 
     def _paint(self) -> None:
         text = Content("\n").join(about(self._store, self._clock(), self._bytes))
-        if not text.is_same(self._said):
-            self._said = text
+        if not text.is_same(self._shown):
+            self._shown = text
             self.query_one("#about", Static).update(text)
 
     def action_close(self) -> None:

@@ -1,4 +1,5 @@
-"""One look at a run's folder and processes, the ranks' events left out. Blocks: for a thread."""
+"""One look at a run's folder and processes, without the ranks' events. Blocks: call it in a
+thread."""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from gpu_engine.runs.folder import Run, State
 
 
 class Look(NamedTuple):
-    """What was found."""
+    """What one look has found."""
 
     state: State
     ranks: list[int]
     plan: LaunchPlan | None
     left: list[int]
-    """Pids that still run of a lost run."""
+    """Pids of a lost run's processes that still run."""
     launchers: list[str]
-    """Names of the logs that launchers write, one a node: "node0"."""
+    """Names of the logs that launchers write, one for each node: "node0"."""
     suspended: dict[int, int]
-    """Rank → pid, of silent ranks that a signal has stopped."""
+    """Rank → pid of silent ranks that a signal has stopped."""
     unheard: str | None
-    """Why nothing is heard of the ranks, where it is the disk's fault."""
+    """Why there is no news of the ranks, if the disk is the cause."""
 
 
 def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Look:
-    """`plan` and `attempt` as known before: a resumed run is planned anew. OSError does not
-    get out."""
+    """Look at a run. `plan` and `attempt`: those known so far; the plan is read again for another
+    attempt, as a resume changes it. Raises no OSError: what can't be read is left out."""
     ranks: list[int] = []
     launchers: list[str] = []
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The loss pane: every rank's loss over the steps, of one optimizer at a time."""
+"""The loss pane: every rank's loss over the steps, for one optimizer at a time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpu_panel.run.store import RunStore
 
 
 class LossPane(CurveView, RunPane):
-    """Its keys hold on the whole screen: the loss is what most people watch."""
+    """The chart of the loss. Its own keys work on the whole screen, as most people watch it."""
 
     NAME = TITLE = "loss"
     KEYS = keys.of("chart", "loss")
-    HELP = """The loss of every rank, step by step; the chosen rank's line lies on top. An upright
-line is where an attempt or another training begins; × marks a loss that is not finite."""
+    HELP = """The loss of every rank, step by step; the chosen rank's line is on top. A vertical
+line marks where an attempt or another training begins; × marks a loss that is not finite."""
     DEFAULT_CSS = "LossPane { width: 62fr; }"
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -41,18 +41,18 @@ line is where an attempt or another training begins; × marks a loss that is not
         self.entitle(loss_title(store, self._optimizer))
 
     def action_log_scale(self) -> None:
-        """Between a logarithmic scale and a linear one."""
+        """Switch between a logarithmic and a linear scale."""
         self.toggle_log()
 
     def action_smooth(self) -> None:
-        """The next strength of smoothing."""
+        """Use the next strength of smoothing."""
         self.cycle_smoothing()
 
     def action_optimizer(self) -> None:
-        """The next optimizer's loss; a script with one has nothing to switch."""
+        """Show the next optimizer's loss, if the script has several."""
         known = self._optimizers
         if len(known) == 1:
-            self.notify("this run has one optimizer", timeout=2)
+            self.notify("This run has only one optimizer", timeout=2)
             return
         at = known.index(self._optimizer) if self._optimizer in known else 0
         self._optimizer = known[(at + 1) % len(known)]
@@ -61,24 +61,24 @@ line is where an attempt or another training begins; × marks a loss that is not
 
 
 def loss_series(store: RunStore, optimizer: int = 0) -> RankSeries:
-    """The losses that an optimizer stepped on; 0 is the first, which most runs have alone."""
+    """The losses of an optimizer. 0 is the first one; most runs have no other."""
     return store.others[optimizer].loss if optimizer in store.others else store.loss
 
 
 def loss_marks(store: RunStore, optimizer: int = 0) -> list[int]:
-    """Where an attempt or, within a script's process, another training begins."""
+    """The steps at which an attempt, or another training in the same process, begins."""
     return [*store.begins.values(), *(() if optimizer in store.others
                                       else store.trainings.values())]
 
 
 def loss_lines(store: RunStore, optimizer: int = 0) -> list[Curve]:
-    """A line for each rank, with an optimizer's losses."""
+    """A line for each rank with the losses of an optimizer."""
     return [Curve(i, f"rank {_label(store, rank)}", series)
             for i, (rank, series) in enumerate(loss_series(store, optimizer).ranks.items())]
 
 
 def loss_title(store: RunStore, optimizer: int = 0) -> str:
-    """ "loss ─ mean 1.832, ranks 1.79 to 1.88"; which optimizer's, where there are several."""
+    """ "loss ─ mean 1.832, ranks 1.79 to 1.88", with the optimizer's name if there are several."""
     if optimizer not in store.others:
         title = _loss_title([v.loss for v in store.ranks.values()])
         view = max(store.ranks.values(), key=lambda v: v.training or 0, default=None)

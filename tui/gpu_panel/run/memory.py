@@ -1,4 +1,5 @@
-"""The memory pane: what the ranks' devices hold over time; on CPU the ranks' host memory."""
+"""The memory pane: the memory in use on the ranks' devices over time; on CPU, the ranks' host
+memory."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 
 MANY = 8
-"""With more memory lines than this the chosen rank's and the fullest one's are drawn."""
+"""With more than twice as many lines, only those of the chosen rank and of the fullest are drawn.
+A device has two lines: allocated and peak."""
 
 
 class MemoryPane(CurveView, RunPane):
-    """Seconds since the run began, and GiB."""
+    """The chart of memory: GiB over the seconds since the run began."""
 
     NAME = TITLE = "memory"
     KEYS = keys.of("chart")
     BESIDE = True
-    HELP = """What PyTorch has allocated on every device, and faintly its peak; on CPU slots the
-memory of the ranks' processes."""
+    HELP = """What PyTorch has allocated on every device; the faint line is its peak. On CPU slots,
+the memory of the ranks' processes."""
     DEFAULT_CSS = "MemoryPane { width: 38fr; }"
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -40,7 +42,8 @@ memory of the ranks' processes."""
 
 
 def memory_lines(store: RunStore, chosen: int | None) -> list[Curve]:
-    """GPUs: allocated, and faintly the peak, a device; on CPU the ranks' host memory."""
+    """For each GPU, a line with the allocated memory and a faint one with its peak; on CPU, the
+    host memory of each rank."""
     memory, places = store.memory, {rank: i for i, rank in enumerate(store.ranks)}
     lifted = None if chosen is None else places.get(chosen)
     if not memory.allocated:
@@ -59,7 +62,7 @@ def memory_lines(store: RunStore, chosen: int | None) -> list[Curve]:
 
 
 def memory_title(store: RunStore) -> str:
-    """ "memory ─ 28.1 GiB, peak 34.1": the fullest device's."""
+    """ "memory ─ 28.1 GiB, peak 34.1", the figures of the fullest device."""
     views = list(store.ranks.values())
     allocated = [b for v in views for b in v.gpu_allocated if b is not None]
     peak = [b for v in views for b in v.gpu_peak if b is not None]

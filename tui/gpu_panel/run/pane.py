@@ -1,4 +1,4 @@
-"""What the run screen asks of each of its panes."""
+"""The base of all panes of the run screen."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gpu_panel.run.store import RunStore
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a pane is painted by, beside what is known of the run."""
+    """What a pane needs for painting besides the store."""
 
     now: float
     """Unix seconds."""
     live: bool
-    """Whether the run still goes on; True also until its state has been read."""
+    """Whether the run is live; also True before its state has been read."""
     rank: int | None
-    """The chosen rank, which curves, table and log lift out; None before one is known."""
+    """The chosen rank, which curves, table and log highlight; None before one is known."""
 
 
 class RunPane(Pane):
-    """A pane of the run screen. It paints what a store knows, when the screen says so."""
+    """A pane of the run screen, which paints what the store holds when the screen calls it."""
 
     DEFAULT_CLASSES = "framed"
     BESIDE: ClassVar[bool] = False
-    """Whether it stands to the right of the pane before it, where there is room for all."""
+    """Whether it is placed to the right of the pane before it, if all panes fit."""
 
     @dataclass
     class RankChosen(Message):
@@ -42,9 +42,9 @@ class RunPane(Pane):
         self.border_title = self.border_title or self.TITLE
 
     def paint(self, store: RunStore, moment: Moment) -> None:
-        """Show what is known now. Called twice a second, whether the pane is seen or not: draw
-        only what has changed."""
+        """Show what is known now. It is called twice a second, even while the pane is hidden, so
+        it should draw only what has changed."""
         raise NotImplementedError
 
     def rank_chosen(self, rank: int) -> None:
-        """Another pane's `RankChosen`."""
+        """Called when the person has chosen a rank in another pane."""

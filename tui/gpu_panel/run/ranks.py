@@ -1,4 +1,5 @@
-"""Every rank in a line (under DataParallel one more a device); only lines that changed repaint."""
+"""The ranks pane: one line for each rank, and under DataParallel one for each further device. Only
+lines that changed are repainted."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from gpu_panel.run.text.ranks import doing, is_silent, missing, since_heard, sta
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, and when it goes where room is short."""
+    """A column: its heading, and how soon it is dropped if there is too little room."""
 
     title: str
     order: int
-    """The column with the greatest goes first; those with 0 stay longest."""
+    """Columns with greater numbers are dropped first; those with 0 last."""
     left: bool = False
     """Whether its texts are aligned to the left."""
     least: int = 0
-    """Its least width, in cells."""
+    """Its least width in cells."""
 
 
 COLUMNS = (
@@ -50,8 +51,8 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     NAME = TITLE = "ranks"
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Every rank: where it runs, what it does now, its figures, and how long ago it was
-heard of. Enter shows the log of the rank under the cursor."""
+    HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
+sign of life. Enter shows the log of the rank under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -61,7 +62,7 @@ heard of. Enter shows the log of the rank under the cursor."""
         self._live = True
         self._hidden: frozenset[int] = frozenset()
         self.chosen: int | None = None
-        """The rank whose log is shown: marked."""
+        """The rank that is marked, as its log is shown."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live)
@@ -71,24 +72,25 @@ heard of. Enter shows the log of the rank under the cursor."""
 
     def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
              live: bool) -> None:
-        """Show these ranks of the run with this plan; None: it is not known. now: unix seconds."""
+        """Show these ranks. `plan`: that of their run, None if it is not known; `now`: unix
+        seconds."""
         self._ranks, self._now, self._live = ranks, now, live
         self._where = where_of(plan)
         cpu = plan is not None and plan.device_type == "cpu"
         self._hidden = _OF_GPUS if cpu else frozenset()
-        unheard = len(missing(ranks))
-        heard = len(ranks) - unheard
-        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard" if unheard and live
+        awaited = len(missing(ranks))
+        heard = len(ranks) - awaited
+        self.entitle(f"ranks ─ {heard} of {len(ranks)} heard from" if awaited and live
                      else f"ranks ─ {len(ranks)}")
         self.repaint()
 
     @property
     def lines(self) -> int:
-        """Lines that all ranks need, the heading left out."""
+        """The number of lines that all ranks need, without the heading."""
         return sum(len(row.lines) for row in self._rows)
 
     def rank_chosen(self, rank: int) -> None:
-        """Mark the rank whose log is shown, and bring the cursor to it."""
+        """Mark the rank whose log is shown, and move the cursor to it."""
         if rank == self.chosen:
             return
         self.chosen = rank
@@ -113,7 +115,7 @@ heard of. Enter shows the log of the rank under the cursor."""
     # --- drawing --------------------------------------------------------------------------------
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        """The heading and a row for each rank, in `width` cells."""
+        """The heading and a row for each rank, `width` cells wide."""
         now = self._now
         still = {s.rank for s in stalled(self._ranks, now)} if self._live else set()
         cells = {rank: self._cells(view, now, rank in still)
@@ -129,8 +131,8 @@ heard of. Enter shows the log of the rank under the cursor."""
         return header, rows
 
     def _cells(self, view: RankView, now: float, still: bool = False) -> list[list[Part]]:
-        """The texts of a rank: a line, and one more for every further device."""
-        words, style = doing(view, self._ranks, now, live=self._live)
+        """The texts of a rank: one line, and one more for each further device."""
+        activity, style = doing(view, self._ranks, now, live=self._live)
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         stale = self._live and is_silent(view, now)
         bad = view.loss is not None and view.loss - view.loss != 0
@@ -147,7 +149,7 @@ heard of. Enter shows the log of the rank under the cursor."""
                 rows.append([("", ""), (place, ""), *[("", "")] * 5, *memory, ("", ""), ("", "")])
                 continue
             rows.append([
-                (view.label, "strong"), (place, ""), (words, style),
+                (view.label, "strong"), (place, ""), (activity, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
                 (pace.removesuffix("/s"), ""), (units.share(wait), ""), *memory,
                 (units.gib(view.rss), ""),
@@ -168,11 +170,12 @@ heard of. Enter shows the log of the rank under the cursor."""
 
 def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = frozenset(),
            ) -> tuple[list[int], list[int]]:
-    """Which columns fit into `width` cells, and how wide each is: the least needed go first."""
+    """The columns that fit into `width` cells, and the width of every column. The least important
+    columns are dropped first."""
     widths = [max(len(c.title), c.least, *(len(row[i][0]) for row in rows)) if rows
               else max(len(c.title), c.least) for i, c in enumerate(COLUMNS)]
     shown = [i for i in range(len(COLUMNS)) if i not in hidden]
-    # A column in which nothing is known says nothing, unless there is room to spare anyway.
+    # A column without any known value is the first to go.
     order = sorted(shown, key=lambda i: (_unknown(rows, i), COLUMNS[i].order), reverse=True)
     for last in order:
         if _room(shown, widths) <= width or len(shown) == 1:
@@ -185,7 +188,7 @@ def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = 
 
 
 def where_of(plan: LaunchPlan | None) -> dict[int, list[str]]:
-    """Rank → the labels of its devices."""
+    """Rank → labels of its devices."""
     return {r.rank: [clean(d.label, 16) for d in r.devices]
             for r in (plan.ranks if plan is not None else ())}
 

@@ -1,4 +1,4 @@
-"""Asking for another attempt of a run: from where it goes on, how far, and what is different."""
+"""The dialog for another attempt of a run: its checkpoint, its length, and changed settings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gpu_panel.run.resume_options import ResumeOptions
 
 
 class ResumeDialog(ModalScreen[bool]):
-    """True once the attempt has been started; what does not fit is said here and nothing of
-    what was typed is lost."""
+    """Closes with True once the attempt has started. Errors are shown inside, so that nothing
+    that was typed is lost."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
@@ -37,8 +37,8 @@ class ResumeDialog(ModalScreen[bool]):
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(f"Resume run {self._run.id}")
             box.border_subtitle = "enter resume · esc cancel"
-            told = f"{out.state.state}: {out.state.reason}" if out.state.reason else out.state.state
-            yield Static(harmless(f"Attempt {out.state.attempt} {told}"), classes="dialog-note")
+            ending = out.state.state + (f": {out.state.reason}" if out.state.reason else "")
+            yield Static(harmless(f"Attempt {out.state.attempt} {ending}"), classes="dialog-note")
             if out.like is not None:
                 yield Static(harmless(out.warning()), classes="-warning", id="doubtful")
             yield Static(harmless(out.sentence()))
@@ -48,13 +48,13 @@ class ResumeDialog(ModalScreen[bool]):
                     yield Input(str(out.length), compact=True, id="length", max_length=12)
             if len(out.steps) > 1:
                 with Horizontal(classes="ask"):
-                    yield Static("go on from", classes="ask-label")
+                    yield Static("start from", classes="ask-label")
                     yield Input("newest", compact=True, id="start", max_length=30)
                 yield Static(harmless(out.choices()), classes="dialog-note")
             with Horizontal(classes="ask"):
-                yield Static("changed", classes="ask-label")
+                yield Static("changes", classes="ask-label")
                 yield Input(" ".join(map(shlex.quote, out.others)), compact=True, id="changes",
-                            placeholder="nothing, or KEY=VALUE as in batch.size=64")
+                            placeholder="none, or KEY=VALUE as in batch.size=64")
             yield Static("", id="trouble")
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="no", compact=True, action="screen.cancel")
@@ -75,12 +75,12 @@ class ResumeDialog(ModalScreen[bool]):
         self._say("")
 
     def action_cancel(self) -> None:
-        """Leave without another attempt, unless one is starting."""
+        """Close the dialog, unless an attempt is starting."""
         if not self._starting:
             self.dismiss(False)
 
     def action_resume(self) -> None:
-        """Start the attempt that the fields describe."""
+        """Start an attempt with the settings in the fields."""
         if not self._starting:
             self._starting = True
             self._resume()
@@ -102,7 +102,7 @@ class ResumeDialog(ModalScreen[bool]):
                             name="panel-resume")
         except UserError as err:
             self._say(str(err))
-        except Exception as err:  # noqa: BLE001  said with a pointer to the whole traceback
+        except Exception as err:  # noqa: BLE001  shown with a pointer to the traceback
             self._say(sentence(err, record(err)))
         else:
             self.dismiss(True)

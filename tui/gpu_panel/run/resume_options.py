@@ -1,4 +1,4 @@
-"""What another attempt of a run begins with: from which checkpoint, how far, with what changed."""
+"""The settings that the resume dialog proposes: the checkpoint, the length, and the changes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ _MOST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """What another attempt would begin with, unless the person says otherwise."""
+    """What another attempt starts with, unless the person changes it."""
 
     state: State
     checkpoint: str | None
-    """The newest one's name."""
+    """The name of the newest checkpoint."""
     unit: str = "steps"
     """What `length` counts: steps or epochs."""
     length: int | None = None
-    """None: a person's own command, whose length is its own."""
+    """How long the run is to train in all; None for a person's own command, which decides that
+    itself."""
     like: int | None = None
-    """The attempt whose settings it starts from: the last good one, where the last had others and
-    failed with them. None: the last one."""
+    """The number of the attempt whose settings are used; None: those of the last attempt. It is
+    set if the last attempt failed with other settings than the last good one had."""
     others: tuple[str, ...] = ()
-    """What the last attempt had otherwise than that one, as `key=value`s; its length left out."""
+    """The settings in which the last attempt differed from attempt `like`, as `key=value`s,
+    without its length."""
     before: int | None = None
-    """The length that holds where nothing is said: that of attempt `like`."""
+    """The length of attempt `like`, which applies if no other is given."""
     steps: tuple[int, ...] = ()
-    """The steps that there are checkpoints of."""
+    """The steps for which there are checkpoints."""
     best: int | None = None
-    """The one that is the best; None where no evaluation says so."""
+    """The step of the best checkpoint; None if there was no evaluation to decide it."""
 
     @classmethod
     def read(cls, run: Run) -> ResumeOptions:
-        """Reads the run's folder. Raises UserError where its spec can't be read, or it lives."""
+        """Read the options from the run's folder. Raises UserError if its spec can't be read or
+        the run is live."""
         state = run.state()
         if state.live:
             raise UserError(f"run {run.id} is {state.state}: s stops it")
@@ -59,22 +62,23 @@ class ResumeOptions:
 
     @property
     def own(self) -> bool:
-        """Whether the run is a person's own command, which knows its length itself."""
+        """Whether the run is a person's own command, which decides its length itself."""
         return self.length is None
 
     def sentence(self) -> str:
-        """From where it would go on."""
+        """A sentence that says where the attempt continues."""
         if self.own:
-            return ("Your command is run once more, as it is; whether it goes on from something "
-                    "it saved is its own affair.")
+            return ("Your command is run again as it is; it must load what it has saved by "
+                    "itself.")
         if self.checkpoint is None:
-            return "There is no checkpoint: it begins anew."
+            return "There is no checkpoint: it starts from the beginning."
         step = self.checkpoint.removeprefix("step-").lstrip("0") or "0"
-        return f"It goes on from its newest checkpoint, after step {int(step):,}." \
-            if step.isdigit() else f"It goes on from its newest checkpoint, {self.checkpoint}."
+        return f"It continues from its newest checkpoint, after step {int(step):,}." \
+            if step.isdigit() else f"It continues from its newest checkpoint, {self.checkpoint}."
 
     def warning(self) -> str:
-        """What the last attempt had otherwise than the last good one; "": nothing."""
+        """A warning that names the settings in which the last attempt differed from the last good
+        one; empty if there are none."""
         if self.like is None:
             return ""
         longer = [f"train.{self.unit}={self.length}"] \
@@ -83,18 +87,18 @@ class ResumeOptions:
         how = f", which {'was stopped' if good.outcome == 'stopped' else good.outcome}" \
             if good is not None and good.outcome in ("stopped", "completed") else ""
         return (f"It had other settings than attempt {self.like}{how}: "
-                f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They stand below; what "
-                "you take out is again as it was.")
+                f"{' '.join(map(shlex.quote, [*longer, *self.others]))}. They are filled in below; "
+                "remove one to go back to its earlier value.")
 
     def choices(self) -> str:
-        """What may be typed as the checkpoint to go on from."""
+        """The names that can be typed for the checkpoint to start from."""
         shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
         more = "…, " if len(self.steps) > _MOST_STEPS else ""
         best = "" if self.best is None else f"best (step {self.best:,}), "
         return f"newest, {best}or a step: {more}{shown}"
 
     def sets(self, length: str, changes: str, start: str = "newest") -> list[str]:
-        """What was typed as `key=value`s. Raises UserError."""
+        """What was typed into the fields, as `key=value`s. Raises UserError."""
         try:
             given = shlex.split(changes)
         except ValueError as err:
@@ -109,13 +113,13 @@ class ResumeOptions:
             given.insert(0, f"train.{self.unit}={length.strip()}")
         if self.state.state == "completed" and start == "newest" and not any(
                 g.startswith(("train.steps=", "train.epochs=")) for g in given):
-            raise UserError(f"it has done all of its {self.length:,} {self.unit}: type how many "
-                            "there shall be")
+            raise UserError(f"all of its {self.length:,} {self.unit} are done: type a larger "
+                            "number")
         return given
 
 
 def _saved(run: Run, best: object) -> tuple[tuple[int, ...], int | None]:
-    """The steps that there are checkpoints of, and which of them is the best."""
+    """The steps for which there are checkpoints, and which of them is the best."""
     steps: tuple[int, ...] = ()
     try:
         steps = tuple(step for path in checkpoints.listed(run.checkpoints)

@@ -1,4 +1,4 @@
-"""One run: its loss, memory, ranks and logs. It only reads what the ranks wrote."""
+"""The run screen: one run's loss, memory, ranks and logs. It only reads what the ranks wrote."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import figures, headline
 
 WIDE = (110, 30)
-"""From this many columns and lines on all panes stand side by side; below, behind tabs."""
+"""From this many columns and lines on, all panes are shown side by side; otherwise, one at a time
+with tabs."""
 
 
 class RunScreen(PaneScreen):
-    """Everything about one run, live or long over."""
+    """Everything about one run, live or finished."""
 
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     AUTO_FOCUS = None
@@ -51,7 +52,7 @@ class RunScreen(PaneScreen):
         self.store = RunStore(run)
         self._clock = clock
         self._front = self.PANES[0].NAME
-        """The pane that is seen where there is room for one."""
+        """The pane that is shown if there is room for only one."""
         self._rank: int | None = None
         """The chosen rank."""
         self._painted = False
@@ -81,13 +82,13 @@ class RunScreen(PaneScreen):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "store" and event.state == WorkerState.ERROR:
-            self.notify(f"reading this run has stopped: {event.worker.error}",
+            self.notify(f"The panel no longer reads this run: {event.worker.error}",
                         severity="error", markup=False, timeout=30)
 
     # --- painting -------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Draw what has changed. Ages and clocks change by themselves."""
+        """Draw what has changed; ages and clocks change even without news."""
         if not self.is_current and self._painted:
             return
         self._painted = True
@@ -96,7 +97,7 @@ class RunScreen(PaneScreen):
         self._put("#facts", figures(store, now))
         self._paint_banner(now)
         attempt = store.state.attempt if store.state is not None else 1
-        if attempt != self._attempt:  # the one before was asked to stop, this one was not
+        if attempt != self._attempt:  # the request to stop was for the earlier attempt
             self._attempt, self._asked_to_stop = attempt, False
         moment = Moment(now, store.state is None or store.state.live, self._rank)
         for pane in self._panes():
@@ -110,7 +111,7 @@ class RunScreen(PaneScreen):
             yield self.query_one(f"#{pane.NAME}", RunPane)
 
     def _put(self, where: str, content: Content) -> None:
-        """Put it into a line of fixed height, if it is new there."""
+        """Show `content` in the widget `where`, whose height is fixed, if it has changed."""
         if not content.is_same(self._shown.get(where, Content())):
             self._shown[where] = content
             self.query_one(where, Static).update(content, layout=False)
@@ -121,14 +122,14 @@ class RunScreen(PaneScreen):
             return
         self._banner = found
         widget = self.query_one("#banner", Static)
-        widget.display = bool(lines) and self.size.height >= 10  # which run it is comes first
+        widget.display = bool(lines) and self.size.height >= 10  # the heading has precedence
         widget.styles.max_height = max(self.size.height // 4, 1)
         for name in ("error", "warning", "success", "plain"):
             widget.set_class(name == tone, f"-{name}")
         widget.update(Content("\n".join(lines)))
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
-        """A rank was chosen in one pane: the others learn of it."""
+        """Tell the other panes that a rank was chosen in one."""
         event.stop()
         self._rank = event.rank
         for pane in self._panes():
@@ -161,33 +162,33 @@ class RunScreen(PaneScreen):
         self.action_pane(event.pane)
 
     def bring_forward(self, name: str) -> None:
-        """Show this pane where there is room for one at a time."""
+        """Show this pane if there is room for only one."""
         self._front = name
         self._arrange()
 
     # --- the run itself -------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is over can't be stopped, what runs can't be resumed: the footer greys the key."""
+        """Grey out stop for a run that has ended, and resume for one that is live."""
         over = action == "stop" and not self._was_live and not self._left
         if over or (action == "resume" and self._was_live):
             return None
         return super().check_action(action, parameters)
 
     def action_back(self) -> None:
-        """Back to the launch screen; the run goes on."""
+        """Go back to the launch screen; the run goes on."""
         if len(self.app.screen_stack) > 1:
             self.dismiss(None)
 
     def action_about(self) -> None:
-        """Show attempts, warnings, what runs and where."""
+        """Show the sheet with attempts, warnings, command and folder."""
         from gpu_panel.run.about import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:
-        """Stop the run, after a question: its ranks are asked; the second time they are ended."""
+        """Ask the person, then ask the ranks to stop; the second time, end them."""
         state, left, run = self.store.state, self.store.left, self.run_folder
         if state is None or not (state.live or left):
             return
@@ -202,14 +203,14 @@ class RunScreen(PaneScreen):
             self.notify(str(err), severity="warning", markup=False)
             return
         if left:
-            self.notify("ended what was left")
+            self.notify("Ended the remaining processes")
             return
         self._asked_to_stop = True
-        self.notify("ending the ranks" if now else "asked the ranks to stop")
+        self.notify("Ending the ranks" if now else "Asked the ranks to stop")
 
     @work(group="resume", exclusive=True, exit_on_error=False)
     async def action_resume(self) -> None:
-        """Ask for another attempt; this screen then follows it."""
+        """Start another attempt through the resume dialog; this screen then follows it."""
         from gpu_panel.run.resume_dialog import ResumeDialog
         from gpu_panel.run.resume_options import ResumeOptions
 
@@ -222,7 +223,7 @@ class RunScreen(PaneScreen):
 
 
 def _rows(panes: tuple[type[Pane], ...]) -> list[list[type[Pane]]]:
-    """The panes in rows, as they stand where there is room for all of them."""
+    """The panes in rows, for a screen with room for all of them."""
     rows: list[list[type[Pane]]] = []
     for pane in panes:
         if rows and issubclass(pane, RunPane) and pane.BESIDE:

@@ -1,4 +1,4 @@
-"""Asking whether a run is to be stopped: its ranks asked, ended at once, or what is left ended."""
+"""The questions before a run is stopped, its ranks are killed, or its leftovers are ended."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from gpu_panel.common.dialogs import Confirm
 
 
 def ask_to_stop(run_id: str) -> Confirm:
-    """Before the ranks are asked."""
+    """The question before the ranks are asked to stop."""
     return Confirm(f"Stop run {run_id}?",
                    "The ranks finish their step and save a checkpoint; the run can be resumed.",
-                   yes="Stop", no="Go on")
+                   yes="Stop", no="Keep running")
 
 
 def end_now(run_id: str) -> Confirm:
-    """Before ranks that have been asked are ended."""
+    """The question before ranks that were asked to stop are ended."""
     return Confirm(f"End run {run_id} now?",
-                   "It has been asked to stop. Ended now, the ranks don't finish their step: what "
-                   "came after the last checkpoint is lost.", yes="End now", no="Keep waiting")
+                   "It has been asked to stop. If you end it now, the ranks don't finish their "
+                   "step, and everything after the last checkpoint is lost.", yes="End now",
+                   no="Keep waiting")
 
 
 def end_left(run_id: str, pids: list[int]) -> Confirm:
-    """Before the processes that a lost run has left are ended."""
+    """The question before the leftovers of a lost run are ended."""
     return Confirm(f"End what is left of run {run_id}?",
                    f"Its supervisor is gone; pid {', '.join(map(str, pids[:8]))} still run"
                    f"{'s' * (len(pids) == 1)}.", yes="End it", no="Leave it")

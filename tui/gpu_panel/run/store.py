@@ -1,9 +1,8 @@
-"""What is known of one run: one task reads what its ranks append and folds it in.
+"""What is known about one run. One task reads what its ranks append and folds it in.
 
-Nothing goes through the app's messages an event: whoever paints looks here when it is time to.
-Reading and parsing happen in a thread, a bounded batch at a time, so neither a slow disk nor a
-million events freeze the screen; folding happens in the loop, so that a painter never sees half
-of it.
+Events cause no messages in the app; a pane reads the store when it is painted. Reading and parsing
+happen in a thread, a bounded batch at a time, so that neither a slow disk nor a million events
+freeze the screen. Folding happens in the event loop, so that a pane never sees half a batch.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.run.look import Look, look
 
 BATCH = 0.02
-"""Seconds of reading before the loop has its turn."""
+"""Seconds of reading at a time, before the event loop runs again."""
 LIVE_EVERY, DONE_EVERY = 0.25, 2.0
-"""Seconds between looks."""
+"""Seconds between reads, of a live run and of one that has ended."""
 
 
 @dataclass(slots=True)
 class MemorySeries:
-    """Bytes over whole seconds since the run began, a series a rank and device."""
+    """Bytes over whole seconds since the run began. Keys: (rank, device), for `rss` the rank."""
 
     allocated: dict[tuple[int, int], Series] = field(default_factory=dict)
     peak: dict[tuple[int, int], Series] = field(default_factory=dict)
@@ -41,39 +40,40 @@ class MemorySeries:
 
 @dataclass
 class OtherOptimizer:
-    """An optimizer beside the first: its name, and the losses that it stepped on."""
+    """An optimizer after the first: its name and its losses."""
 
     name: str
     loss: RankSeries = field(default_factory=RankSeries)
 
 
 class RunStore:
-    """Everything the run screen shows of a run: `view`, what the events say, and curves.
-    `version` rises when anything changed."""
+    """Everything that the run screen shows: the state, the plan, the view of the events, and the
+    curves. `version` rises whenever something has changed."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.plan: LaunchPlan | None = None
-        """None until it was read, and where it can't be."""
+        """None before it was read, or if it can't be read."""
         self.state: State | None = None
-        """None until it was read once."""
+        """None before it was read."""
         self.view = RunView()
         self.loss = RankSeries()
         self.others: dict[int, OtherOptimizer] = {}
-        """Optimizers beside the first, by their number, from 1."""
+        """Optimizers after the first, by their number, from 1."""
         self.memory = MemorySeries()
         self.launchers: list[str] = []
-        """Names of the logs that launchers write, one a node: "node0"."""
+        """Names of the logs that launchers write, one for each node: "node0"."""
         self.suspended: dict[int, int] = {}
-        """Rank → pid, of silent ranks that a signal has stopped."""
+        """Rank → pid of silent ranks that a signal has stopped."""
         self.unheard: str | None = None
-        """Why nothing is heard of the ranks, where it is the disk's fault."""
+        """Why there is no news of the ranks, if the disk is the cause."""
         self.left: list[int] = []
-        """Pids that still run of a lost run."""
+        """Pids of a lost run's processes that still run."""
         self.version = 0
         self.caught_up = False
-        """Whether everything that was there has been read once."""
+        """Whether everything written before the screen opened has been read."""
         self.read_share = 0.0
+        """The share of it that has been read, from 0 to 1."""
         self._reader = RunReader(run.path)
         self._began: float | None = None
         self._changed = asyncio.Event()
@@ -82,12 +82,12 @@ class RunStore:
 
     @property
     def skipped_lines(self) -> int:
-        """Lines that did not parse."""
+        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     @property
     def ranks(self) -> dict[int, RankView]:
-        """The view of each rank, in order."""
+        """The view of each rank, in the order of the ranks."""
         return self.view.ranks
 
     @property
@@ -97,17 +97,18 @@ class RunStore:
 
     @property
     def evaluations(self) -> list[tuple[int | None, dict[str, float]]]:
-        """(step, name → value), oldest first; the last few."""
+        """(step, name → value) of the last few evaluations, oldest first."""
         return self.view.evaluations
 
     @property
     def begins(self) -> dict[int, int]:
-        """Attempt → the first step it did; attempts after the first alone."""
+        """Attempt → its first step, for attempts after the first."""
         return self.view.begins
 
     @property
     def trainings(self) -> dict[int, int]:
-        """Training → the steps before it, where a script trains again in the same process."""
+        """Training → the number of steps before it, if a script trains several times in one
+        process."""
         return self.view.trainings
 
     @property
@@ -116,38 +117,39 @@ class RunStore:
         return self.view.bad_step
 
     def progress(self) -> Progress:
-        """How far the run is."""
+        """How far the run has got."""
         return self.view.progress()
 
     def first_error(self) -> RankView | None:
-        """The rank that failed first, by its own word."""
+        """The rank whose error event came first."""
         return self.view.first_error()
 
     def warnings(self) -> list[str]:
-        """What the ranks warned of, each once."""
+        """The warnings of the ranks, each once."""
         return self.view.warnings()
 
-    def forewarned(self) -> list[str]:
-        """What the launch warned of."""
+    def launch_warnings(self) -> list[str]:
+        """The warnings of the launch."""
         return list(self.plan.warnings) if self.plan is not None else []
 
     def failed_before(self) -> list[AttemptRecord]:
-        """Attempts before the present one that nobody asked to end."""
+        """Earlier attempts that failed or were lost."""
         state = self.state
         return [a for a in state.attempts if a.outcome in ("failed", "lost")
                 and a.number < state.attempt] if state is not None else []
 
-    async def wait_for(self, so: Callable[[RunStore], bool], seconds: float = 10.0) -> None:
-        """Wait until `so` of this store is true. Raises TimeoutError."""
+    async def wait_for(self, condition: Callable[[RunStore], bool],
+                       seconds: float = 10.0) -> None:
+        """Wait until `condition` is true for this store. Raises TimeoutError."""
         async with asyncio.timeout(seconds):
-            while not so(self):
+            while not condition(self):
                 self._changed.clear()
                 await self._changed.wait()
 
     # --- reading --------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Read for ever; the owner cancels."""
+        """Read until the owner cancels this task."""
         looked = -math.inf
         while True:
             now = time.monotonic()
@@ -174,15 +176,15 @@ class RunStore:
         self._take_look(await asyncio.to_thread(self._look))
 
     def _look(self) -> Look:
-        """In a thread."""
+        """Look at the run. Blocks: called in a thread."""
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()))
 
     def _take_look(self, seen: Look) -> None:
-        beside = (seen.left, seen.launchers, seen.suspended, seen.unheard)
+        others = (seen.left, seen.launchers, seen.suspended, seen.unheard)
         if seen.state != self.state or seen.plan is not self.plan \
-                or beside != (self.left, self.launchers, self.suspended, self.unheard):
-            self.left, self.launchers, self.suspended, self.unheard = beside
+                or others != (self.left, self.launchers, self.suspended, self.unheard):
+            self.left, self.launchers, self.suspended, self.unheard = others
             self.state, self.plan = seen.state, seen.plan or self.plan
             self._forget_attempt()
             self._tell()
@@ -198,7 +200,7 @@ class RunStore:
     # --- folding --------------------------------------------------------------------------------
 
     def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
-        """Take in events, in order for each rank."""
+        """Take in events: for each rank a list in the order in which they were written."""
         for rank, events in fresh:
             for event in events:
                 view = self.view.fold(rank, event)
@@ -212,7 +214,7 @@ class RunStore:
         self._forget_attempt()
 
     def _forget_attempt(self) -> None:
-        """In a new attempt, how a rank's last one ended says nothing about it now."""
+        """Forget how the ranks ended in an earlier attempt, once a new one has started."""
         if self.state is not None and self.state.live:
             self.view.begin_attempt(self.state.attempt)
 
@@ -223,7 +225,7 @@ class RunStore:
                 found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
                 self.others = dict(sorted(self.others.items()))
             _add(found.loss, rank, other)
-        if event.n != 0:  # 0: only the other optimizers stepped
+        if event.n != 0:  # 0: only other optimizers have stepped
             _add(self.loss, rank, event)
 
     def _memory(self, event: schema.Memory, view: RankView) -> None:
@@ -241,7 +243,8 @@ class RunStore:
 
     @property
     def began(self) -> float | None:
-        """Unix seconds. Kept from the first look on, so that curves don't shift."""
+        """When the run began, in unix seconds. Kept from the first look on, so that curves don't
+        shift."""
         if self._began is None and self.state is not None:
             self._began = self.state.started or self.state.created
         return self._began

@@ -103,9 +103,9 @@ def test_another_user_s_is_never_touched(child, monkeypatch):
     process = child()
     target = Target(process.pid, procs.start_ticks(process.pid))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(NotOurs, match="another user's of me"):
+    with pytest.raises(NotOurs, match="belongs to another user, me;"):
         examine(shown_as(process.pid))
-    with pytest.raises(NotOurs, match="another user's"):
+    with pytest.raises(NotOurs, match="belongs to another user;"):
         send(target)
     assert process.poll() is None
 
@@ -148,7 +148,7 @@ async def test_one_that_does_not_listen_is_killed_after_another_question(child, 
         await pilot.press("enter", "x")
         await asked(pilot, "End process")
         await pilot.press("y")
-        await asked(pilot, "is still there")
+        await asked(pilot, "is still running")
         assert process.poll() is None
         await pilot.press("y")
         await until(pilot, lambda: process.poll() is not None)

@@ -9,7 +9,7 @@ import pytest
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
-from gpu_panel.launch.detail.lines import ORDERS, View, build
+from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails, build
 from gpu_panel.launch.devices.history import History
 
 from ....conftest import slots
@@ -17,14 +17,15 @@ from ...machines import BUSY, GPU
 from ...panel_kit import NOW
 
 
-def text(view: View, width: int = 156) -> str:
+def text(details: DeviceDetails, width: int = 156) -> str:
     return "\n".join("".join(part for part, _ in line).rstrip()
-                     for row in build(view, width) for line in row.lines)
+                     for row in build(details, width) for line in row.lines)
 
 
 def test_everything_that_a_look_has_is_said():
-    said = text(View(GPU, BUSY, Availability("busy", "alice"), Holder("x", run="3f2a", user="bob"),
-                     True, ours={7: "run 3f2a rank 1"}, now=NOW))
+    said = text(DeviceDetails(GPU, BUSY, Availability("busy", "alice"),
+                              Holder("x", run="3f2a", user="bob"), True,
+                              ours={7: "run 3f2a rank 1"}, now=NOW))
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
         "compute capability 8.0", "74 %", "34.0 of 80.0 GiB, 0.59 reserved", "61 °C",
@@ -32,41 +33,41 @@ def test_everything_that_a_look_has_is_said():
         "memory busy 33 %", "power limit", "gen 4 ×16",
         "1.5 GiB/s / 20.0 MiB/s", "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
-        "no fault of the hardware", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
+        "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
         "● run 3f2a rank 1 python train.py", "can't be seen from here", "graphics · Xorg", "9 d",
     ):
         assert words in said, words
 
 
 def test_what_is_not_known_is_a_dash_and_never_a_zero():
-    said = text(View(GPU, Sample(GPU)))
+    said = text(DeviceDetails(GPU, Sample(GPU)))
     assert "0 %" not in said
     assert " 0 " not in said.replace("index 0 ", "")
     assert "° C" not in said
     for label in ("temperature  – °C", "power        – of – W", "fan          –", "performance  –",
                   "– of – MHz", "memory busy –", "slowed by    –", "gen – ×–",
                   "– corrected, – not", "persistence  –", "compute mode –", "lease        –",
-                  "the driver does not say which", "? –"):
+                  "The driver does not list the processes", "? –"):
         assert label in said, label
-    assert "no fault" not in said  # nobody has looked
+    assert "no hardware fault" not in said  # nobody has looked
 
 
 def test_nobody_on_it_and_nobody_holds_it():
-    said = text(View(GPU, replace(BUSY, processes=()), leases_known=True))
+    said = text(DeviceDetails(GPU, replace(BUSY, processes=()), leases_known=True))
     assert "No process is on it" in said
     assert "nobody" in said
 
 
 def test_faults_of_the_hardware_stand_out_once():
     bad = replace(BUSY, problem="GPU is lost", health=("2 uncorrected memory errors",))
-    said = text(View(GPU, bad, Availability("unhealthy", "GPU is lost")))
+    said = text(DeviceDetails(GPU, bad, Availability("unhealthy", "GPU is lost")))
     assert said.count("GPU is lost") == 1
     assert "✗ 2 uncorrected memory errors" in said
 
 
 def test_a_cpu_slot_has_no_gpu_s_facts():
     slot = slots(1, cores=2).devices[0]
-    said = text(View(slot, Sample(slot, 0.5, 1 << 30, 16 << 30)))
+    said = text(DeviceDetails(slot, Sample(slot, 0.5, 1 << 30, 16 << 30)))
     assert "cores 0, 1" in said
     assert "PCIe" not in said
 
@@ -74,15 +75,15 @@ def test_a_cpu_slot_has_no_gpu_s_facts():
 def test_a_slice_says_whose():
     part = Device("MIG-1", "mig", "NVIDIA A100 MIG 1g.10gb 0:1", 0, "MIG-1", 10 << 30,
                   visible_index=1)
-    said = text(View(part, Sample(part, taken=NOW)))
+    said = text(DeviceDetails(part, Sample(part, taken=NOW)))
     assert "a slice of GPU 0" in said
-    assert "place 1 in CUDA_VISIBLE_DEVICES" in said
+    assert "position 1 in CUDA_VISIBLE_DEVICES" in said
 
 
 @pytest.mark.parametrize("width", [44, 60, 76, 104, 120, 156, 240])
 def test_no_line_is_wider_than_the_pane(width):
-    said = text(View(GPU, replace(BUSY, throttle=("x" * 300,)), Availability("busy", "y" * 300),
-                     now=NOW, history=History()), width)
+    said = text(DeviceDetails(GPU, replace(BUSY, throttle=("x" * 300,)),
+                              Availability("busy", "y" * 300), now=NOW, history=History()), width)
     assert max(map(len, said.splitlines())) <= max(width, 76)
 
 
@@ -90,7 +91,7 @@ def test_names_of_others_are_harmless():
     evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt\nnext"
     s = replace(BUSY, processes=(DeviceProcess(7, user=evil, command=evil),),
                 notes=(evil,), throttle=(evil,), compute_mode=evil, health=(evil,))
-    said = text(View(replace(GPU, name=evil), s, Availability("busy", evil),
+    said = text(DeviceDetails(replace(GPU, name=evil), s, Availability("busy", evil),
                      Holder("x", run=evil), ours={7: evil}))
     assert all(c.isprintable() or c == "\n" for c in said)
     assert "[bold]x" in said
@@ -100,12 +101,12 @@ def test_names_of_others_are_harmless():
 @pytest.mark.parametrize(("order", "first"), [("memory", "7"), ("SM", "7"), ("CPU", "7"),
                                               ("age", "9")])
 def test_processes_can_be_sorted(order, first):
-    keys = [r.key for r in build(View(GPU, BUSY, order=order, now=NOW), 156) if r.key]
+    keys = [r.key for r in build(DeviceDetails(GPU, BUSY, order=order, now=NOW), 156) if r.key]
     assert keys[0] == first
     assert set(keys) == {"7", "8", "9"}
     assert order in ORDERS
 
 
 def test_slowed_by_nothing_is_not_the_same_as_not_known():
-    assert "slowed by    nothing" in text(View(GPU, replace(BUSY, throttle=())))
-    assert "slowed by    –" in text(View(GPU, replace(BUSY, throttle=None)))
+    assert "slowed by    nothing" in text(DeviceDetails(GPU, replace(BUSY, throttle=())))
+    assert "slowed by    –" in text(DeviceDetails(GPU, replace(BUSY, throttle=None)))

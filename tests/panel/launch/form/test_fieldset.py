@@ -99,7 +99,7 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size):
         await pilot.press("2")
         form.query_one("#f-train-lr").focus()
         await settled(pilot, screen)
-        assert "not told this: write {lr} where it is to stand" in str(
+        assert "does not use this: write {lr} where the value should go" in str(
             form.query_one("#field-help", Static).content)
         await type_into(pilot, screen, "f-task-command", "python train.py --lr {lr}")
         assert not untold("train-lr")

@@ -33,7 +33,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
     async with panel(slots(1), "single", size=size) as (pilot, screen):
         await pilot.press("ctrl+s")
         await on(pilot, AskName)
-        assert "single ships with gpu-panel. Yours will stand in its place" in said(pilot)
+        assert "single ships with gpu-panel. Yours will be used instead" in said(pilot)
         await pilot.press("enter")
         await on(pilot, Confirm)
         assert not (presets.own_folder() / "single.toml").exists()
@@ -54,13 +54,13 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
             box.get_option("single").prompt)
         box.highlighted = box.get_option_index("ddp")
         await pilot.press("x")
-        await until(pilot, lambda: any("ddp ships with gpu-panel and stays" in n.message
+        await until(pilot, lambda: any("ddp ships with gpu-panel and can't be deleted" in n.message
                                        for n in pilot.app._notifications))
         assert pilot.app.screen is listed
         box.highlighted = box.get_option_index("single")
         await pilot.press("x")
         await on(pilot, Confirm)
-        assert "The single that ships is in its place again then" in said(pilot)
+        assert "the single that ships with gpu-panel is used again" in said(pilot)
         await pilot.press("y")
         await until(pilot, lambda: pilot.app.screen is listed and box.option_count
                     and "in place of" not in str(box.get_option("single").prompt))

@@ -87,7 +87,7 @@ async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
         table = await at_the_runs(pilot, screen, 5)
         assert "60 earlier" in str(table.border_title)
         await pilot.press("end")
-        assert "reading 55 older ones" in shown(table)
+        assert "reading 55 older runs" in shown(table)
         monkeypatch.setattr(runs_feed, "SPELL", 9.0)
         await until(pilot, lambda: len(table.lines) == 60)
         assert "reading" not in shown(table)

@@ -1,1 +1,1 @@
-"""The detail pane: everything about one device, and the processes on it."""
+"""The detail pane: everything about one device and the processes on it."""

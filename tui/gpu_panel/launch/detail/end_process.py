@@ -1,8 +1,8 @@
-"""End one process of the person's own, and never another. No widgets; blocks for moments.
+"""Ends one process of the person's own, and no other. No widgets; blocks for moments.
 
-A process is known by pid and start time, looked at when the person is asked and again right
-before each signal. The signal goes through a pidfd where the kernel has one, so that it can't
-reach a process that took the number over in between.
+A process is identified by pid and start time, which are read when the person is asked and again
+right before each signal. The signal goes through a pidfd if the kernel has them, so that it can't
+reach another process that got the same pid in between.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gpu_engine.devices.records import DeviceProcess
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _OFF = 2.0
-"""Seconds that two figures of one start may differ: the boot's time is in whole seconds."""
+"""Seconds by which two readings of one start time may differ, as the boot time has whole
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One process, for sure."""
+    """One certain process: its pid and its start time in clock ticks since boot."""
 
     pid: int
     ticks: int
@@ -37,18 +38,20 @@ class NotOurs(UserError):
 
 
 def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
-    """The process that the table shows, as it is now. Raises NotOurs with the reason."""
+    """Check the process that the table shows, as it is now. Raises NotOurs, with the reason, if it
+    may not be ended."""
     pid = process.pid
     if not process.visible:
         raise NotOurs(f"Process {pid} can't be seen from here: it runs in another container or "
-                      "pid namespace, where its own people can end it.")
+                      "pid namespace and has to be ended there.")
     ticks = procs.start_ticks(pid)
     if ticks is None:
         raise NotOurs(f"Process {pid} has ended already.")
     boot = _boot_time(proc)
     if process.started is not None and boot is not None \
             and abs(boot + ticks / _TICK - process.started) > _OFF:
-        raise NotOurs(f"Process {pid} is another one now: the number was given away again.")
+        raise NotOurs(f"Process {pid} is another one now: the one in the table has ended and the "
+                      "system has reused its number.")
     target = Target(pid, ticks)
     _check_owner(target, process.user, proc)
     if pid in _above(proc):
@@ -57,7 +60,8 @@ def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
 
 
 def send(target: Target, *, force: bool = False) -> bool:
-    """SIGTERM, or SIGKILL with `force`. False: it had ended already. Raises NotOurs."""
+    """Send SIGTERM, or SIGKILL with `force`. Returns False if the process had already ended.
+    Raises NotOurs."""
     def ours(_: int) -> bool:
         _check_owner(target, None)
         return True
@@ -75,20 +79,21 @@ def gone(target: Target) -> bool:
 
 
 def _check_owner(target: Target, name: str | None, proc: Path = Path("/proc")) -> None:
-    """Real and effective user must both be ours, for root too: nobody ends others' work here."""
+    """Raise NotOurs unless the real and the effective user are both ours. This holds for root too,
+    so that nobody ends other people's work by mistake."""
     try:
         text = (proc / str(target.pid) / "status").read_text(errors="replace")
     except OSError:
         raise NotOurs(f"Process {target.pid} has ended already.") from None
     uids = next((line.split()[1:3] for line in text.splitlines() if line.startswith("Uid:")), [])
     if uids != [str(os.getuid())] * 2:
-        whose = f" of {name}" if name else ""
-        raise NotOurs(f"Process {target.pid} is another user's{whose}: only they can say whether "
-                      "it may end.")
+        whose = f", {name}" if name else ""
+        raise NotOurs(f"Process {target.pid} belongs to another user{whose}; only its owner can "
+                      "end it.")
 
 
 def _above(proc: Path) -> set[int]:
-    """This process and all that it runs below."""
+    """The pids of this process and of all its ancestors."""
     found, pid = set(), os.getpid()
     while pid > 0 and pid not in found:
         found.add(pid)

@@ -1,4 +1,4 @@
-"""Everything that a look tells about one device, as words. Pure; unknown is "–", never 0."""
+"""Everything known about one device, as labelled texts. Pure. Unknown is "–", never 0."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Sample
 
 HOT = 85.0
+"""Degrees Celsius from which a temperature is shown as a warning."""
 GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "accent"),
           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
-"""State of freedom → glyph and style; the word stands beside it."""
+"""State → glyph and style; the state's name is shown beside the glyph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A label, and what is known under it."""
+    """A label and its value."""
 
     label: str
     value: str
@@ -27,7 +28,7 @@ class Fact:
 
 
 def state(freedom: Availability | None) -> tuple[str, str]:
-    """Free or not, with the reason, and its style."""
+    """Whether the device is free, with the reason; and the style for that."""
     if freedom is None:
         return f"? {UNKNOWN}", "dim"
     glyph, style = GLYPHS.get(freedom.state, ("?", "dim"))
@@ -36,14 +37,14 @@ def state(freedom: Availability | None) -> tuple[str, str]:
 
 
 def identity(device: Device) -> str:
-    """Which one it is, however it may be called."""
+    """Everything that identifies the device: name, UUID, index and more."""
     parts = [clean(device.name)]
     if device.uuid:
         parts.append(clean(device.uuid))
     if device.index is not None and not device.is_cpu:
         parts.append(f"index {device.index}")
     if device.visible_index is not None:
-        parts.append(f"place {device.visible_index} in CUDA_VISIBLE_DEVICES")
+        parts.append(f"position {device.visible_index} in CUDA_VISIBLE_DEVICES")
     if device.capability is not None:
         parts.append("compute capability " + ".".join(map(str, device.capability)))
     if device.cores:
@@ -53,7 +54,7 @@ def identity(device: Device) -> str:
 
 
 def memory(device: Device, s: Sample) -> str:
-    """"34.1 of 80.0 GiB, 0.60 reserved"."""
+    """Memory in use: "34.1 of 80.0 GiB, 0.60 reserved"."""
     if s.memory_is_hosts:
         return "the machine's"
     total = s.memory_total or device.memory_total
@@ -64,7 +65,7 @@ def memory(device: Device, s: Sample) -> str:
 
 
 def listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool) -> list[Fact]:
-    """The rest of what is known of it, in the order it is read."""
+    """All other facts about the device, in the order in which they are shown."""
     lease = clean(str(holder)) if holder else ("nobody" if leases_known else UNKNOWN)
     if device.is_cpu:
         return [Fact("lease", lease, "accent" if holder else "")]
@@ -92,13 +93,14 @@ def listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool)
     ]
 
 
-def trouble(s: Sample, said_already: str = "") -> list[tuple[str, str]]:
-    """(text, style) of what is wrong and of what a person should know."""
+def trouble(s: Sample, shown_already: str = "") -> list[tuple[str, str]]:
+    """(text, style) of the device's faults and notes. Faults that are in `shown_already` are left
+    out."""
     wrong = [clean(text) for text in (s.problem, *s.health) if text]
-    said = [(f"✗ {text}", "bad") for text in wrong if text not in said_already]
+    found = [(f"✗ {text}", "bad") for text in wrong if text not in shown_already]
     if not wrong and s.taken:
-        said = [("✓ no fault of the hardware is reported", "good")]
-    return said + [(f"! {clean(text)}", "warn") for text in s.notes]
+        found = [("✓ no hardware fault is reported", "good")]
+    return found + [(f"! {clean(text)}", "warn") for text in s.notes]
 
 
 def _with(value: float | None, unit: str = "") -> str:

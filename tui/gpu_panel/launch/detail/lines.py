@@ -1,4 +1,4 @@
-"""One device and its processes as lines of text. Pure, so that it can be read in a test."""
+"""One device and its processes as lines of text. Pure, so that tests can read the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABEL = 13
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DeviceDetails:
     """Everything that the detail pane shows."""
 
     device: Device | None = None
@@ -30,43 +30,44 @@ class View:
     leases_known: bool = False
     history: History | None = None
     ours: Mapping[int, str] | None = None
-    """pid → which run and rank of ours it is."""
+    """pid → the run and rank of ours that it is: "run 3f2a rank 0"."""
     order: str = "memory"
+    """How the processes are sorted: one of ORDERS."""
     now: float = 0.0
     """Unix seconds."""
 
 
-def build(view: View, width: int) -> list[Row]:
-    """Words for the device, then a row a process, whose key is its pid."""
-    device = view.device
+def build(details: DeviceDetails, width: int) -> list[Row]:
+    """Text about the device, then a row for each process, whose key is its pid."""
+    device = details.device
     if device is None:
-        return [Row("", ((("No device is chosen", "dim"),),))]
-    sample = view.sample or Sample(device)
-    text, style = facts.state(view.freedom)
-    busy = view.freedom is not None and view.freedom.state == "busy"  # more of that is below
+        return [Row("", ((("No device is selected", "dim"),),))]
+    sample = details.sample or Sample(device)
+    text, style = facts.state(details.freedom)
+    busy = details.freedom is not None and details.freedom.state == "busy"  # details follow below
     lines: list[Line] = [((part, style),)
                          for part in ([fit(text, width)] if busy else wrap(text, width))]
     lines += [((part, "dim"),) for part in wrap(facts.identity(device), width)]
-    lines += _curves(view, sample, width)
-    lines += _grid(facts.listed(device, sample, view.holder, view.leases_known), width)
-    for said, tone in facts.trouble(sample, said_already=text):
-        lines += [((part, tone),) for part in wrap(said, width)]
+    lines += _curves(details, sample, width)
+    lines += _grid(facts.listed(device, sample, details.holder, details.leases_known), width)
+    for trouble, tone in facts.trouble(sample, shown_already=text):
+        lines += [((part, tone),) for part in wrap(trouble, width)]
     rows = [Row("", tuple(lines))]
-    return rows if device.is_cpu else rows + _processes(view, sample, width)
+    return rows if device.is_cpu else rows + _processes(details, sample, width)
 
 
-def _curves(view: View, sample: Sample, width: int) -> list[Line]:
-    """Utilisation and memory of the last two minutes, side by side where there is room."""
-    assert view.device is not None
+def _curves(details: DeviceDetails, sample: Sample, width: int) -> list[Line]:
+    """Utilisation and memory of the last two minutes, side by side if they fit."""
+    assert details.device is not None
     side = 2 if width >= 120 else 1
     room = width // side
     cells = max(8, min(60, room - _LABEL - 34))
-    history, name = view.history, view.device.id
+    history, name = details.history, details.device.id
     pairs = (
         ("utilisation", history.utilization(name, cells) if history else " " * cells,
          units.share(sample.utilization)),
         ("memory", history.memory(name, cells) if history else " " * cells,
-         facts.memory(view.device, sample)),
+         facts.memory(details.device, sample)),
     )
     drawn: list[Line] = [((fit(label, _LABEL), "dim"), (curve, "accent"),
                           (fit(f"  {value}", max(0, room - _LABEL - cells)), ""))
@@ -75,7 +76,7 @@ def _curves(view: View, sample: Sample, width: int) -> list[Line]:
 
 
 def _grid(found: Sequence[Fact], width: int) -> list[Line]:
-    """The facts in equal columns; one that is too long for its column has a line of its own."""
+    """The facts in columns of equal width; one that is too long gets a line of its own."""
     count = 4 if width >= 140 else 3 if width >= 104 else 2 if width >= 60 else 1
     room = width // count
     out: list[Line] = []
@@ -104,32 +105,32 @@ ORDERS: dict[str, Callable[[DeviceProcess], float]] = {
 }
 
 
-def _processes(view: View, sample: Sample, width: int) -> list[Row]:
+def _processes(details: DeviceDetails, sample: Sample, width: int) -> list[Row]:
     found = sample.processes
     if not found:
-        said = "Processes: the driver does not say which are on it" if found is None else \
+        text = "The driver does not list the processes on it" if found is None else \
             "No process is on it"
-        return [Row("", ((("", ""),), ((said, "dim"),)))]
-    ordered = sorted(found, key=lambda p: (ORDERS[view.order](p), p.pid))
+        return [Row("", ((("", ""),), ((text, "dim"),)))]
+    ordered = sorted(found, key=lambda p: (ORDERS[details.order](p), p.pid))
     owner = min(12, max(5, *(len(clean(p.user or UNKNOWN)) for p in ordered)))
     head = _cells(("pid", fit("owner", owner), "GPU mem", "SM", "CPU", "host mem", "age"), width)
-    rows = [Row("", ((("", ""),), ((head + "what it is", "dim"),)))]
-    return rows + [_process(view, p, owner, width) for p in ordered]
+    rows = [Row("", ((("", ""),), ((head + "command", "dim"),)))]
+    return rows + [_process(details, p, owner, width) for p in ordered]
 
 
 def _cells(texts: Sequence[str], width: int) -> str:
-    """The columns before the last, closer together where there is little room."""
+    """All columns but the last, closer together if there is little room."""
     gap = "  " if width >= 100 else " "
     return "".join(f"{text:>{size}}{gap}"
                    for text, size in zip(texts, (7, 0, 8, 5, 6, 8, 7), strict=True))
 
 
-def _process(view: View, p: DeviceProcess, owner: int, width: int) -> Row:
-    age = view.now - p.started if p.started is not None else None
+def _process(details: DeviceDetails, p: DeviceProcess, owner: int, width: int) -> Row:
+    age = details.now - p.started if p.started is not None else None
     figures = _cells((str(p.pid), fit(clean(p.user or UNKNOWN), owner), units.size(p.memory),
                       units.share(p.utilization), units.share(p.cpu), units.size(p.host_memory),
                       _age(age)), width)
-    ours = (view.ours or {}).get(p.pid)
+    ours = (details.ours or {}).get(p.pid)
     command = clean(p.command or UNKNOWN) if p.visible else \
         "can't be seen from here (in a container?)"
     kind = "" if p.kind == "compute" else f"{p.kind} · "
@@ -142,7 +143,7 @@ def _process(view: View, p: DeviceProcess, owner: int, width: int) -> Row:
 
 
 def _age(seconds: float | None) -> str:
-    """Short, and still for a while, so that the line needn't be drawn each second."""
+    """A short age that rarely changes, so that the line needn't be drawn each second."""
     if seconds is None:
         return UNKNOWN
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):

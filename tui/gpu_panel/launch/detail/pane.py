@@ -1,4 +1,4 @@
-"""The detail pane: everything about one device, and the processes on it."""
+"""The detail pane: everything about one device and the processes on it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.detail import lines
 from gpu_panel.launch.detail.end_dialog import ask_and_end
-from gpu_panel.launch.detail.lines import ORDERS, View
+from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.runs.feed import RunLine
 
 
 class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """One device as it was seen last; the cursor is on a process."""
+    """Shows the latest sample of one device; the cursor is on a process."""
 
     NAME = "detail"
     TITLE = "Details of a device"
     TAB = False
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Everything the driver tells about the device under the table's cursor; the small
-curves are the last two minutes, always from 0 to 100 %. What is not known is a dash. Left and
-right go to another device; x ends the process under the cursor, if it is your own, after a
-question."""
+    HELP = """Everything the driver reports about the device under the table's cursor. The small
+curves show the last two minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
+go to another device; x ends the process under the cursor, if it is your own, and asks first."""
 
     class Closed(Message):
-        """The person wants the table alone again."""
+        """The person has closed the details."""
 
     @dataclass
     class OtherDevice(Message):
@@ -49,7 +48,7 @@ question."""
 
     @dataclass
     class StopRun(Message):
-        """The process that the person wants to end is a rank: the run is to be stopped instead."""
+        """The person wants to end a process that is a rank, so its run should be stopped."""
 
         run: RunLine
         title: str
@@ -60,29 +59,30 @@ question."""
         self._device: str | None = None
         self._runs: tuple[RunLine, ...] = ()
         self._order = "memory"
-        self.view = View()
+        self.shown = DeviceDetails()
         """What was painted last."""
 
     def show_device(self, device: str | None) -> None:
-        """Show this one, and have its bus measured; None: there is none."""
+        """Show the device with this id, and have its bus measured; None for no device."""
         self._device = device
         self.paint()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
-        """Say which processes are ranks of our runs, from the next painting on."""
+        """Take the runs whose ranks are to be named among the processes, from the next painting
+        on."""
         self._runs = tuple(runs)
 
     def paint(self) -> None:
-        """Draw the device as it was seen last."""
+        """Draw the latest sample of the device."""
         source, shot = self._source, self._source.snapshot
         inventory = source.inventory
         device = inventory.find(self._device) if inventory is not None and self._device else None
         if device is None:
-            self.view = View(order=self._order)
+            self.shown = DeviceDetails(order=self._order)
             source.watch_bus()
         else:
             source.watch_bus(device.id)
-            self.view = View(
+            self.shown = DeviceDetails(
                 device, shot.of(device.id) if shot else None,
                 (source.freedom or {}).get(device.id), source.holders.get(leases.key(device)),
                 source.freedom is not None, source.history,
@@ -92,7 +92,7 @@ question."""
         self.repaint()
 
     def _title(self) -> str:
-        device, sample = self.view.device, self.view.sample
+        device, sample = self.shown.device, self.shown.sample
         if device is None:
             return "Device"
         count = len(sample.processes or ()) if sample is not None else 0
@@ -100,12 +100,12 @@ question."""
         return f"{device.label} ─ {clean(device.name)}" + (counted if count else "")
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return None, lines.build(self.view, width)
+        return None, lines.build(self.shown, width)
 
     @property
     def process_at_cursor(self) -> DeviceProcess | None:
-        """The process that the cursor is on; None where there is none."""
-        key, sample = self.key_at_cursor, self.view.sample
+        """The process under the cursor; None if there is none."""
+        key, sample = self.key_at_cursor, self.shown.sample
         found = sample.processes if sample else None
         return next((p for p in found or () if str(p.pid) == key), None)
 
@@ -124,7 +124,7 @@ question."""
 
     @work(exit_on_error=False, group="end-process")
     async def action_end(self) -> None:
-        """End the process under the cursor after a question; of a rank its run is stopped."""
+        """Ask the person, then end the process under the cursor. If it is a rank, stop its run."""
         with guard(self.app):
             process = self.process_at_cursor
             if process is None:
@@ -132,9 +132,9 @@ question."""
                 return
             for run in self._runs:
                 rank = dict(run.pids).get(process.pid)
-                if rank is not None:  # its end alone would make the run fail
+                if rank is not None:  # ending only this rank would make the run fail
                     self.post_message(self.StopRun(run, f"Process {process.pid} is rank {rank} of "
-                                                        f"run {run.id}: stop the run instead"))
+                                                        f"run {run.id}: stop the run instead?"))
                     return
             await ask_and_end(self.app, process)
 

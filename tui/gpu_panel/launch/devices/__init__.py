@@ -1,1 +1,1 @@
-"""The devices pane: what there is to run on, how busy it is, what is ticked."""
+"""The devices pane: the devices to run on, how busy they are, and which are ticked."""

@@ -1,4 +1,4 @@
-"""What devices were doing in the last two minutes, kept look by look for the small curves."""
+"""Utilisation and memory of the devices in the last two minutes, for the small curves."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gpu_engine.devices.records import Snapshot
 from gpu_panel.charts.sparkline import bar
 
 KEPT = 120
-"""Looks: two minutes at one a second."""
+"""Snapshots that are kept: two minutes at one a second."""
 
 
 class History:
-    """Shares from 0 to 1 by device; None where the driver did not say."""
+    """Shares from 0 to 1 for each device; None if the driver did not report one."""
 
     def __init__(self) -> None:
         self.seen = 0
-        """Looks so far."""
+        """The number of snapshots so far."""
         self._newest: Snapshot | None = None
         self._utilization: dict[str, deque[float | None]] = {}
         self._memory: dict[str, deque[float | None]] = {}
 
     def learn(self, recent: Sequence[Snapshot]) -> None:
-        """Take in the looks (oldest first) that are newer than what is known."""
+        """Take in those of the snapshots (oldest first) that are new."""
         new: list[Snapshot] = []
         for shot in reversed(recent[-KEPT:]):
             if shot is self._newest:
@@ -42,11 +42,11 @@ class History:
                     used / total if used is not None and total else None)
 
     def utilization(self, device_id: str, width: int) -> str:
-        """Its small curve in `width` cells, newest on the right."""
+        """The curve of a device's utilisation in `width` cells, newest on the right."""
         return self._curve(self._utilization.get(device_id), width)
 
     def memory(self, device_id: str, width: int) -> str:
-        """The small curve of the share of its memory that is used, likewise."""
+        """The curve of the share of a device's memory that is used, likewise."""
         return self._curve(self._memory.get(device_id), width)
 
     def _of(self, kept: dict[str, deque[float | None]], device_id: str) -> deque[float | None]:
@@ -59,16 +59,17 @@ class History:
 
 
 def curve(values: Sequence[float | None], width: int, seen: int | None = None) -> str:
-    """Shares as a row of bars on a scale that is always 0 to 1, so that a still device is flat.
+    """Shares as a row of bars on a fixed scale from 0 to 1, so that an idle device is flat.
 
-    A cell is the mean of some looks; what is not known leaves a gap. With `seen`, how many looks
-    there were in all, cells keep the looks they have: between two looks only the last one moves.
+    A cell is the mean of several snapshots; unknown values leave a gap. `seen` is the number of
+    snapshots in all: with it, a snapshot stays in its cell, so that only the last cell changes
+    until it is full.
     """
     if width <= 0:
         return ""
     per = max(1, math.ceil(KEPT / width))
     points = list(values)
-    begun = (len(points) if seen is None else seen) % per  # looks in the cell that fills now
+    begun = (len(points) if seen is None else seen) % per  # snapshots in the last cell so far
     cells: list[str] = []
     end = len(points)
     start = end - (begun or per)

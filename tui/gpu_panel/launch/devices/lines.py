@@ -1,4 +1,4 @@
-"""A device and its figures as lines of text. Pure, so that it can be read in a test."""
+"""The devices and their figures as lines of text. Pure, so that tests can read the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_panel.launch.devices.history import History
 
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
 STALE_AFTER = 3.0
-"""Seconds after which it is said how old figures are."""
+"""Seconds after which the age of figures is shown."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -28,30 +28,30 @@ class Look:
     inventory: Inventory | None = None
     snapshot: Snapshot | None = None
     ticked: tuple[str, ...] = ()
-    """In the order of the ranks."""
+    """Ids of the ticked devices, in the order of the ranks."""
     mode: str = "ddp"
-    """What of several ticked ones the order means: see `role`."""
+    """The mode, which decides what the order of ticked devices means: see `role`."""
     first_rank: int = 0
-    """The rank of the first that is ticked: above 0 on a machine that is not the first."""
+    """The rank of the first ticked device; above 0 on all machines but the first."""
     freedom: Mapping[str, Availability] | None = None
     ours: Mapping[str, str] | None = None
-    """Device id → which run of ours is on it ("run 3f2a rank 0")."""
-    words: tuple[tuple[str, str], ...] = ()
-    """(text, style) to say below the devices: what does not fit, what is absent."""
+    """Device id → the run of ours on it: "run 3f2a rank 0"."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """(text, style) of what stands below the devices, such as problems."""
     history: History | None = None
     order: str = "index"
     """One of ORDERS."""
     hosts: tuple[HostSeen, ...] = ()
-    """Other machines, whose devices stand below this one's."""
+    """Other machines, whose devices are listed below this one's."""
     now: float = 0.0
-    """Monotonic time, for the age of what is shown of them."""
+    """Monotonic seconds, for the age of the hosts' figures."""
     histories: Mapping[str, History] = field(default_factory=dict)
-    """Host → what its devices were doing."""
+    """Host → history of its devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """Whose devices are drawn: this machine's, or a host's."""
+    """This machine or a host, with its devices."""
 
     inventory: Inventory
     snapshot: Snapshot | None
@@ -64,7 +64,7 @@ class _Machine:
         return self.host is None or self.host.can_run
 
     def key(self, device: Device) -> str:
-        """Of the device's row."""
+        """The key of a device's row."""
         return row_keys.of(self.host.host.name if self.host is not None else None, device.id)
 
     def sample(self, device: Device) -> Sample:
@@ -74,13 +74,13 @@ class _Machine:
 
 ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fullest first",
           "free": "free first"}
-"""How the table can be sorted, and how that is said."""
+"""How the table can be sorted → the words for it in the title."""
 
 
 def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
-    """Header and rows for `width` columns."""
+    """The header and the rows, `width` cells wide."""
     if look.inventory is None:
-        return None, [_words("Looking for devices …", "dim", width)]
+        return None, [_text("Looking for devices …", "dim", width)]
     own = _Machine(look.inventory, look.snapshot, look.freedom, look.history)
     others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
                        look.histories.get(seen.host.name), seen) for seen in look.hosts]
@@ -99,26 +99,26 @@ def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
                         for device, sample in _sorted(look, machine, pairs[id(machine)]))
 
     if look.hosts:
-        rows.append(_words("this machine", "strong", width))
+        rows.append(_text("this machine", "strong", width))
     devices(own)
     if not own.inventory.devices:
-        rows.append(_words("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
+        rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
     if look.inventory.problem:
-        rows.append(_words("! " + clean(look.inventory.problem), "warn", width))
+        rows.append(_text("! " + clean(look.inventory.problem), "warn", width))
     if look.inventory.inherited_visible is not None:
-        rows.append(_words(f"{look.inventory.visible_variable} was set when the panel was started: "
-                           f"\"{clean(look.inventory.inherited_visible)}\"; only those GPUs are "
-                           "offered, and 3→0 means: GPU 3 is the first of them", "dim",
+        rows.append(_text(f"{look.inventory.visible_variable} was set when the panel started: "
+                           f"\"{clean(look.inventory.inherited_visible)}\". Only those GPUs are "
+                           "offered; 3→0 means that GPU 3 is the first of them", "dim",
                            width))
     for machine, seen in zip(others, look.hosts, strict=True):
         rows.append(_host(seen, look.now, width))
         devices(machine)
-    rows += [_words(text, style, width) for text, style in look.words]
+    rows += [_text(text, style, width) for text, style in look.notes]
     return header, rows
 
 
 def _host(seen: HostSeen, now: float, width: int) -> Row:
-    """A host's own line, and below it why it can't be used."""
+    """The line of a host, and below it why it can't be used."""
     parts: list[Part] = [(clean(seen.host.name), "strong")]
     if seen.host.label:
         parts.append((f"  {clean(seen.host.label)}", "dim"))
@@ -150,7 +150,7 @@ def _indented(text: str, style: str, width: int) -> list[Line]:
 
 def _sorted(look: Look, machine: _Machine, pairs: list[tuple[Device, Sample]]
             ) -> list[tuple[Device, Sample]]:
-    """In the wanted order; equals, and what is not known (last), by index."""
+    """The devices in the wanted order: equal ones by index, unknown ones last."""
     if look.order == "utilization":
         return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
     if look.order == "memory":
@@ -169,7 +169,7 @@ def _or(value: float | None, unknown: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeviceColumns:
-    """How wide each column is; 0: not shown."""
+    """The width of each column in cells; 0 for a column that is not shown."""
 
     id: int
     name: int
@@ -183,7 +183,7 @@ class DeviceColumns:
 def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
              curves: bool) -> DeviceColumns:
     ids = max(len(numbered(d)) for d in devices)
-    # A driver that fails takes no column away: what stands beside them would jump.
+    # Keep the columns while a driver fails, so that those beside them don't move.
     failing = any(s.problem for s in samples)
     temp = 4 if failing or any(s.temperature is not None for s in samples) else 0
     power = 8 if failing or any(s.power is not None for s in samples) else 0
@@ -207,8 +207,8 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
 
 
 def _name(device: Device) -> str:
-    """The card's name; that it is NVIDIA's goes without saying. A slice's size comes first, as
-    the end is what there may be no room for."""
+    """The card's name without "NVIDIA". A slice's size comes first, as there may be no room for
+    the end."""
     name = clean(device.name).removeprefix("NVIDIA ")
     card, between, size = name.partition(f" {device.kind.upper()} ")
     return f"{size.partition(' ')[0]} of {card}" if device.is_slice and between else name
@@ -251,8 +251,8 @@ def _device(look: Look, machine: _Machine, device: Device, sample: Sample, c: De
 
 
 def role(look: Look, key: str) -> str:
-    """Which rank a ticked device gets, under DataParallel its number there; "" where only one is
-    ticked, or the mode takes only one."""
+    """The rank of a ticked device, or under DataParallel its `cuda:` number. Empty if only one
+    device is ticked or the mode uses only one."""
     places = [i for i, name in enumerate(look.ticked) if name == key]
     mode = modes.find(look.mode)
     if len(look.ticked) < 2 or not places or mode is None \
@@ -264,14 +264,14 @@ def role(look: Look, key: str) -> str:
 
 
 def in_machines_order(look: Look) -> bool:
-    """Whether what is ticked stands in the order in which the machines number it."""
+    """Whether the ticked devices are in the order of the machines and their numbers."""
     numbers = {key: i for i, key in enumerate(keys(look))}
     order = [numbers[name] for name in look.ticked if name in numbers]
     return order == sorted(order)
 
 
 def keys(look: Look) -> list[str]:
-    """The keys of all devices' rows, machine by machine, as each numbers its own."""
+    """The keys of all devices' rows, machine by machine, in the order of each machine's numbers."""
     own = look.inventory.devices if look.inventory is not None else ()
     return [d.id for d in own] + [
         row_keys.of(seen.host.name, d.id) for seen in look.hosts
@@ -279,7 +279,7 @@ def keys(look: Look) -> list[str]:
 
 
 def _second(look: Look, machine: _Machine, device: Device, sample: Sample, width: int) -> Line:
-    """Its rank, whose it is, and what is wrong with it."""
+    """The line below a device: its rank, who uses it, and what is wrong with it."""
     text, style = _use(look, machine, device, sample)
     mine = role(look, machine.key(device))
     mine += " · " if mine else ""
@@ -308,18 +308,18 @@ def _use(look: Look, machine: _Machine, device: Device, sample: Sample) -> tuple
 
 
 def short(device: Device) -> str:
-    """The id as the first column has it: "0", "0:1" for a MIG slice, "cpu:0"."""
+    """A device's id in the first column: "0", "0:1" for a MIG slice, "cpu:0"."""
     return clean(device.label.partition(" ")[2] if device.is_slice else device.id)
 
 
 def numbered(device: Device) -> str:
-    """The id, and after an arrow its place in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
-    place = "" if device.visible_index is None else f"→{device.visible_index}"
-    return short(device) + place
+    """The id, and after an arrow its position in an inherited CUDA_VISIBLE_DEVICES: "3→0"."""
+    position = "" if device.visible_index is None else f"→{device.visible_index}"
+    return short(device) + position
 
 
 def bar(share: float | None, width: int) -> list[Part]:
-    """A bar of `width` cells in eighths: filled part and track."""
+    """A bar of `width` cells: its filled part, in eighths of a cell, and the rest."""
     if width <= 0:
         return []
     if share is None:
@@ -331,7 +331,7 @@ def bar(share: float | None, width: int) -> list[Part]:
 
 
 def percent(share: float | None) -> str:
-    """"74%" of 0.74."""
+    """0.74 → "74%"."""
     return units.UNKNOWN if share is None else f"{share * 100:.0f}%"
 
 
@@ -355,5 +355,5 @@ def _watts(sample: Sample) -> str:
     return f"{sample.power:.0f}/{sample.power_limit:.0f}W"
 
 
-def _words(text: str, style: str, width: int) -> Row:
+def _text(text: str, style: str, width: int) -> Row:
     return Row("", tuple(((part, style),) for part in wrap(text, width)))

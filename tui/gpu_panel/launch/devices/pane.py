@@ -1,4 +1,4 @@
-"""The devices pane: what there is, how busy it is, who is on it, what is ticked."""
+"""The devices pane: the devices, how busy they are, who uses them, and which are ticked."""
 
 from __future__ import annotations
 
@@ -28,35 +28,36 @@ from gpu_panel.launch.draft import Draft, freest
 from gpu_panel.launch.runs.feed import RunLine
 
 MOST_WAITS = 6
-"""Looks after which the freest are chosen from what is known by then, counted from the first one
-that the sampler has brought: a driver that hangs for one GPU may keep us from that for long."""
+"""Snapshots after which the freest devices are chosen even if not all are judged yet. Counted from
+the sampler's first one, as a driver that hangs for one GPU may delay that for long."""
 
 
 class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """Two lines a device. Ticks go into the draft."""
+    """Shows two lines for each device. Ticks go into the draft."""
 
     NAME = "devices"
     TITLE = "Devices"
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Tick what the run may use. The second line says who is on a device: free, a run of
-ours with its rank, or another person's process. A device that isn't free can be ticked too;
-the panel asks once more before it launches there. The order of ticking is the order of the ranks,
-which stand with the devices: < and > move one, r puts them in the machine's order."""
+    HELP = """Tick the devices that the run may use. The second line says who uses a device: nobody
+(free), a run of ours with its rank, or another process. You can also tick a device that isn't
+free; the panel asks before it launches there. The order of ticking is the order of the ranks,
+which are shown with the devices: < and > move one, r sorts them by the machine's numbers."""
 
     class Edited(Message):
         """The person has changed which devices are ticked in the draft."""
 
     class Resolved(Message):
-        """The devices that the preset asks for are ticked in the draft."""
+        """The devices that the preset asks for have been ticked in the draft."""
 
     class HeldChanged(Message):
-        """Other devices than before are held by runs, or can't be used."""
+        """The devices that are held by runs, or can't be used, are not the same as before."""
 
     @dataclass
     class Details(Message):
-        """The person wants the device under the cursor shown whole; `enter`: and to go there."""
+        """The person wants to see the details of the device under the cursor. `enter`: and to move
+        the focus there."""
 
         enter: bool
 
@@ -76,37 +77,39 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         """What was painted last."""
         self._order = "index"
         self._count: int | None = None
-        """How many of the freest were asked for last."""
+        """The number typed for F, until a device is ticked by hand."""
         self.resolved = False
-        """Whether what the preset asks for has been looked for among the devices here."""
+        """Whether the devices that the preset asks for have been looked up here."""
         self._waits = 0
         self._judging = False
         self._held: frozenset[str] = frozenset()
         self._ticked_before: dict[str, list[str]] = {}
-        """Where an inventory is from → what was ticked when another one took its place."""
+        """Source of an inventory → what was ticked when another inventory replaced it."""
         self.entitle(self.TITLE)
 
     # --- what it is told -----------------------------------------------------------------------
 
     def show_draft(self, draft: Draft) -> None:
-        """Show and change another draft; what it asks for is ticked as soon as it is known."""
+        """Show and edit another draft. The devices that it asks for are ticked as soon as they are
+        known."""
         self._draft = draft
         self._resolve_later()
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Say what does not fit about the devices."""
+        """Show the problems that are about devices."""
         self._problems = tuple(p for p in problems if p.key.startswith("devices."))
         self.paint()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
-        """Say which of our runs is on a device, from the next look on."""
+        """Take the runs whose ranks are to be named with their devices, from the next painting
+        on."""
         self._runs = tuple(runs)
 
     # --- painting ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take in what the sampler has seen, tick what can be resolved by now, and paint."""
+        """Take in new snapshots, tick what the preset asks for once it is known, and paint."""
         inventory = self._source.inventory
         self._waits += bool(self._source.looks)
         if inventory is not None and not self.resolved and self._may_resolve(inventory):
@@ -129,8 +132,8 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             self._judging = False
 
     def _tell_if_held_changed(self) -> None:
-        """A run that began or ended, or a device that was lost, changes what fits, though nothing
-        was typed."""
+        """Tell the screen when a run begins or ends or a device is lost, as that changes which
+        launches are possible."""
         shot = self._source.snapshot
         held = {k for k, f in (self._source.freedom or {}).items() if f.state == "leased"}
         lost = {f"{s.device.id} lost" for s in (shot.samples if shot else ()) if s.problem}
@@ -139,7 +142,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             self.post_message(self.HeldChanged())
 
     def paint(self) -> None:
-        """Draw the devices as they were seen last."""
+        """Draw the latest snapshot of the devices."""
         if not self.is_on_screen and self.size.width:
             return
         source, draft = self._source, self._draft
@@ -147,7 +150,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             source.inventory, source.snapshot, self._ticked,
             mode=str(draft.value("parallel.mode")) if draft else "single",
             first_rank=draft.first_rank if draft else 0,
-            freedom=source.freedom, ours=self._ours(), words=self._words(),
+            freedom=source.freedom, ours=self._ours(), notes=self._notes(),
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories)
         self.entitle(self._title(), self._stale())
@@ -169,27 +172,27 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
     def _ours(self) -> dict[str, str]:
-        """Device id → the run of ours that is on it."""
+        """Device id → the run of ours on it, in words."""
         now = time.time()
         return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
                 for run in self._runs for device, rank in run.devices}
 
-    def _words(self) -> tuple[tuple[str, str], ...]:
-        """What does not fit about the devices, with its style."""
+    def _notes(self) -> tuple[tuple[str, str], ...]:
+        """Notes and problems about the devices, with their styles."""
         draft, inventory, aside = self._draft, self._source.inventory, self._source.gpus_aside
-        words = [(f"The preset asks for {name}, which is not here", "warn")
+        notes = [(f"The preset asks for {name}, which is not here", "warn")
                  for name in (draft.absent if draft else ())]
         if self._source.hosts_problem is not None:
-            words.append((f"! {clean(self._source.hosts_problem)}", "warn"))
+            notes.append((f"! {clean(self._source.hosts_problem)}", "warn"))
         if aside:
             many = f"{aside} GPUs" if aside > 1 else "GPU"
-            words.append((f"c brings this machine's {many} back", "dim"))
+            notes.append((f"c brings this machine's {many} back", "dim"))
         if self.resolved and draft is not None and draft.missing and inventory is not None:
             there = min(draft.picks or 0, len(inventory.devices))
             if len(draft.ids) < there:
-                words.append((f"The preset asks for the {draft.picks} freest; what is not "
-                              "free is left to you to tick", "warn"))
-        return (*words, *((f"✗ {p.message}", "bad") for p in self._problems))
+                notes.append((f"The preset asks for the {draft.picks} freest devices, but fewer "
+                              "are free; tick others yourself", "warn"))
+        return (*notes, *((f"✗ {p.message}", "bad") for p in self._problems))
 
     def _title(self) -> str:
         source = self._source
@@ -197,10 +200,10 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             return self.TITLE
         judged = [*(source.freedom or {}).values(),
                   *(f for seen in source.hosts for f in seen.freedom.values())]
-        said = f" · {sum(f.free for f in judged)} free" if judged else ""
+        counted = f" · {sum(f.free for f in judged)} free" if judged else ""
         order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
         ranks = "" if lines.in_machines_order(self._look) else " · ranks in your order (r)"
-        return f"Devices ─ {len(set(self._ticked))} ticked{said}{order}{ranks}"
+        return f"Devices ─ {len(set(self._ticked))} ticked{counted}{order}{ranks}"
 
     def _stale(self) -> str:
         shot, age = self._source.snapshot, self._source.age()
@@ -218,7 +221,8 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         self.resolved, self._waits = False, 0
 
     def _may_resolve(self, inventory: Inventory) -> bool:
-        """Choosing the freest takes some looks; everything else can be resolved at once."""
+        """Whether the preset's devices can be ticked yet: choosing the freest takes several
+        snapshots."""
         if self._draft is None:
             return False
         enough = len(self._source.looks) >= LOOKS or self._waits > MOST_WAITS
@@ -248,7 +252,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
     # --- what the person ticks -----------------------------------------------------------------
 
     def tick(self, ids: Sequence[str]) -> None:
-        """Tick exactly these, in the order of the ranks, as the person's own choice."""
+        """Tick exactly these devices, in the order of the ranks, as the person's own choice."""
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
@@ -276,11 +280,11 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         ticked = [k for k in self._ticked if k != key]
         if key not in self._ticked:
             ticked.append(key)  # the next rank
-        self._count = None  # f goes by the ticks again
+        self._count = None  # f now ticks as many as are ticked
         self.tick(ticked)
 
     def _why_not(self, key: str) -> str | None:
-        """Why this device can't be ticked; None where it can."""
+        """Why this device can't be ticked; None if it can."""
         host, _ = row_keys.split(key)
         seen = next((s for s in self._source.hosts if s.host.name == host), None)
         return None if seen is None or seen.can_run else f"{seen.host.name}: {seen.reason}"
@@ -322,13 +326,13 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
         await source.judge()
         chosen = freest(count, inventory, source.looks, source.holders)
         if len(chosen) < count:
-            self.notify(f"{len(chosen)} of {count} can be had", title="Freest devices",
+            self.notify(f"Only {len(chosen)} of {count} can be used now", title="Freest devices",
                         severity="warning", markup=False)
         self._count = count
         self.tick([d.id for d in chosen])
 
     def action_move_rank(self, by: int) -> None:
-        """Give the device under the cursor the rank of its neighbour, and the neighbour its own."""
+        """Swap the ranks of the device under the cursor and of its neighbour."""
         ticked, key = list(self._ticked), self.key_at_cursor
         if key is None or key not in ticked:
             return
@@ -339,7 +343,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             self.tick(ticked)
 
     def action_sort_ranks(self) -> None:
-        """The ranks in the order in which the machine numbers the devices."""
+        """Sort the ranks by the machine's device numbers."""
         numbers = {key: i for i, key in enumerate(self._in_order)}
         order = sorted(self._ticked, key=lambda key: numbers.get(key, len(numbers)))
         if order != list(self._ticked):
@@ -347,28 +351,28 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
 
     @property
     def _in_order(self) -> list[str]:
-        """Keys as the machines number their devices, however the pane is sorted."""
+        """The keys in the order of the machines' numbers, however the pane is sorted."""
         return lines.keys(self._look)
 
     # --- what is offered, and how it is shown --------------------------------------------------
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_other_kind(self) -> None:
-        """CPU slots in place of the GPUs, for a try without them, or the GPUs again."""
+        """Offer CPU slots in place of the GPUs, or the GPUs again."""
         with guard(self.app):
             before, draft = self._source.inventory, self._draft
             if before is None or draft is None:
                 return
             ticked = [d for d in map(before.find, draft.ids) if d is not None]
-            # By UUID: GPUs that are looked for anew may be numbered anew.
+            # By UUID, as the GPUs may have other numbers when they are found again.
             self._ticked_before[before.source] = [d.uuid or d.id for d in ticked]
             found = await self._source.offer("gpu" if before.is_cpu else "cpu")
             if found.source == before.source:
-                self.notify(found.problem or "No NVIDIA GPU answers on this machine",
+                self.notify(found.problem or "No GPU was found on this machine",
                             title="CPU slots", markup=False)
                 return
             if draft.picks and not draft.ids_by_hand:
-                self._resolve_later()  # as many of the freest, of the other kind
+                self._resolve_later()  # to tick as many of the freest of the other kind
                 draft.forget_ticks()
                 self.paint()
                 return
@@ -379,7 +383,7 @@ which stand with the devices: < and > move one, r puts them in the machine's ord
             self.tick([d.id for d in known])
 
     def action_order(self) -> None:
-        """Sort in the next way, and go to what is first then."""
+        """Sort the table in the next way, and go to its first device."""
         names = list(ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
         self.paint()

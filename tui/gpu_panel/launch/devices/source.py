@@ -1,4 +1,4 @@
-"""Between the screen and the devices: found once, sampled by a thread, never waited for."""
+"""The devices for the screen: found once, sampled by a thread, and never waited for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch.devices.history import History
 
 LOOKS = 3
-"""Snapshots by which the freedom of a device is judged."""
+"""The number of snapshots by which it is judged whether a device is free."""
 
 
 class Sampling(Protocol):
@@ -25,24 +25,24 @@ class Sampling(Protocol):
 
     @property
     def latest(self) -> Snapshot | None:
-        """The newest look; None before the first."""
+        """The newest snapshot; None before the first."""
         ...
 
     @property
     def recent(self) -> Sequence[Snapshot]:
-        """The looks of the last two minutes that brought something, oldest first."""
+        """The snapshots with new figures of the last two minutes, oldest first."""
         ...
 
     def age(self) -> float | None:
-        """Seconds since the newest look that brought something; None before the first."""
+        """Seconds since the newest snapshot with new figures; None before the first."""
         ...
 
     def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs from now on, and of no other."""
+        """Read the bus rates of these GPUs from now on, and of no others."""
         ...
 
     def close(self) -> object:
-        """Sample no more. May block for as long as the driver does."""
+        """Stop sampling. May block for as long as the driver does."""
         ...
 
 
@@ -59,41 +59,41 @@ class Watching(Protocol):
         ...
 
     def close(self) -> object:
-        """Watch no more. May block while connections end."""
+        """Stop watching. May block while connections end."""
         ...
 
 
 class DeviceSource:
-    """The devices of this machine and of others, the newest looks at them, and which of them are
+    """The devices of this machine and of others, their newest snapshots, and which of them are
     free."""
 
     def __init__(self, inventory: Inventory | None = None, sampler: Sampling | None = None,
                  hosts: Watching | None = None) -> None:
-        """`inventory` and `sampler` stand in for the machine's own, `hosts` for the way to
-        others."""
+        """`inventory` and `sampler` replace the machine's own, `hosts` the connections to other
+        machines."""
         self.inventory = inventory
         self._sampler = sampler
         self._given = sampler is not None
         self.history = History()
         self.freedom: Mapping[str, Availability] | None = None
-        """Device id → whether it is free, as `judge` found it last; None before the first time."""
+        """Device id → whether it is free, from the last `judge`; None before the first."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
-        """Lease key → the run that holds the device, as `judge` found it last."""
+        """Lease key → the run that holds the device, from the last `judge`."""
         self.gpus_aside = 0
-        """How many GPUs the machine has that are not offered, as its CPU slots are."""
+        """The number of GPUs that are not offered because the CPU slots are offered instead."""
         self._hosts = hosts
         self.histories: dict[str, History] = {}
-        """Host → what its devices were doing."""
+        """Host → history of its devices."""
         self.hosts_problem: str | None = None
-        """Why the hosts of hosts.toml are not watched, where that file is wrong."""
+        """What is wrong with hosts.toml, so that its hosts are not watched."""
 
     @property
     def hosts(self) -> tuple[HostSeen, ...]:
-        """What is known of other machines' devices; none where no other machine is watched."""
+        """What is known about the devices of the other machines that are watched."""
         return tuple(self._hosts.seen) if self._hosts is not None else ()
 
     async def watch_hosts(self, named: Sequence[str] = ()) -> None:
-        """Watch the machines of hosts.toml, and those of these names."""
+        """Watch the machines in hosts.toml and those that are named."""
         from gpu_engine.hosts import file
 
         try:
@@ -110,7 +110,7 @@ class DeviceSource:
             self._hosts.watch(host)
 
     async def find(self) -> Inventory:
-        """Find the devices (once) and begin to sample them."""
+        """Find the devices, if that was not done yet, and start to sample them."""
         if self.inventory is None:
             from gpu_engine.devices.discover import discover
 
@@ -121,7 +121,7 @@ class DeviceSource:
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
-        """The machine's CPU slots in place of its GPUs, or its GPUs, looked for anew. Where there
+        """Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again. If there
         is no GPU, the slots stay."""
         if kind == "cpu":
             from gpu_engine.devices.discover import cpu_slots as find
@@ -133,7 +133,7 @@ class DeviceSource:
         hidden = kind == "cpu" and before is not None and not before.is_cpu
         self.gpus_aside = len(before.devices) if hidden and before is not None else 0
         if before is not None and found.is_cpu and before.is_cpu:
-            return found  # nothing else came of it: what is sampled goes on
+            return found  # the same slots as before: sampling goes on
         self._let_go()
         self.inventory, self.history, self.freedom = found, History(), None
         self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
@@ -141,26 +141,26 @@ class DeviceSource:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest look; None before the first."""
+        """The newest snapshot; None before the first."""
         return self._sampler.latest if self._sampler is not None else None
 
     def snapshot_of(self, host: str | None) -> Snapshot | None:
-        """The newest look at a host's devices; `host` None: at this machine's."""
+        """The newest snapshot of a host; with `host` None, that of this machine."""
         if host is None:
             return self.snapshot
         return next((seen.snapshot for seen in self.hosts if seen.host.name == host), None)
 
     @property
     def looks(self) -> tuple[Snapshot, ...]:
-        """The last looks, oldest first, as judging a device's freedom takes them."""
+        """The last few snapshots, oldest first, by which devices are judged."""
         recent = self._recent
-        latest = self.snapshot  # after the others, so that it is none older
+        latest = self.snapshot  # read after `recent`, so that it is not older
         if latest is not None and (not recent or latest is not recent[-1]):
-            recent += (latest,)  # one that brought nothing new says what is wrong
+            recent += (latest,)  # a snapshot without new figures says what is wrong
         return recent[-LOOKS:]
 
     def remember(self) -> None:
-        """Take what is new into the histories."""
+        """Add new snapshots to the histories."""
         self.history.learn(self._recent)
         for seen in self.hosts:
             self.histories.setdefault(seen.host.name, History()).learn(seen.recent)
@@ -170,8 +170,8 @@ class DeviceSource:
         return tuple(self._sampler.recent) if self._sampler is not None else ()
 
     async def judge(self) -> Mapping[str, Availability]:
-        """Judge from the last looks, and from the leases as they are now, which devices are free.
-        Fills `freedom` and `holders`. Raises OSError where the leases can't be read."""
+        """Judge which devices are free, from the last snapshots and the present leases. Sets
+        `freedom` and `holders`. Raises OSError if the leases can't be read."""
         from gpu_engine.devices import availability, leases
 
         def look() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
@@ -180,16 +180,16 @@ class DeviceSource:
 
         inventory, looks = self.inventory, self.looks
         freedom, holders = await in_thread(look, name="panel-leases")
-        if inventory is self.inventory:  # else other devices are offered by now
+        if inventory is self.inventory:  # unless other devices are offered by now
             self.freedom, self.holders = freedom, holders
         return freedom
 
     def age(self) -> float | None:
-        """Seconds since the newest look at a device; None before the first."""
+        """Seconds since the newest snapshot with new figures; None before the first."""
         return self._sampler.age() if self._sampler is not None else None
 
     def watch_bus(self, *device_ids: str) -> None:
-        """Have the bus rates of these GPUs read, and of no other."""
+        """Read the bus rates of these GPUs from now on, and of no others."""
         if self._sampler is not None:
             self._sampler.watch_bus(*device_ids)
 

@@ -1,5 +1,5 @@
-"""What the launch form has fields for: one table, key of the spec → how it is typed. A key that the
-table does not name has a field all the same, drawn from the schema, in the last rows."""
+"""The fields of the launch form: a table of the spec's keys and how each is shown. Keys that the
+table does not name get a field from the schema, in the last rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import Key, keys
 
 LENGTH, UNIT = "train.length", "train.unit"
-"""Stand for train.epochs | train.steps, of which one is given."""
+"""Two fields for train.epochs and train.steps, of which only one is set."""
 TASK = "task.choice"
-"""Stands for task.use | task.command: which of the two, and which built-in."""
+"""The field that chooses between task.use and task.command, and among the tasks that ship."""
 OWN_CLASS, OWN_COMMAND = "own class", "own command"
 
 
@@ -26,16 +26,16 @@ class Field:
     label: str
     help: str
     options: tuple[tuple[str, str], ...] = ()
-    """Not empty: one of these, instead of a text."""
+    """(value, text) of each option; empty for a text field."""
     width: int = 7
-    """Cells of the text; 0: all there is."""
+    """Width of a text field in cells; 0: all the room left."""
     placeholder: str = ""
-    """Said in an empty field instead of the default."""
+    """Shown in an empty field instead of the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormRow:
-    """Fields on one line; their problems stand below it."""
+    """Fields on one line, with their problems below it."""
 
     label: str
     fields: tuple[Field, ...]
@@ -47,7 +47,7 @@ TASK_ROWS = (
     FormRow("", (Field("task.use", "class", "Your task: module:Class or path/to/file.py:Class",
                        width=0, placeholder="module:Class or path/to/file.py:Class"),)),
     FormRow("", (Field("task.command", "run", "Your own script, unchanged, as you would type it. "
-                       f"Filled in: {_FILLED}; {{{{ is a brace", width=0,
+                       f"Placeholders: {_FILLED}; write {{{{ for a brace", width=0,
                        placeholder="python train.py --batch-size {batch.per_gpu}"),)),
 )
 
@@ -57,8 +57,8 @@ ROWS = (
                            options=tuple((m.name, m.short) for m in modes.every())),)),
     FormRow("", (
         Field("parallel.nodes", "machines", "How many machines take part", width=4),
-        Field("parallel.node_rank", "this is number", "Which of them this one is, from 0",
-              width=4),
+        Field("parallel.node_rank", "this is number", "Which of them this machine is, counted "
+              "from 0", width=4),
     )),
     FormRow("", (
         Field("parallel.master_addr", "meet at", "Address or host name of machine 0, as all "
@@ -68,10 +68,10 @@ ROWS = (
     )),
     FormRow("Batch", (
         Field("batch.size", "", "Examples in one step"),
-        Field("batch.meaning", "", "global: over all devices together. per GPU: each device sees "
-              "so many", options=(("global", "global"), ("per_gpu", "per GPU"))),
-        Field("batch.accumulate", "accum", "Backward passes a step: 2 halves the memory, and the "
-              "global batch stays", width=4),
+        Field("batch.meaning", "", "global: the size is for all devices together. per GPU: it is "
+              "for each device", options=(("global", "global"), ("per_gpu", "per GPU"))),
+        Field("batch.accumulate", "accum", "Backward passes per step: 2 halves the memory for the "
+              "same global batch", width=4),
     )),
     FormRow("AMP", (Field("amp.dtype", "", "Mixed precision; fp16 comes with a GradScaler",
                           options=(("off", "off"), ("bf16", "bf16"), ("fp16", "fp16"))),)),
@@ -82,9 +82,9 @@ ROWS = (
         Field("train.lr", "lr", "Learning rate", width=9),
     )),
     FormRow("", (
-        Field("train.lr_scale", "lr scale", "Scale lr by the global batch over a reference, or "
-              "by the root of it", options=(("none", "none"), ("linear", "linear"),
-                                            ("sqrt", "sqrt"))),
+        Field("train.lr_scale", "lr scale", "Scale lr by the global batch divided by a reference, "
+              "or by the square root of that", options=(("none", "none"), ("linear", "linear"),
+                                                        ("sqrt", "sqrt"))),
         Field("train.lr_reference_batch", "ref", "The global batch that lr was chosen for",
               width=6),
     )),
@@ -93,55 +93,57 @@ ROWS = (
 MORE_ROWS = (
     FormRow("", (Field("name", "name", "What the run is called", width=24),)),
     FormRow("", (
-        Field("train.seed", "seed", "One seed, the same training", width=6),
+        Field("train.seed", "seed", "The same seed gives the same training", width=6),
         Field("train.clip", "clip", "Largest gradient norm; 0 leaves gradients alone", width=6),
-        Field("train.workers", "workers", "DataLoader processes a rank", width=4),
+        Field("train.workers", "workers", "DataLoader processes of each rank", width=4),
     )),
     FormRow("", (
         Field("train.checkpoint_every", "checkpoint every", "Steps between checkpoints; 0: only "
               "at the end", width=6),
-        Field("train.keep", "keep", "How many of the newest checkpoints stay, at least 2",
+        Field("train.keep", "keep", "How many of the newest checkpoints are kept, at least 2",
               width=4),
-        Field("train.restarts", "restarts", "Whole-run restarts from the last checkpoint after a "
-              "failure", width=4),
+        Field("train.restarts", "restarts", "How often to restart the whole run from the last "
+              "checkpoint after a failure", width=4),
     )),
     FormRow("", (
         Field("train.eval_every", "evaluate every", "Steps between evaluations; 0: after each "
               "epoch and at the end", width=6),
-        Field("train.best", "best by", "Evaluation value whose best checkpoint is kept too: loss, "
-              "or max:accuracy", width=14, placeholder="none"),
+        Field("train.best", "best by", "Also keep the checkpoint with the best value of an "
+              "evaluation: loss, or max:accuracy", width=14, placeholder="none"),
     )),
     FormRow("", (
-        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is no finite "
-              "number", options=(("stop", "stop"), ("skip", "skip"), ("continue", "go on"))),
-        Field("train.checkpoint_async", "save beside", "Write checkpoints while training goes on, "
+        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is not a "
+              "finite number", options=(("stop", "stop"), ("skip", "skip"),
+                                        ("continue", "continue"))),
+        Field("train.checkpoint_async", "async save", "Write checkpoints while training goes on, "
               "from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
     )),
     FormRow("", (
         Field("train.hang_timeout", "hang after", "Seconds that a rank may stand still before the "
-              "run is ended with every thread's stack; longer than an evaluation or a checkpoint "
-              "takes. 0: wait for ever", width=6),
-        Field("run.grace", "grace", "Seconds that ranks get to save when asked to stop, before "
-              "they are ended", width=5),
-        Field("run.log_mb", "log MiB", "MiB of output kept a rank, and as much again of what came "
-              "before", width=5),
+              "run is ended and every thread's stack is logged; must be longer than an evaluation "
+              "or a checkpoint takes. 0: wait for ever", width=6),
+        Field("run.grace", "grace", "Seconds that ranks have to save after being asked to stop, "
+              "before they are ended", width=5),
+        Field("run.log_mb", "log MiB", "MiB of newest output that are kept for each rank, and as "
+              "much again of older output", width=5),
     )),
     FormRow("", (
-        Field("parallel.timeout", "wait", "Seconds that ranks wait for each other before they "
+        Field("parallel.timeout", "timeout", "Seconds that ranks wait for each other before they "
               "give up", width=6),
-        Field("parallel.find_unused", "unused", "Look for parameters that a step did not use; "
-              "DDP then says no error about them, and is slower",
+        Field("parallel.find_unused", "find unused", "Look for parameters that a step did not use: "
+              "DDP then raises no error about them, but is slower",
               options=(("false", "no"), ("true", "yes"))),
     )),
     FormRow("", (
         Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "
               "off leaves it as PyTorch or the task has it",
               options=(("false", "off"), ("true", "on"))),
-        Field("run.grad_norm", "grad norm", "Note the gradients' norm of each step of your own "
-              "script, which costs a pass over them", options=(("false", "off"), ("true", "on"))),
+        Field("run.grad_norm", "grad norm", "Record the norm of the gradients of each step of "
+              "your own script; costs a pass over them", options=(("false", "off"),
+                                                                  ("true", "on"))),
     )),
-    FormRow("", (Field("run.python", "python", "Interpreter of the ranks, which needs torch "
-                       "alone; empty: the panel's own, or the one that your command names",
+    FormRow("", (Field("run.python", "python", "Interpreter for the ranks, which only needs "
+                       "torch; empty: the panel's own, or the one that your command names",
                        width=0, placeholder="/path/to/env/bin/python"),)),
 )
 
@@ -149,15 +151,15 @@ NO_FIELD = frozenset({
     "task.params", "devices.ids", "devices.pick", "devices.hosts",  # ticks
     "devices.share",  # Launch asks
     "parallel.node_devices",
-    "train.epochs", "train.steps",  # one field for both
+    "train.epochs", "train.steps",  # LENGTH and UNIT
     "parallel.backend", "parallel.launcher", "parallel.bucket_cap_mb", "parallel.static_graph",
 })
-"""Keys without a field of their own: shown in another way, or a preset's matter."""
+"""Keys without a field of their own: they are set in another way, or only in presets and by
+`--set`."""
 
 
 def rows_of(keys: Iterable[Key]) -> tuple[FormRow, ...]:
-    """A row for each of `keys`, drawn from what the schema says of it: its name, what it takes, its
-    docstring."""
+    """A row for each of `keys`, made from its name, type and docstring in the schema."""
     from gpu_engine.spec.key_docs import docs
 
     return tuple(FormRow("", (Field(key.dotted, key.name.replace("_", " "), docs()[key.dotted],
@@ -173,17 +175,17 @@ def _options(kind: Kind) -> tuple[tuple[str, str], ...]:
 
 _PLACED = {f.key for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}
 _REST = [key for key in keys().values() if key.dotted not in _PLACED | NO_FIELD]
-if _REST:  # keys that nobody has given a place above
+if _REST:  # keys that no row above names
     MORE_ROWS = (*MORE_ROWS, *rows_of(_REST))
 
 FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.fields}
 
 
 def field_of(problem_key: str) -> str:
-    """The field that shows a problem of this key."""
+    """The key of the field that shows a problem of `problem_key`."""
     return LENGTH if problem_key in ("train.epochs", "train.steps") else problem_key
 
 
 def widget_id(key: str) -> str:
-    """A key as a widget's id: "batch.size" → "f-batch-size"."""
+    """The id of a key's widget: "batch.size" → "f-batch-size"."""
     return "f-" + key.replace(".", "-").replace(" ", "-")

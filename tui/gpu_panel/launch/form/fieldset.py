@@ -1,4 +1,4 @@
-"""The fields of the form as widgets: rows of them, what a draft says in them, what does not fit."""
+"""The form's fields as widgets: they show a draft and its problems, and report what is typed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from gpu_panel.launch.form.fields import (
     field_of,
     widget_id,
 )
-from gpu_panel.launch.form.problems import about, problem_text
+from gpu_panel.launch.form.problems import label_of, problem_text
 from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
 
 _ALL_ROWS = (*TASK_ROWS, *ROWS, *MORE_ROWS)
 
 
 class Fieldset(VerticalScroll):
-    """Shows a draft and says what was typed; what a value means is the engine's to say."""
+    """All fields of the form. They report the typed text; the engine decides what it means."""
 
     @dataclass
     class Typed(Message):
@@ -55,18 +55,19 @@ class Fieldset(VerticalScroll):
 
     @dataclass
     class TaskChosen(Message):
-        """The person has chosen a task of the list, or to name an own class or command."""
+        """The person has chosen a task from the list, or a class or command of their own."""
 
         use: str
-        """"": an own class, or an own command."""
+        """The task that ships; empty for a class or command of the person's own."""
         command: bool = False
+        """Whether it is a command of the person's own."""
 
     def __init__(self, tasks: Sequence[TaskInfo]) -> None:
-        """`tasks`: those that ship, to choose from."""
+        """`tasks`: those that ship with gpu-panel."""
         super().__init__(id="fields", can_focus=False)
         self._tasks = tuple(tasks)
         self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
-        """What is chosen in the list of tasks."""
+        """The value chosen in the list of tasks."""
 
     # --- building ------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Fieldset(VerticalScroll):
         yield TaskParams(id="params")
         for row in ROWS:
             yield from self._row(row)
-        # The class as well: given after mounting, it has every field in there styled again.
+        # The class is set here too: setting it after mounting would style all fields again.
         with Collapsible(title="more", id="more", collapsed=True, classes="-collapsed"):
             for row in MORE_ROWS:
                 yield from self._row(row)
@@ -108,7 +109,7 @@ class Fieldset(VerticalScroll):
     # --- showing a draft -----------------------------------------------------------------------
 
     def fill(self, draft: Draft) -> None:
-        """Show what the draft says, without saying that anything was typed."""
+        """Show the draft's values, without reporting that anything was typed."""
         with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
             for key, field in FIELDS.items():
                 if key in (LENGTH, UNIT):
@@ -128,7 +129,7 @@ class Fieldset(VerticalScroll):
         self.adapt(draft)
 
     def adapt(self, draft: Draft) -> None:
-        """Show the fields that the chosen mode and task have, and the defaults in empty ones."""
+        """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
         mode = str(draft.value("parallel.mode"))
         for row in _ALL_ROWS:
             shown = False
@@ -146,15 +147,15 @@ class Fieldset(VerticalScroll):
     def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
         box = self.query_one("#" + widget_id(field.key))
         box.display = here
-        box.set_class(not self._told(field.key, draft), "-untold")
+        box.set_class(not self._is_used(field.key, draft), "-untold")
         if field.label:
             label = self.query_one(f"#{widget_id(field.key)}-label")
             label.display = here
             label.set_class(box.has_class("-untold"), "-untold")
 
-    def _told(self, key: str, draft: Draft) -> bool:
-        """Whether what is typed there has a say in what runs: in a person's own command, by its
-        placeholders."""
+    def _is_used(self, key: str, draft: Draft) -> bool:
+        """Whether the field has an effect. For a person's own command, that is so if the command
+        has a placeholder for it."""
         if self._kind != OWN_COMMAND:
             return True
         if key in (LENGTH, UNIT):
@@ -178,35 +179,35 @@ class Fieldset(VerticalScroll):
         """Draw the fields of the task's own parameters; None: it has none that are known."""
         await self.query_one(TaskParams).show(task, draft)
 
-    # --- what does not fit ---------------------------------------------------------------------
+    # --- problems ------------------------------------------------------------------------------
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Each below its own field; those without one at the end. Problems of the devices stand
-        with the devices."""
+        """Show each problem below its field, and those without a field at the end. Problems about
+        devices are left to the devices pane."""
         by_field: dict[str, list[Problem]] = defaultdict(list)
         for problem in problems:
             if not problem.key.startswith("devices."):
                 by_field[field_of(problem.key)].append(problem)
         for row in _ALL_ROWS:
-            shown: list[str] = []
+            texts: list[str] = []
             for field in row.fields:
                 widget = self.query_one("#" + widget_id(field.key))
                 mine = by_field.get(field.key, []) if widget.display else []
                 mark_invalid(widget, bool(mine))
-                shown += [problem_text(p, about(p, field, row)) for p in mine]
+                texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            _say(self.query_one(f"#{_row_id(row)}-problem", Static), shown)
+            _show_lines(self.query_one(f"#{_row_id(row)}-problem", Static), texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}
-        _say(self.query_one("#other-problems", Static),
-             [problem_text(p, where.get(p.key, p.key)) for p in left])
+        _show_lines(self.query_one("#other-problems", Static),
+                    [problem_text(p, where.get(p.key, p.key)) for p in left])
         if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
             self.query_one("#more", Collapsible).collapsed = False
 
     def focus_problem(self, problems: Sequence[Problem]) -> None:
-        """To the first field that something is wrong with."""
+        """Move the focus to the first field with a problem."""
         for problem in problems:
             for widget in self.query("#" + widget_id(field_of(problem.key))):
                 if widget.display:
@@ -218,14 +219,14 @@ class Fieldset(VerticalScroll):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._tell(_key_of(event.input.id), event.value)
+        self._report(_key_of(event.input.id), event.value)
 
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        self._tell(_key_of(event.choice.id), event.value)
+        self._report(_key_of(event.choice.id), event.value)
 
-    def _tell(self, key: str | None, text: str) -> None:
+    def _report(self, key: str | None, text: str) -> None:
         if key in (LENGTH, UNIT):
             key, text = f"train.{self._choice(UNIT).value}", self._input(LENGTH).value
         if key is not None:
@@ -234,7 +235,7 @@ class Fieldset(VerticalScroll):
     @on(Select.Changed, "#task-choice")
     def _task_picked(self, event: Select.Changed) -> None:
         event.stop()
-        # A list says what it begins with too, and may say it after the draft was shown.
+        # A Select also reports its first value, perhaps only after the draft was shown.
         if event.value == self._kind or event.value != event.select.value:
             return
         self._kind = str(event.value)
@@ -242,20 +243,21 @@ class Fieldset(VerticalScroll):
         self.post_message(self.TaskChosen("" if own else self._kind, self._kind == OWN_COMMAND))
 
     def help_of(self, focused: Widget | None) -> str:
-        """What the field with the focus means; "": it is none of these."""
+        """The help of the focused field; empty if `focused` is none of the fields."""
         if focused is None:
             return ""
         if focused is self._task_choice:
-            return "What is trained: a task that ships, a class of your own, or your own script"
+            return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
+                "your own script"
         field = FIELDS.get(_key_of(focused.id) or "")
         if field is None:
             return self.query_one(TaskParams).help_of(focused)
-        untold = _untold(field.key, self._choice(UNIT).value) + " " \
+        remark = _remark_on_unused(field.key, self._choice(UNIT).value) + " " \
             if focused.has_class("-untold") else ""
-        return untold + field.help
+        return remark + field.help
 
     def focus_first(self) -> None:
-        """To the list of tasks, which is the first field."""
+        """Move the focus to the list of tasks, which is the first field."""
         self._task_choice.focus()
 
     # --- the widgets ---------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class Fieldset(VerticalScroll):
         return self.query_one("#" + widget_id(key), Choice)
 
 
-def _say(place: Static, lines: Sequence[str]) -> None:
+def _show_lines(place: Static, lines: Sequence[str]) -> None:
     place.update(Content("\n".join(lines)))
     place.display = bool(lines)
 
@@ -283,10 +285,10 @@ def _default(key: str, mode: str) -> str:
     return Draft().text(key)
 
 
-def _untold(key: str, unit: str) -> str:
-    """What to do so that a person's own command is told of a field."""
+def _remark_on_unused(key: str, unit: str) -> str:
+    """How to make a person's own command use a field."""
     name = own_command.TOLD_BY[f"train.{unit}" if key in (LENGTH, UNIT) else key][0]
-    return f"Your command is not told this: write {{{name}}} where it is to stand."
+    return f"Your command does not use this: write {{{name}}} where the value should go."
 
 
 def _row_id(row: FormRow) -> str:

@@ -1,4 +1,4 @@
-"""The form pane: what is trained and how, its presets, and why it can't be launched yet."""
+"""The form pane: what to train and how, its presets, and why it can't be launched yet."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from gpu_panel.launch.review import Review
 
 
 class FormPane(Vertical, Pane):
-    """What is typed goes into the draft. Empty until `load_fields`, which takes a moment."""
+    """Puts what is typed into the draft. Empty until `load_fields`, which takes a moment."""
 
     NAME = "form"
     TITLE = "Launch"
     CALLED = "the launch form"
     KEYS = keys.of("form")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Type what to train and how. An empty field takes the default that stands in it.
-What does not fit is said below its field, and Launch waits until all of it fits. Arrow keys go
-from field to field; left and right choose between the dots."""
+    HELP = """Type what to train and how. An empty field takes the default that is shown in it.
+Problems are shown below their fields, and you can launch once there are none. The arrow keys go
+from field to field; left and right choose between options."""
 
     class Edited(Message):
-        """The draft is not what it was."""
+        """The draft has been changed here."""
 
     @dataclass
     class Loaded(Message):
-        """The person has chosen another preset: this draft takes the place of the one shown."""
+        """The person has loaded another preset, whose draft replaces the one shown."""
 
         draft: Draft
 
     def __init__(self, source: DeviceSource) -> None:
-        """`source`: says by what a preset is to name the devices here."""
+        """`source`: the devices here, by which a saved preset names them."""
         super().__init__(id=self.NAME)
         self.border_title = self.TITLE
         self._source = source
@@ -64,17 +64,17 @@ from field to field; left and right choose between the dots."""
                               action="screen.launch")
 
     async def load_fields(self) -> None:
-        """Draw the fields; reads which tasks ship."""
+        """Read which tasks ship with gpu-panel, and draw the fields."""
         from gpu_engine.spec import catalog
 
         fields = Fieldset(await in_thread(catalog.builtin, name="panel-tasks"))
-        with self.app.batch_update():  # no painting of half a form
+        with self.app.batch_update():  # so that no half of the form is painted
             await self.mount(fields, self._help, self._verdict, self._launch)
-        self._fields = fields  # there for the others only once all its fields are
+        self._fields = fields  # only now, as the other methods need all of its widgets
 
     @property
     def ready(self) -> bool:
-        """Whether a draft is shown that can be edited."""
+        """Whether the fields are there and show a draft."""
         return self._fields is not None and self._draft is not None
 
     def enter(self) -> None:
@@ -95,7 +95,7 @@ from field to field; left and right choose between the dots."""
             self._entitle()
 
     def adapt(self) -> None:
-        """Show what follows from the draft, which was changed here or elsewhere."""
+        """Update which fields are shown, and the title, after the draft was changed."""
         if self._fields is not None and self._draft is not None:
             self._fields.adapt(self._draft)
             self._entitle()
@@ -105,14 +105,15 @@ from field to field; left and right choose between the dots."""
             self.border_title = Content(f"{self.TITLE} ─ {clean(self._draft.title)}")
 
     def show_review(self, review: Review) -> None:
-        """Say what does not fit, below its field and above Launch; switch Launch on if nothing."""
+        """Show the problems below their fields, and the first one above Launch; enable Launch if
+        there are none."""
         self._problems = review.problems
         if self._fields is not None:
             self._fields.show_problems(review.problems)
         self._switch_launch(blame(review.problems[0]) if review.problems else "")
 
     def show_waiting(self, why: str) -> None:
-        """Switch Launch off, as there is no answer yet to whether all of it fits."""
+        """Disable Launch, and show why the draft can't be reviewed yet."""
         self._switch_launch(why)
 
     def _switch_launch(self, why_not: str) -> None:
@@ -122,7 +123,7 @@ from field to field; left and right choose between the dots."""
         self._verdict.display = bool(why_not)
 
     def focus_problem(self) -> None:
-        """To the first field that something is wrong with."""
+        """Move the focus to the first field with a problem."""
         if self._fields is not None:
             self._fields.focus_problem(self._problems)
 
@@ -170,7 +171,7 @@ from field to field; left and right choose between the dots."""
             await self._show_task()
 
     async def _show_task(self) -> None:
-        """Draw the parameters of the task that is named; none where it can't be found."""
+        """Draw the parameters of the chosen task; none if the task can't be found."""
         from gpu_engine.spec import catalog
 
         draft = self._draft
@@ -182,20 +183,20 @@ from field to field; left and right choose between the dots."""
             try:
                 task = await in_thread(lambda: catalog.describe(use), name="panel-task")
             except UserError:
-                task = None  # the review says so beside the field
+                task = None  # the review shows the problem at the field
         if draft is self._draft and use == draft.value("task.use"):
             await self._fields.show_task(task, draft)
             self._fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
-        self._tell()
+        self._show_help()
 
     def on_descendant_blur(self) -> None:
-        self._tell()
+        self._show_help()
 
-    def _tell(self) -> None:
-        """What the focused field means; asked anew each time, as focus and blur of two widgets
-        come in any order."""
+    def _show_help(self) -> None:
+        """Show the help of the field that has the focus now; the events of two widgets may come in
+        any order."""
         if self._fields is not None:
             self._help.update(Content(self._fields.help_of(self.screen.focused)))
 
@@ -209,7 +210,7 @@ from field to field; left and right choose between the dots."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self) -> None:
-        """Load another preset into the form, from the list of them."""
+        """Choose another preset from the list and load it into the form."""
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen())
             draft = self._draft
@@ -222,7 +223,7 @@ from field to field; left and right choose between the dots."""
                 self.post_message(self.Loaded(loaded))
 
     async def _forget_deleted(self, draft: Draft) -> None:
-        """The preset in the form may be deleted now: the line must not build on it."""
+        """If the preset in the form was deleted, stop building the shown command on it."""
         preset = draft.preset
         if preset is not None and not await in_thread(preset.path.exists, name="panel-preset"):
             draft.preset = None
@@ -230,7 +231,7 @@ from field to field; left and right choose between the dots."""
 
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_save(self) -> None:
-        """Save what the form says as a preset."""
+        """Save the form as a preset."""
         with guard(self.app):
             draft = self._draft
             if draft is None:

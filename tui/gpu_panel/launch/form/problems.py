@@ -1,4 +1,4 @@
-"""What does not fit in the form, in words for people. Pure."""
+"""The form's problems as texts. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from gpu_panel.launch.form.fields import LENGTH, MORE_ROWS, ROWS, Field, FormRow
 
 
 def problem_text(problem: Problem, label: str) -> str:
-    """"✗ port: the port is taken …"."""
-    said = clean(problem.message)
-    return f"✗ {clean(label)}: {said}" if label else f"✗ {said}"
+    """The text below a field: "✗ port: the port is taken …"."""
+    message = clean(problem.message)
+    return f"✗ {clean(label)}: {message}" if label else f"✗ {message}"
 
 
 def blame(problem: Problem) -> str:
-    """"lr: expected a number greater than 0", cut to a few lines. The field has all of it below."""
-    said, key = clean(problem.message, 120), field_of(problem.key)
+    """The text above Launch: "lr: expected a number greater than 0", cut to a few lines. The text
+    below the field is complete."""
+    message, key = clean(problem.message, 120), field_of(problem.key)
     if key.startswith("task.params."):
         where = clean(key.removeprefix("task.params."))
     elif key == LENGTH:
@@ -27,11 +28,12 @@ def blame(problem: Problem) -> str:
     else:
         where = next((f.label or row.label for row in (*ROWS, *MORE_ROWS) for f in row.fields
                       if f.key == key), key)
-    return f"{where}: {said}" if where else said
+    return f"{where}: {message}" if where else message
 
 
-def about(problem: Problem, field: Field, row: FormRow) -> str:
-    """Which field or word is meant, where the problem's place below the row does not say it."""
+def label_of(problem: Problem, field: Field, row: FormRow) -> str:
+    """The field, or the word of the command, that a problem below `row` is about; empty if that is
+    clear."""
     if field.key == "task.command":  # which word of the command
         return problem.value if isinstance(problem.value, str) else ""
     return field.label if len(row.fields) > 1 else ""

@@ -1,4 +1,4 @@
-"""The fields of a task's own parameters, drawn from what its source says."""
+"""The fields for a task's own parameters, made from the task's source."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gpu_panel.launch.form.problems import problem_text
 
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
-"""Cells of a choice that may stand beside another field, and of one that stands at all: what is
-wider is typed, and what there is to choose from stands in the help and in the refusal."""
+"""Widths in cells. A choice up to the first may share its line with another field. One wider than
+the second becomes a text field, whose options are listed in its help and in the error message."""
 PREFIX = "task.params."
 
 
 class TaskParams(Vertical):
-    """One field a parameter, as many on a line as fit."""
+    """A field for each parameter, several on a line if they fit."""
 
     @dataclass
     class Edited(Message):
-        """A parameter was changed by the person."""
+        """The person has changed a parameter."""
 
         field: TaskField
         text: str
@@ -43,9 +43,9 @@ class TaskParams(Vertical):
         super().__init__(id=id)
         self._fields: tuple[TaskField, ...] = ()
         self._boxes: list[Widget] = []
-        """One a field; what is being replaced is in none of these."""
-        self._places: list[Static] = []
-        """Where the problems of a field go, one a field (fields of a line share it)."""
+        """The widget of each field. Empty while fields are being replaced."""
+        self._problem_lines: list[Static] = []
+        """For each field the widget for its problems; fields on one line share it."""
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
@@ -53,13 +53,13 @@ class TaskParams(Vertical):
         fields = info.fields if info else ()
         async with self._one_at_a_time:
             if fields != self._fields:
-                self._fields, self._boxes, self._places = (), [], []
+                self._fields, self._boxes, self._problem_lines = (), [], []
                 boxes = [self._widget(i, field) for i, field in enumerate(fields)]
                 lines, places = _lines(fields, boxes)
                 async with self.batch():
                     await self.remove_children()
                     await self.mount_all(lines)
-                self._fields, self._boxes, self._places = fields, boxes, places
+                self._fields, self._boxes, self._problem_lines = fields, boxes, places
             with self.prevent(Input.Changed, Choice.Changed):
                 for field, box in zip(self._fields, self._boxes, strict=True):
                     _fill(box, field, draft)
@@ -74,22 +74,22 @@ class TaskParams(Vertical):
         return box
 
     def show_problems(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Each below its parameter; returns those that are about none of these."""
+        """Show each problem below its parameter. Returns those that are about no parameter."""
         by_name = {p.key: p for p in problems if p.key.startswith(PREFIX)}
         left = [p for p in problems if p.key not in by_name]
-        said: dict[Static, list[str]] = {place: [] for place in self._places}
-        for field, box, place in zip(self._fields, self._boxes, self._places, strict=True):
+        texts: dict[Static, list[str]] = {place: [] for place in self._problem_lines}
+        for field, box, place in zip(self._fields, self._boxes, self._problem_lines, strict=True):
             problem = by_name.pop(PREFIX + field.name, None)
             mark_invalid(box, problem is not None)
             if problem is not None:
-                said[place].append(problem_text(problem, field.name))
-        for place, lines in said.items():
+                texts[place].append(problem_text(problem, field.name))
+        for place, lines in texts.items():
             place.update(Content("\n".join(lines)))
             place.display = bool(lines)
         return left + list(by_name.values())
 
     def help_of(self, widget: Widget | None) -> str:
-        """What the parameter of a focused field means; "" where it is none of these."""
+        """The help of a parameter's field; empty if `widget` is not one."""
         name = (widget.id or "") if widget is not None else ""
         if not name.startswith("p-"):
             return ""
@@ -106,33 +106,35 @@ class TaskParams(Vertical):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._say(event.input.id, event.value)
+        self._report(event.input.id, event.value)
 
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        self._say(event.choice.id, event.value)
+        self._report(event.choice.id, event.value)
 
-    def _say(self, name: str | None, text: str) -> None:
+    def _report(self, name: str | None, text: str) -> None:
         if name and name.startswith("p-") and int(name[2:]) < len(self._fields):
             self.post_message(self.Edited(self._fields[int(name[2:])], text))
 
 
 def compact(box: Input) -> Input:
-    """What `compact=True` gives an input. Given while it is made, Textual styles each one, and its
-    five parts, before it has a place: for a whole form as much work as all of its mounting."""
-    box.set_reactive(Input.compact, True)  # pyright: ignore[reportArgumentType]  it says bool
+    """Make an input compact. The constructor's `compact=True` does the same, but then Textual
+    styles each input and its five parts before it is mounted, which for a whole form takes as long
+    as mounting it."""
+    box.set_reactive(Input.compact, True)  # pyright: ignore[reportArgumentType]  declared as bool
     return box.add_class("-textual-compact", update=False)
 
 
 def mark_invalid(widget: Widget, wrong: bool) -> None:
-    """Paint a field as one whose value does not fit, or no longer."""
+    """Mark a field as having a problem, or remove the mark."""
     widget.set_class(wrong, "-invalid")
 
 
 def _lines(fields: Sequence[TaskField],
            boxes: Sequence[Widget]) -> tuple[list[Widget], list[Static]]:
-    """The fields on lines of their own or in two columns, and each field's place for problems."""
+    """The lines of fields, each with one or two columns, and for each field the widget for its
+    problems."""
     narrow = [len(f.name) for f in fields if _width(f)]
     label = min(max(narrow, default=0), _LABEL) + 1
     lines: list[Widget] = []
@@ -169,7 +171,7 @@ def _fill(widget: Widget, field: TaskField, draft: Draft) -> None:
 
 
 def _width(field: TaskField) -> int:
-    """Cells; 0: all there is."""
+    """The width of a field in cells; 0: all the room left."""
     options = _options(field)
     if options:
         width = _cells(options)
@@ -179,7 +181,7 @@ def _width(field: TaskField) -> int:
 
 
 def _options(field: TaskField) -> tuple[tuple[str, str], ...]:
-    """What there is to choose from: (as it is typed, as people see it); empty: it is typed."""
+    """The options of a field: (value, text on the screen); empty for a text field."""
     kind = field.kind.without_none
     if kind.name == "bool":
         found = (("false", "no"), ("true", "yes"))
@@ -197,7 +199,7 @@ def _cells(options: Sequence[tuple[str, str]]) -> int:
 
 
 def _chosen(field: TaskField, value: object) -> str:
-    """Which of the options a value is; "" where it is none of them."""
+    """The option that a value stands for; empty if it is none of them."""
     try:
         value = values.convert(value, field.kind)
     except ValueError:
@@ -208,5 +210,5 @@ def _chosen(field: TaskField, value: object) -> str:
 
 def _default(field: TaskField) -> str:
     if isinstance(field.default, float):
-        return repr(field.default)  # "4.0": that it is no whole number is worth a cell or two
+        return repr(field.default)  # "4.0" shows that it need not be a whole number
     return "" if field.default is None else clean(values.show(field.default))

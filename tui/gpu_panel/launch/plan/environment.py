@@ -1,4 +1,4 @@
-"""The environment that a plan's processes get, in one line for reading. Pure."""
+"""The environment of a plan's processes, in one line for people. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _LONGEST = 44
 
 
 def summary(plan: LaunchPlan) -> str:
-    """What is added to the environment: once what all processes share, as a range what differs.
+    """The variables that are added to the environment. A value that all processes share is shown
+    once, different values as a range:
 
     "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2,0 · OMP_NUM_THREADS=1 · RANK=0…1 …".
     """
@@ -43,6 +44,7 @@ def _merged(values: Sequence[str]) -> str:
 
 
 def _short(value: str) -> str:
-    """Quoted as a shell needs it; of a long one (a path) the end, which tells more."""
+    """The value quoted for a shell; only the end of a long one (a path), which says more than its
+    start."""
     text = clean(value)
     return shlex.quote(text) if len(text) <= _LONGEST else "…" + text[1 - _LONGEST:]

@@ -1,4 +1,4 @@
-"""The plan pane: what will run. Batch arithmetic, which device each rank sees, the line to type."""
+"""The plan pane: what will run, with the batch arithmetic, each rank's device, and the command."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MOST_PROBLEMS = 4
 
 
 class PlanPane(VerticalScroll, Pane):
-    """Shows the plan that Launch starts, as the engine made it."""
+    """Shows the engine's plan, which Launch starts."""
 
     NAME = "plan"
     TITLE = "What will run"
     CALLED = "what will run"
     KEYS = keys.of("plan")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """What Launch does: how many examples each step really sees, which
-device each rank uses and the name it has there, the line that does the same without the panel,
-and the environment that its processes get. y copies that line; v shows every process whole."""
+    HELP = """What Launch will start: how many examples each step really sees, which device each
+rank uses and what the rank calls it, the command that does the same without the panel, and the
+environment of its processes. y copies the command; v shows every process in full."""
 
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
@@ -47,12 +47,12 @@ and the environment that its processes get. y copies that line; v shows every pr
         yield Static(Content.styled("Reading the preset …", "$text-muted"), id="plan-text")
 
     def show_waiting(self, text: str) -> None:
-        """Words in place of a plan, which can't be made yet."""
+        """Show `text` while the plan can't be made yet."""
         self.border_title, self.border_subtitle = self.TITLE, ""
         self._put(Content.styled(text, "$text-muted"))
 
     def show_review(self, review: Review) -> None:
-        """The plan, or, as long as something does not fit, what that is."""
+        """Show the plan, or the problems if there are any."""
         self._plan = review.plan
         if review.plan is not None:
             self._show_plan(review.plan)
@@ -74,10 +74,10 @@ and the environment that its processes get. y copies that line; v shows every pr
         self.border_title = self.TITLE + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
                                           else "")
         gap = "      "
-        said = plan.sentences()
-        first = [Content.styled(clean(said[0]), "bold"),
-                 *(Content(gap + clean(words)) for words in said[1:])]
-        # Warnings come before what is read least: what does not fit below can't be missed.
+        sentences = plan.sentences()
+        first = [Content.styled(clean(sentences[0]), "bold"),
+                 *(Content(gap + clean(sentence)) for sentence in sentences[1:])]
+        # Warnings come early, as the end may be below the pane's edge.
         lines = [Content("").join(first),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
                  _ranks(plan, gap[:3])]
@@ -92,10 +92,10 @@ and the environment that its processes get. y copies that line; v shows every pr
     # --- keys ----------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        """Copy the line to the terminal's clipboard, which never says whether it took it, and to
-        a file."""
+        """Copy the command to the terminal's clipboard, and to a file, as a terminal never reports
+        whether it has taken it."""
         if self._plan is None:
-            self.notify("Nothing to copy before the form fits", severity="warning")
+            self.notify("There is nothing to copy while the form has problems", severity="warning")
             return
         text = "\n".join(self._plan.lines)
         self.app.copy_to_clipboard(text)
@@ -107,21 +107,22 @@ and the environment that its processes get. y copies that line; v shows every pr
             self.notify(f"Sent to the terminal's clipboard; {path} can't be written: "
                         f"{err.strerror}", severity="warning", markup=False)
             return
-        self.notify(f"Sent to the terminal's clipboard, and kept in {path}", title="Copied",
+        self.notify(f"Sent to the terminal's clipboard and saved in {path}", title="Copied",
                     markup=False)
 
     def action_processes(self) -> None:
-        """Show every process whole."""
+        """Show every process in full."""
         if self._plan is None:
-            self.notify("Nothing would run before the form fits", severity="warning")
+            self.notify("There are no processes to show while the form has problems",
+                        severity="warning")
             return
         self.app.push_screen(ProcessesScreen(self._plan))
 
 
 def _ranks(plan: LaunchPlan, gap: str) -> Content:
-    said = [clean(r.sentence()) for r in plan.ranks[:_MOST_RANKS]]
+    parts = [clean(r.sentence()) for r in plan.ranks[:_MOST_RANKS]]
     if len(plan.ranks) > _MOST_RANKS:
-        said.append(f"… {len(plan.ranks) - _MOST_RANKS} more")
+        parts.append(f"… {len(plan.ranks) - _MOST_RANKS} more")
     if plan.nodes > 1:
-        said.append(f"(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks in all)")
-    return Content(gap.join(said))
+        parts.append(f"(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks in all)")
+    return Content(gap.join(parts))

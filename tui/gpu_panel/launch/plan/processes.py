@@ -1,4 +1,4 @@
-"""Every process that a launch would start, to read before it is started."""
+"""A screen with every process that a launch would start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 
 
 class ProcessesScreen(ModalScreen[None]):
-    """Arguments and added environment, process by process."""
+    """Shows the arguments and the added environment of each process."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,v,q", "close", "close")]
 
@@ -37,7 +37,7 @@ class ProcessesScreen(ModalScreen[None]):
 
 
 def processes_text(plan: LaunchPlan) -> Content:
-    """Every process of the plan, for reading."""
+    """The text about every process of the plan."""
     parts: list[Content] = []
     for number, process in enumerate(plan.processes):
         ranks = ", ".join(map(str, process.ranks))

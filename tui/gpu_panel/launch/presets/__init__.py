@@ -1,1 +1,1 @@
-"""Presets: opening the first one, loading another, saving what the form says."""
+"""Presets: opening the first one, loading another, saving the form as one."""

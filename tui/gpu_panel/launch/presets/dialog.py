@@ -1,4 +1,4 @@
-"""The presets there are, to load one."""
+"""The list of presets, to load or delete one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 
 Listed = Preset | tuple[Path, str]
+"""A preset, or the path of one that can't be read and the reason."""
 _KEYS = "enter load · x delete · esc cancel"
 
 
 class PresetsScreen(ModalScreen[str | None]):
-    """Answers with the name to load, or None."""
+    """Returns the name of the preset to load, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "close"),
                                              Binding("x,delete", "delete", "delete")]
@@ -32,7 +33,7 @@ class PresetsScreen(ModalScreen[str | None]):
     def __init__(self) -> None:
         super().__init__()
         self._own: set[str] = set()
-        """Names of presets that can be deleted."""
+        """Names of the presets that can be deleted."""
 
     def compose(self) -> ComposeResult:
         box = OptionList(id="presets", classes="sheet", markup=False)
@@ -52,7 +53,7 @@ class PresetsScreen(ModalScreen[str | None]):
             box.clear_options()
             self._own = {p.name for p, _ in found if isinstance(p, Preset) and not p.shipped}
             if not found:
-                box.border_subtitle = "there are none · esc cancel"
+                box.border_subtitle = "there are no presets · esc cancel"
             room = box.scrollable_content_region.width - 6
             for preset, about in found:
                 if isinstance(preset, Preset):
@@ -65,7 +66,7 @@ class PresetsScreen(ModalScreen[str | None]):
 
     @work(exit_on_error=False, exclusive=True)
     async def action_delete(self) -> None:
-        """Delete the preset under the cursor after a question, if it is the person's own."""
+        """Ask the person, then delete the preset under the cursor, if it is their own."""
         from gpu_panel.common.errors import guard
 
         box = self.query_one("#presets", OptionList)
@@ -74,10 +75,11 @@ class PresetsScreen(ModalScreen[str | None]):
         if name is None:
             return
         if name not in self._own:
-            self.notify(f"{name} ships with gpu-panel and stays; x deletes presets of your own",
-                        severity="warning", markup=False)
+            self.notify(f"{name} ships with gpu-panel and can't be deleted; x deletes presets of "
+                        "your own", severity="warning", markup=False)
             return
-        back = f" The {name} that ships is in its place again then." if presets.ships(name) else ""
+        back = f" After that, the {name} that ships with gpu-panel is used again." \
+            if presets.ships(name) else ""
         with guard(self.app):
             if await self.app.push_screen_wait(Confirm(
                     f"Delete preset {name}",
@@ -99,23 +101,22 @@ def _read_all() -> list[tuple[Listed, str]]:
 
 
 def _about(path: Path) -> str:
-    """The comment that a preset begins with."""
-    said: list[str] = []
+    """The first sentence of the comment at the start of a preset."""
+    comment: list[str] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if not line.startswith("#"):
                     break
-                said.append(line.lstrip("# ").strip())
+                comment.append(line.lstrip("# ").strip())
     except OSError:
         return ""
-    sentence = " ".join(said)
-    return sentence.partition(". ")[0].rstrip(".:,;")
+    return " ".join(comment).partition(". ")[0].rstrip(".:,;")
 
 
 def _shown(preset: Preset, about: str) -> Content:
     mode = modes.get(preset.spec.parallel.mode).label
-    over = ", in place of the shipped one" if presets.ships(preset.name) else ""
+    over = ", used instead of the shipped one" if presets.ships(preset.name) else ""
     whose = "shipped" if preset.shipped else f"your own{over}"
     return Content.assemble(
         (f"{clean(preset.name):<18} ", "bold"), f"{mode:<13} ", (f"{whose}\n", "$text-muted"),

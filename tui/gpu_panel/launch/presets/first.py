@@ -1,4 +1,4 @@
-"""The draft that the panel opens with, from what was given on its command line. No widgets."""
+"""The draft that the panel opens with, made from its command line. No widgets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from gpu_panel.launch.draft import Draft
 def first_draft(name: str | None, assignments: Sequence[str],
                 command: Sequence[str] | None) -> tuple[Draft, UserError | None]:
     """The draft of the preset `name` (None: the default one), with `command` in place of its task
-    and the `key=value` assignments applied; and what of that could not be read. Then the draft is
-    the preset's own, or has nothing but the defaults."""
+    and the `key=value` assignments applied; and None.
+
+    If something can't be read, the error takes the place of None. The draft is then that of the
+    preset without the assignments, or, if the preset can't be read, one with all defaults.
+    """
     try:
         if command is not None:
             draft = Draft.of_command(command, presets.load(name) if name else None)

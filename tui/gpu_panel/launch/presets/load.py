@@ -1,4 +1,4 @@
-"""Loading another preset into the form, from the list of them."""
+"""Loading another preset into the form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpu_panel.launch.draft import Draft
 
 
 async def ask_and_load(app: App[Any], draft: Draft, name: str) -> Draft | None:
-    """The draft of the preset `name`; None where the person would rather keep what was changed in
-    `draft`. To be called from a worker. Raises UserError where the preset can't be read."""
+    """The draft of the preset `name`; None if the person prefers to keep the changes in `draft`.
+    Call this from a worker. Raises UserError if the preset can't be read."""
     preset = await in_thread(lambda: presets.load(name), name="panel-preset")
     if draft.changed and not await app.push_screen_wait(Confirm(
-            "Load another preset", f"What you changed in {draft.title} is not saved. "
-            f"Loading {name} drops it.", yes=f"Load {name}", no="Keep editing")):
+            "Load another preset", f"Your changes to {draft.title} are not saved. "
+            f"Loading {name} discards them.", yes=f"Load {name}", no="Keep editing")):
         return None
     return Draft(preset)

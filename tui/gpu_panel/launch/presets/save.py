@@ -1,4 +1,4 @@
-"""Saving what the form says as a preset, after asking for its name."""
+"""Saving the form as a preset, after asking for its name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpu_panel.launch.draft import Draft
 
 
 async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None) -> Preset | None:
-    """Save the draft, devices by what identifies them in `inventory`; None: the person has thought
-    better of it. To be called from a worker. Raises SpecError where a value does not fit, OSError
-    where the preset can't be written."""
+    """Save the draft, with its devices named by what identifies them in `inventory`. Returns the
+    preset, or None if the person cancels. Call this from a worker. Raises SpecError if a value is
+    wrong, OSError if the preset can't be written."""
     spec = draft.to_save(inventory)
     before = draft.preset
     name: str | None = before.name if before and "/" not in before.name else spec.name
@@ -26,11 +26,11 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
         ", ".join(spec.devices.ids or ["none"])
     while True:
         name = await app.push_screen_wait(AskName(
-            "Save preset", name, f"Kept in {presets.own_folder()}\nDevices: {devices}",
-            wrong=presets.name_problem, hint=_what_is_there))
+            "Save preset", name, f"Saved in {presets.own_folder()}\nDevices: {devices}",
+            wrong=presets.name_problem, hint=_effect_on_others))
         if name is None:
             return None
-        question = _what_is_there(name)
+        question = _effect_on_others(name)
         if not question or await app.push_screen_wait(Confirm(
                 "Save preset", question, yes="Overwrite"
                 if (presets.own_folder() / f"{name}.toml").exists() else "Save it",
@@ -46,12 +46,12 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
     return saved
 
 
-def _what_is_there(name: str) -> str:
-    """What saving under this name would do to a preset that has it; "": there is none."""
+def _effect_on_others(name: str) -> str:
+    """What saving under this name does to a preset of the same name; empty if there is none."""
     own = presets.own_folder() / f"{name}.toml"
     if own.exists():
-        return f"{own} is there already. Comments in it stay."
+        return f"{own} already exists. Its comments are kept."
     if presets.ships(name):
-        return (f"{name} ships with gpu-panel. Yours will stand in its place wherever {name} is "
-                "asked for; deleting yours (ctrl+o, x) brings it back.")
+        return (f"{name} ships with gpu-panel. Yours will be used instead; delete yours "
+                "(ctrl+o, x) to get the shipped one back.")
     return ""

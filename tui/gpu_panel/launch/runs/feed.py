@@ -1,8 +1,8 @@
-"""The runs on disk as the runs pane shows them. Blocks: called in a thread, never two at once.
+"""The runs on disk, as the runs pane shows them. Blocks: called in a thread, one call at a time.
 
-Live runs are followed in bounded batches; of a finished one the ends of its files are read
-once, and again only when its state changes. Older ones are read little by little, so that
-a thousand of them keep nobody waiting.
+Live runs are followed in bounded batches. For a finished run, the start and the end of its files
+are read once, and again only when its state changes. Older runs are read little by little, so that
+a thousand of them don't delay the list.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from gpu_engine.runs.follow import Follower
 from gpu_panel.common import errors
 
 NEWEST = 50
-"""Runs that are looked at each time, beside the live ones."""
+"""The newest runs, which are checked at each refresh, as the live ones are."""
 SPELL = 0.2
-"""Seconds a look spends on older runs that were not read before."""
-_AGAIN = 20
-"""Older runs that are looked at once more each time."""
+"""Seconds that a refresh spends on reading older runs for the first time."""
+_RECHECKED = 20
+"""Older runs that are checked for changes at each refresh."""
 _MOST_RANKS = 16
+"""Ranks of a finished run whose files are read."""
 _KEPT = 256
+"""The most points of a loss curve in the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """What is known of one run."""
+    """What the list knows about one run."""
 
     run: Run
     name: str
@@ -60,17 +62,18 @@ class RunLine:
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
-    """Which of its ranks stand still, in words, where some do."""
+    """A sentence about ranks that stand still; None if none do."""
     odd: str | None = None
-    """What of its folder can't be read, one sentence."""
+    """A sentence about what is wrong with its folder; None if nothing is."""
 
     @property
     def id(self) -> str:
+        """The run's id."""
         return self.run.id
 
 
 class LossHistory:
-    """A loss curve in few points: twice as coarse whenever it gets too long."""
+    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
 
     def __init__(self) -> None:
         self.points: list[float] = []
@@ -78,7 +81,7 @@ class LossHistory:
         self._seen = 0
 
     def take(self, event: Event) -> None:
-        """Add the loss of a step; other events have none."""
+        """Add the loss of a step event; other events are ignored."""
         if isinstance(event, Step) and event.loss is not None:
             self.add(event.loss)
 
@@ -93,24 +96,25 @@ class LossHistory:
 
 
 class RunsFeed:
-    """Keeps what was read between looks."""
+    """Reads the runs and remembers what it has read between refreshes."""
 
     def __init__(self) -> None:
         self._listed: list[Run] = []
         self._older: list[Run] = []
         self._turn = 0
-        """Which of the older ones is looked at again next."""
+        """The index of the older run that is checked for changes next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
         self._finished: dict[str, tuple[int, RunLine]] = {}
         self._followed: dict[str, tuple[Follower, LossHistory]] = {}
         self._plans: dict[str, LaunchPlan] = {}
         self._odd: dict[str, str | None] = {}
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
+        """Ids of runs whose failure to be shown is in the log already."""
 
     def refresh(self) -> tuple[list[RunLine], int]:
-        """Every run that was read so far, live ones first, then the newest; and how many older
-        ones are still to be read."""
+        """Every run read so far, live ones first, then the newest; and the number of older ones
+        that are still to be read."""
         self._list()
         lines = [line for run in self._listed if (line := self._look_safely(run)) is not None]
         shown = {line.id for line in lines if line.live}
@@ -119,16 +123,16 @@ class RunsFeed:
         return sorted((*lines, *older), key=lambda line: not line.live), unread
 
     def look_anew(self) -> None:
-        """List the folder again at the next look: a resume changes nothing in it."""
+        """List the folder again at the next refresh, as a resume does not change its time stamp."""
         self._folder_stamp = None
 
     def _look_back(self) -> tuple[list[RunLine], int]:
-        """The older runs, as far as they were read, and how many were not."""
+        """The older runs read so far, and the number of those that are not read yet."""
         older = self._older
-        for at in range(self._turn, min(self._turn + _AGAIN, len(older))):
+        for at in range(self._turn, min(self._turn + _RECHECKED, len(older))):
             if older[at].id in self._finished:
                 self._look(older[at])
-        self._turn = self._turn + _AGAIN if self._turn + _AGAIN < len(older) else 0
+        self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
         end = time.monotonic() + SPELL
         lines: list[RunLine] = []
         unread = 0
@@ -143,7 +147,8 @@ class RunsFeed:
         return lines, unread
 
     def _list(self) -> None:
-        """List the folder when it has changed; a run that was renamed within a tick, soon."""
+        """List the folder if it has changed, and every 30 s, as a change within one tick of the
+        file system's clock is not seen."""
         try:
             stamp = places.runs_folder().stat().st_mtime_ns
         except OSError:
@@ -153,7 +158,7 @@ class RunsFeed:
             return
         self._folder_stamp, self._listed_at = stamp, now
         every = runs.all_runs()
-        # One that was started long ago and still runs is not to be lost behind newer ones.
+        # A live run stays in the list, however many newer ones there are.
         live = [run for run in every[NEWEST:] if run.supervised()]
         self._listed = every[:NEWEST] + live
         near, there = {run.id for run in self._listed}, {run.id for run in every}
@@ -161,13 +166,14 @@ class RunsFeed:
         self._finished = {k: v for k, v in self._finished.items() if k in there}
 
     def _look_safely(self, run: Run) -> RunLine | None:
-        """One run that can't be shown, for whatever reason, must not hide all the others."""
+        """Read a run. If that fails for any reason, show it as unreadable, so that one bad run
+        does not hide all others."""
         try:
             return self._look(run)
-        except Exception as err:  # noqa: BLE001  said in its line, and the whole of it in the log
+        except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
             where = errors.log_path()
-            if run.id not in self._told:
-                self._told.add(run.id)
+            if run.id not in self._recorded:
+                self._recorded.add(run.id)
                 errors.record(err)
             return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
                            reason=f"can't be shown: {type(err).__name__}; see {where}")
@@ -187,7 +193,7 @@ class RunsFeed:
         if state.live:
             return self._live(line)
         self._followed.pop(run.id, None)
-        self._plans.pop(run.id, None)  # a thousand of them are much
+        self._plans.pop(run.id, None)  # a thousand plans would take much memory
         line = _with_tail(line)
         self._finished[run.id] = (stamp, line)
         return line
@@ -229,7 +235,7 @@ class RunsFeed:
 
 
 def _with_tail(line: RunLine) -> RunLine:
-    """The end of a finished run, from the first and last pieces of its files."""
+    """A finished run with its last figures, from the first and the last part of its files."""
     view = RunView()
     history = LossHistory()
     ranks = line.run.ranks()[:_MOST_RANKS]
@@ -240,14 +246,14 @@ def _with_tail(line: RunLine) -> RunLine:
             if rank == ranks[0]:
                 history.take(event)
     end = view.progress()
-    # What was said at the beginning of a long file holds no longer where a resume asked for more.
+    # The start of a long file is out of date if a resume has asked for more steps.
     total = _planned(line.run.plan(), view.ranks.values()) or end.total_steps
     return replace(line, step=end.step, total=total, loss=end.loss,
                    history=tuple(history.points))
 
 
 def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
-    """Steps in all, as the last attempt was asked for; None where that can't be told."""
+    """The number of steps that the last attempt was to reach; None if that is unknown."""
     if plan is None or plan.spec.task.use is None:
         return None
     train = plan.spec.train
@@ -258,6 +264,6 @@ def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
 
 
 def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
-    """(device, rank) of all that the ranks use."""
+    """(device id, rank) of all devices that the ranks use."""
     return tuple((d.id, r.rank) for r in (plan.ranks if plan is not None else ())
                  for d in r.devices)

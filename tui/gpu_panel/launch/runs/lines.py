@@ -1,4 +1,4 @@
-"""A run as one line of text. Pure, so that it can be read in a test."""
+"""A run as one line of text. Pure, so that tests can read the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_panel.run.text.states import glyph, tone
 
 @dataclass(frozen=True, slots=True)
 class RunColumns:
-    """How wide each column is; 0: not shown."""
+    """The width of each column in cells; 0 for a column that is not shown."""
 
     id: int
     name: int
@@ -27,14 +27,14 @@ class RunColumns:
     rate: int = 12
 
     def used(self) -> int:
-        """Cells that a line takes in all, with the gaps."""
+        """The width of a whole line in cells, gaps included."""
         end = 12  # "04:12 left"
         parts = (11, self.id, self.name, self.mode, self.steps, 11, self.curve, self.rate, end)
         return sum(p + 2 for p in parts if p) - 2
 
 
 def columns(lines: Sequence[RunLine], width: int) -> RunColumns:
-    """What fits into `width`, the least telling column dropped first."""
+    """The columns that fit into `width` cells; the least important are dropped first."""
     c = RunColumns(max((len(line.id) for line in lines), default=4),
                 min(22, max((len(clean(line.name)) for line in lines), default=4)),
                 max((len(_mode(line)) for line in lines), default=4))
@@ -58,7 +58,7 @@ def run_line(line: RunLine, c: RunColumns) -> Line:
         (fit(_mode(line), c.mode) + "  ", "dim"),
     ]
     if not line.live and line.step is None and line.loss is None:
-        return (*parts, *_end(line))  # nothing was trained: the reason has the room
+        return (*parts, *_end(line))  # nothing was trained, so there is room for the reason
     if c.steps:
         parts.append((fit(_steps(line, c.steps), c.steps) + "  ", ""))
     parts.append((fit(loss, 11) + "  ", ""))
@@ -66,7 +66,7 @@ def run_line(line: RunLine, c: RunColumns) -> Line:
         parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
     if not line.live:
         return (*parts, *_end(line))
-    if line.reason:  # it waits to begin again
+    if line.reason:  # it waits for its restart
         return (*parts, (clean(line.reason), "bad"))
     if line.still:
         return (*parts, (f"! {clean(line.still)}", "warn"))
@@ -79,19 +79,19 @@ def run_line(line: RunLine, c: RunColumns) -> Line:
 
 
 def _end(line: RunLine) -> Line:
-    """How it ended: the reason where it is bad, and how long ago."""
+    """How a run ended: the reason if it ended badly, and how long ago."""
     bad = line.state in ("failed", "lost", "unreadable")
-    said: list[Part] = []
-    if line.reason and bad:
-        said.append((clean(line.reason), "warn" if line.state == "unreadable" else "bad"))
-    if line.odd and line.state != "unreadable" and line.odd != line.reason:
-        said.append((clean(line.odd), "warn"))
-    if line.ended:
-        said.append((units.ago(time.time() - line.ended), "dim"))
     parts: list[Part] = []
-    for i, part in enumerate(said):
-        parts += [(" · ", "dim"), part] if i else [part]
-    return tuple(parts)
+    if line.reason and bad:
+        parts.append((clean(line.reason), "warn" if line.state == "unreadable" else "bad"))
+    if line.odd and line.state != "unreadable" and line.odd != line.reason:
+        parts.append((clean(line.odd), "warn"))
+    if line.ended:
+        parts.append((units.ago(time.time() - line.ended), "dim"))
+    joined: list[Part] = []
+    for i, part in enumerate(parts):
+        joined += [(" · ", "dim"), part] if i else [part]
+    return tuple(joined)
 
 
 def _mode(line: RunLine) -> str:
@@ -101,7 +101,7 @@ def _mode(line: RunLine) -> str:
 
 
 def _steps(line: RunLine, width: int) -> str:
-    """"step 1,240 of 5,862", "1,240/5,862" or "21 %"."""
+    """How far a run has got: "step 1,240 of 5,862", "1,240/5,862" or "21 %"."""
     if line.step is None:
         return ""
     if width < 10:
@@ -112,6 +112,6 @@ def _steps(line: RunLine, width: int) -> str:
     return f"step {line.step:,}" + (f" of {total}" if total else "")
 
 
-def words(text: str) -> Row:
-    """A row of words, which the cursor can't be on."""
+def text_row(text: str) -> Row:
+    """A row of text that the cursor skips."""
     return Row("", (((text, "dim"),),))

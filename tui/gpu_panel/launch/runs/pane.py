@@ -35,12 +35,12 @@ class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
 live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
-one that has ended; x deletes the folder of a finished run with its checkpoints, X those of all but
-the newest."""
+a run that has ended; x deletes the folder of a finished run with its checkpoints, X those of all
+but the newest runs."""
 
     @dataclass
     class Read(Message):
-        """The runs on disk have been looked at."""
+        """The runs on disk have been read."""
 
         runs: tuple[RunLine, ...]
 
@@ -54,22 +54,23 @@ the newest."""
         self._unread = 0
         self._columns: RunColumns | None = None
         self._rows_of: dict[str, tuple[RunLine, str, Row]] = {}
-        """Rows as they were shown last, with what they were made of."""
-        self._offered: bool | None = None
+        """Run id → the row shown last, and what it was made of."""
+        self._footer_live: bool | None = None
+        """Whether the footer shows the keys for a live run; None if for no run."""
         self.entitle("Runs")
 
     # --- reading -------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read what is new on disk, unless the look before is still reading; where nothing runs,
-        each second time."""
+        """Read what is new on disk, unless that is still being done. If no run is live, do so at
+        every second call only."""
         self._skipped = self.lines is not None and not self.live and not self._skipped
         if not self._reading and not self._skipped:
             self._reading = True
             self._read()
 
     def look_at_once(self) -> None:
-        """Read what is new, where something is known to have changed."""
+        """Read what is new now, as something is known to have changed."""
         self._skipped = True
         self.look()
 
@@ -84,14 +85,14 @@ the newest."""
             self._reading = False
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
-        """`unread`: how many more there are, older than these."""
+        """Show these runs. `unread`: the number of older ones that are not read yet."""
         self.lines, self._unread = tuple(found), unread
         earlier = len(found) - self.live + unread
-        said = ([f"{self.live} running"] if self.live else [])
-        said += [f"{earlier} earlier"] if earlier else []
-        self.entitle("Runs" + (f" ─ {' · '.join(said)}" if said else ""))
+        counts = ([f"{self.live} running"] if self.live else [])
+        counts += [f"{earlier} earlier"] if earlier else []
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""))
         self.repaint()
-        self._offer()
+        self._refresh_footer()
         self.post_message(self.Read(self.lines))
 
     @property
@@ -103,20 +104,21 @@ the newest."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.lines is None:
-            return None, [lines.words("Looking for runs …")]
+            return None, [lines.text_row("Looking for runs …")]
         if not self.lines:
-            return None, [lines.words("No runs yet. ctrl+l launches what the form says.")]
+            return None, [lines.text_row("No runs yet. ctrl+l launches what the form says.")]
         if (columns := lines.columns(self.lines, width)) != self._columns:
             self._columns, self._rows_of = columns, {}
         now = time.time()
         rows = [self._row(line, columns, now) for line in self.lines]
         self._rows_of = {row.key: kept for row in rows if (kept := self._rows_of.get(row.key))}
         if self._unread:
-            rows.append(lines.words(f"reading {self._unread:,} older ones …"))
+            rows.append(lines.text_row(f"reading {self._unread:,} older runs …"))
         return None, rows
 
     def _row(self, line: RunLine, columns: RunColumns, now: float) -> Row:
-        """Made anew only where something of it has changed: of a thousand hardly any has."""
+        """The row of a run. It is made again only if something in it has changed, which is rare
+        among a thousand runs."""
         ago = units.ago(now - line.ended) if line.ended and not line.live else ""
         kept = self._rows_of.get(line.id)
         if kept is not None and kept[0] is line and kept[1] == ago:
@@ -129,18 +131,19 @@ the newest."""
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
-        self._offer()
+        self._refresh_footer()
 
-    def _offer(self) -> None:
-        """Tell the footer when something else can be done with the run under the cursor."""
+    def _refresh_footer(self) -> None:
+        """Update the footer if the run under the cursor allows other actions than before."""
         line = self.line_at_cursor
         live = line.live if line is not None else None
-        if live is not self._offered:
-            self._offered = live
+        if live is not self._footer_live:
+            self._footer_live = live
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A run is stopped or resumed, never both: the footer has the one that can be done."""
+        """Allow stop for a live run and resume for one that has ended, so that the footer shows
+        only one of them."""
         line = self.line_at_cursor
         if line is not None and line.state == "unreadable" and action in ("resume", "remove"):
             return None
@@ -154,7 +157,7 @@ the newest."""
 
     @property
     def line_at_cursor(self) -> RunLine | None:
-        """The run that the cursor is on; None where there is none."""
+        """The run under the cursor; None if there is none."""
         key = self.key_at_cursor
         return next((line for line in self.lines or () if line.id == key), None)
 
@@ -167,7 +170,7 @@ the newest."""
             self.open(line.run)
 
     def open(self, run: Run) -> None:
-        """Watch a run on a screen of its own."""
+        """Open the run screen for a run."""
         from gpu_panel.run.screen import RunScreen
 
         self.app.push_screen(RunScreen(run))
@@ -180,17 +183,17 @@ the newest."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
-        """Have a run stopped after a question with this title."""
+        """Ask the person in a dialog with this title, then stop the run."""
         with guard(self.app):
             await self._stop(line, title)
 
     async def _stop(self, line: RunLine, title: str) -> None:
         if not line.live:
-            self.notify(f"Run {line.id} is {line.state} already", markup=False)
+            self.notify(f"Run {line.id} has already ended: {line.state}", markup=False)
             return
         if await self.app.push_screen_wait(Confirm(
                 title, f"{line.name}: its ranks finish their step, save a "
-                "checkpoint and end.", yes="Stop it", no="Let it run")):
+                "checkpoint and end.", yes="Stop it", no="Keep running")):
             await in_thread(line.run.stop, name="panel-stop")
             self.notify(f"Run {line.id} was asked to stop", markup=False)
 

@@ -1,4 +1,4 @@
-"""Deleting run folders from the screen, after a question that says how much that is."""
+"""Deleting run folders from the screen, after a question that names their size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskCount, Confirm
 
 KEEP = 20
-"""Runs that pruning keeps unless told otherwise."""
+"""The proposed number of runs that pruning keeps."""
 _NAMED = 12
-"""Runs whose names the question before pruning lists."""
+"""The most runs that the question before pruning names."""
 
 
 async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
-    """Ask whether the folder of `run` is to go, and delete it. Whether it is gone. To be called
-    from a worker. Raises UserError or OSError where it can't be deleted."""
+    """Ask the person, then delete the folder of `run`. Returns whether it was deleted. Call this
+    from a worker. Raises UserError or OSError if it can't be deleted."""
     size = await in_thread(run.size, name="panel-size")
     if not await app.push_screen_wait(Confirm(
             f"Remove run {run.id}", f"{name}: deletes {run.path} with logs and "
@@ -33,8 +33,9 @@ async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
 
 
 async def ask_and_prune(app: App[Any]) -> bool:
-    """Ask how many of the newest runs that have ended are to stay, and delete the others. Whether
-    any is gone. To be called from a worker. Raises UserError with all that could not be deleted."""
+    """Ask how many of the newest finished runs to keep, then delete the others. Returns whether any
+    was deleted. Call this from a worker. Raises UserError, naming every run that could not be
+    deleted."""
     ended = await in_thread(_ended, name="panel-ended")
     if not ended:
         app.notify("No run has ended yet", severity="warning")
@@ -42,12 +43,12 @@ async def ask_and_prune(app: App[Any]) -> bool:
     total = units.size(sum(size for _, size in ended))
     keep = await app.push_screen_wait(AskCount(
         "Keep the newest runs", min(KEEP, len(ended)), len(ended),
-        f"Of the runs that have ended ({total} in all), how many of the newest stay?"))
+        f"How many of the newest finished runs ({total} in all) do you want to keep?"))
     if keep is None:
         return False
     going = ended[keep:]
     if not going:
-        app.notify("All of them stay")
+        app.notify("Nothing to delete: all finished runs are kept")
         return False
     size = units.size(sum(size for _, size in going))
     names = ", ".join(run.id for run, _ in going[:_NAMED])
@@ -62,12 +63,13 @@ async def ask_and_prune(app: App[Any]) -> bool:
 
 
 def _ended() -> list[tuple[Run, int]]:
-    """Runs that have ended, newest first, with their bytes on disk."""
+    """The finished runs, newest first, with their sizes in bytes."""
     return [(run, run.size()) for run in folder.all_runs() if run.state().state in folder.FINAL]
 
 
 def _remove_all(going: Iterable[Run]) -> None:
-    """Raises UserError with all that could not be removed, after removing the others."""
+    """Delete these runs. Raises UserError at the end, naming every run that could not be
+    deleted."""
     trouble: list[str] = []
     for run in going:
         try:

@@ -1,1 +1,1 @@
-"""The log pane: which log is shown, its lines however many they are, finding in them."""
+"""The log pane: which log is shown, its lines however many there are, and searching them."""

@@ -1,7 +1,7 @@
-"""Lines of a file that may be gigabytes, may grow, shrink or be replaced while it is read.
+"""Lines of a file that may hold gigabytes and may grow, shrink or be replaced while it is read.
 
-Only the number of line ends in each block is kept (a gigabyte makes 16 thousand of them); a line
-is found by reading its block again. Nothing here is shown before it went through `clean`.
+Only the number of line ends in each block is kept (a gigabyte has 16 thousand blocks); to find a
+line, its block is read again. Every line goes through `clean` before it is returned.
 """
 
 from __future__ import annotations
@@ -18,31 +18,34 @@ from gpu_engine.common.clean import clean_bytes, clean_lines
 from gpu_engine.common.files import open_file, reason
 
 BLOCK = 1 << 16
-"""Bytes."""
+"""Bytes of a block."""
 _AHEAD = 1 << 18
 """Bytes that a search reads at a time."""
 _LONGEST = 1 << 18
-"""Bytes of one line that are looked at: of a longer one half at its beginning and half at its
-end."""
+"""Bytes of a line that are shown: of a longer line, half from its start and half from its end."""
 _REDRAWN = 1 << 15
-"""Bytes at the end of a line that redraws itself: what it shows last."""
+"""Bytes read at the end of a line that redraws itself (a progress bar), for its last state."""
 
 
 class Lines(Protocol):
-    """What a log view shows."""
+    """The lines that a log view shows."""
 
     title: str
 
     def __len__(self) -> int: ...
     def line(self, number: int) -> str:
-        """Harmless; empty where there is no such line (any more)."""
+        """The text of a line, without control characters; empty if there is no such line."""
         ...
 
-    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None: ...
+    def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
+        """The number of the next line with `needle`, from `start` on (step 1) or backwards
+        (step -1); None if there is none or `stop` was set. Ignores case if `needle` has no
+        capitals."""
+        ...
 
 
 class TextLines:
-    """Lines that are already here: a traceback."""
+    """Lines that are in memory: a traceback."""
 
     def __init__(self, title: str, text: str) -> None:
         self.title = title
@@ -52,9 +55,11 @@ class TextLines:
         return len(self._lines)
 
     def line(self, number: int) -> str:
+        """As `Lines.line`."""
         return self._lines[number] if 0 <= number < len(self._lines) else ""
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
+        """As `Lines.find`."""
         fold = needle == needle.lower()
         for i in range(start, len(self._lines) if step > 0 else -1, step):
             if needle in (self._lines[i].lower() if fold else self._lines[i]):
@@ -63,35 +68,33 @@ class TextLines:
 
 
 class LogFile:
-    """A file of lines. `update` reads on, a bounded amount at a time; the rest only looks up.
-
-    `update` and the lookups may run in different threads.
-    """
+    """The lines of a file. `update` reads what is new, a bounded amount at a time; the other
+    methods only look lines up. They may run in another thread than `update`."""
 
     def __init__(self, path: Path, title: str) -> None:
         self.path, self.title = path, title
         self.missing = True
         self.trouble: str | None = None
-        """Why it can't be read, where it is there."""
+        """Why an existing file can't be read."""
         self.generation = 0
-        """Rises each time the file was replaced or cut: line numbers mean other lines then."""
+        """Rises when the file is replaced or cut, as line numbers then mean other lines."""
         self._lock = threading.RLock()
         self._file: int | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._before = array("q", [0])
-        """Line ends before each block, the one that is still growing included."""
+        """The number of line ends before each block, the growing one included."""
         self._ends = 0
-        """Line ends in all."""
+        """The number of line ends in all."""
         self._scanned = 0
         self._size = 0
         self._tail = False
-        """Whether something follows the last line end."""
+        """Whether there is text after the last line end."""
         self._cached: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
@@ -107,11 +110,11 @@ class LogFile:
 
     @property
     def share(self) -> float:
-        """How much of the file has been read through, of one."""
+        """The share of the file that has been read, from 0 to 1."""
         return 1.0 if not self._size else min(self._scanned / self._size, 1.0)
 
     def update(self, limit: int = 4 << 20) -> bool:
-        """Count the lines in at most `limit` bytes that are new. True: something changed."""
+        """Count the lines in at most `limit` new bytes. Returns whether anything changed."""
         with self._lock:
             changed = self._open()
             if self._file is None:
@@ -135,6 +138,7 @@ class LogFile:
             return changed
 
     def line(self, number: int) -> str:
+        """As `Lines.line`. A very long line is shortened in the middle."""
         with self._lock:
             found = self._extent(number)
             if found is None or self._file is None:
@@ -143,7 +147,7 @@ class LogFile:
             try:
                 size = end - begin
                 if size > _REDRAWN:
-                    # A progress bar of hours is one line: what counts is how it ends.
+                    # A progress bar of hours is one line; its last state is what matters.
                     last = os.pread(self._file, _REDRAWN, end - _REDRAWN)
                     if b"\r" in last.rstrip(b"\r"):
                         return clean_bytes(last[last.index(b"\r") + 1:], _LONGEST)
@@ -157,15 +161,15 @@ class LogFile:
                 return ""
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """The next line from `start` on (step 1) or back (step -1) with `needle` in it; letters
-        of either case where it has no capitals. Blocks of raw bytes first, then the line."""
+        """As `Lines.find`. Searches blocks of raw bytes first, then the lines of those that
+        match."""
         fold = needle == needle.lower()
         raw = needle.lower().encode() if fold else needle.encode()
         number = start
         while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
             rows = self._rows(number, step)
             if not raw.isascii() or len(rows) == 1:
-                hits = range(len(rows))  # bytes don't tell: look at what would be shown
+                hits = range(len(rows))  # the bytes may differ from what is shown: check each line
             else:
                 whole = b"\n".join(rows)
                 hits = [] if raw not in (whole.lower() if fold else whole) else [
@@ -178,7 +182,7 @@ class LogFile:
         return None
 
     def _rows(self, number: int, step: int) -> list[bytes]:
-        """Some lines from `number` on, or back, as they are in the file; at least one."""
+        """The raw bytes of at least one line, from `number` on or backwards."""
         with self._lock:
             found = self._extent(number)
             if found is None or self._file is None:
@@ -195,10 +199,11 @@ class LogFile:
             rows = data.split(b"\n")[::-1]
             return rows if len(data) == end else rows[:-1] or [b""]
 
-    # --- where lines are; with the lock held ----------------------------------------------------
+    # --- finding lines in the file; call these with the lock held -------------------------------
 
     def _open(self) -> bool:
-        """Follow the path: opened late, replaced, or cut. True where line numbers changed."""
+        """Open the file, or open it again if it was replaced or cut. Returns whether line numbers
+        changed."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -226,21 +231,21 @@ class LogFile:
         return changed
 
     def _extent(self, number: int) -> tuple[int, int] | None:
-        """Bytes from and to (its end left out) of a line."""
+        """The first byte of a line and the byte after its last."""
         if not 0 <= number < len(self):
             return None
         begin = 0 if number == 0 else self._end_of(number - 1) + 1
         return begin, self._end_of(number) if number < self._ends else self._scanned
 
     def _end_of(self, number: int) -> int:
-        """Where line `number` ends."""
+        """The position of the end of line `number`."""
         block = bisect_right(self._before, number) - 1
         positions = self._positions(block)
         at = number - self._before[block]
         return positions[at] if at < len(positions) else self._scanned
 
     def _positions(self, block: int) -> list[int]:
-        """Where lines end within a block."""
+        """The positions of the line ends in a block."""
         upto = min((block + 1) * BLOCK, self._scanned)
         known = self._cached.get(block)
         if known is not None and known[0] == upto:

@@ -1,8 +1,8 @@
-"""A log and the part of it that was set aside when it grew too large, as one.
+"""A log together with the older part that was set aside when it grew too large.
 
-The supervisor copies what a log holds to NNNNN.log.1, in place of what was there, and cuts the
-log. Line numbers go on over both; `gone` counts the lines that have left at the front, so that
-whoever stands somewhere in between can stay there.
+The supervisor copies the content of such a log to NNNNN.log.1, replacing that file, and empties the
+log. Here both are one text with continuous line numbers. `gone` counts the lines that have been
+dropped at the front, so that a view can stay at the lines that it shows.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from gpu_engine.common.files import open_file
 from gpu_panel.run.log.file import LogFile
 
 _HEAD = 256
-"""Bytes by which a log is known again in its older part."""
+"""Bytes at the start of a log by which its copy is recognised."""
 _PATIENCE = 1.0
-"""Seconds between the copy and the cut, at the most."""
+"""The most seconds between the supervisor's copy and the emptying of the log."""
 
 Identity = tuple[int, int] | None
 
 
 class JoinedLog:
-    """`update` and the lookups may run in different threads."""
+    """Both parts as one. `update` may run in another thread than the other methods."""
 
     def __init__(self, path: Path, title: str) -> None:
         self.path, self.title = path, title
         self.generation = 0
-        """Rises each time that line numbers mean other lines."""
+        """Rises when line numbers start to mean other lines."""
         self.gone = 0
-        """Lines that have left at the front since it was opened."""
+        """Lines that have been dropped at the front since it was opened."""
         self._lock = threading.RLock()
         self._now = LogFile(path, title)
         self._older: LogFile | None = None
@@ -38,7 +38,8 @@ class JoinedLog:
         self._opened = False
         self._head = b""
         self._noticed: float | None = None
-        """Monotonic seconds at which an older part was seen whose log is not cut yet."""
+        """When a new older part was first seen while the log was not emptied yet, in monotonic
+        seconds."""
 
     def __len__(self) -> int:
         with self._lock:
@@ -46,34 +47,34 @@ class JoinedLog:
 
     @property
     def _first(self) -> int:
-        """The number of the newer part's first line."""
+        """The line number at which the newer part starts."""
         return len(self._older) if self._older is not None else 0
 
     @property
     def share(self) -> float:
-        """How much of it has been read through, of one."""
+        """The share of the newer part that has been read, from 0 to 1."""
         return self._now.share
 
     @property
     def missing(self) -> bool:
-        """Whether neither part is there."""
+        """Whether neither part exists."""
         return self._now.missing and self._older is None
 
     @property
     def trouble(self) -> str | None:
-        """Why it can't be read, where it is there."""
+        """Why an existing log can't be read."""
         return self._now.trouble
 
     def close(self) -> None:
-        """Let go of both files."""
+        """Close both files."""
         with self._lock:
             self._now.close()
             if self._older is not None:
                 self._older.close()
 
     def update(self, limit: int = 4 << 20) -> bool:
-        """Count the lines in at most `limit` bytes that are new, and all of an older part that
-        is. True: something changed."""
+        """Count the lines in at most `limit` new bytes, and in all of a new older part. Returns
+        whether anything changed."""
         older = self._set_aside()
         found = _identity(older)
         if not self._opened or (found != self._older_id and self._was_cut()):
@@ -81,7 +82,7 @@ class JoinedLog:
             return True
         before = self._now.generation
         changed = self._now.update(limit)
-        if self._now.generation != before:  # cut by somebody else
+        if self._now.generation != before:  # emptied by something else than our supervisor
             self.generation += 1
             self._head = b""
         if len(self._head) < _HEAD and changed:
@@ -89,14 +90,14 @@ class JoinedLog:
         return changed
 
     def line(self, number: int) -> str:
-        """As `LogFile.line`, counted through both parts."""
+        """As `Lines.line`, through both parts."""
         with self._lock:
             if self._older is not None and number < self._first:
                 return self._older.line(number)
             return self._now.line(number - self._first)
 
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
-        """As `LogFile.find`, through both parts."""
+        """As `Lines.find`, through both parts."""
         with self._lock:
             parts = [(0, self._older)] if self._older is not None else []
             parts.append((self._first, self._now))
@@ -116,8 +117,8 @@ class JoinedLog:
         return self.path.with_name(self.path.name + ".1")
 
     def _was_cut(self) -> bool:
-        """Whether the log was cut, as it is after each copy; a log that begins with the same
-        bytes again can't be told, and is given a moment."""
+        """Whether the log was emptied, as it is after each copy. A log that starts with the same
+        bytes again can't be told from the old one, so it counts as emptied after a moment."""
         try:
             size = self.path.stat().st_size
         except OSError:
@@ -130,7 +131,7 @@ class JoinedLog:
         return now - self._noticed > _PATIENCE
 
     def _take(self, path: Path, identity: Identity, limit: int) -> None:
-        """Read the older part, begin the newer one anew, and put both in place at once."""
+        """Read the older part, start again with the newer one, and replace both at once."""
         older = LogFile(path, self.title) if identity is not None else None
         while older is not None and (older.update() or older.share < 1.0):
             if older.missing:
@@ -141,9 +142,9 @@ class JoinedLog:
             and _begins(path, len(self._head)) == self._head
         with self._lock:
             if self._opened:
-                left = len(self._now)  # lines that went along into the older part
-                kept = left if whole else min(left, len(older) if older is not None else 0)
-                self.gone += self._first + left - kept
+                moved = len(self._now)  # lines that are now in the older part
+                kept = moved if whole else min(moved, len(older) if older is not None else 0)
+                self.gone += self._first + moved - kept
                 self.generation += 1
             self.close()
             self._older, self._now, self._older_id = older, newer, identity
@@ -160,7 +161,7 @@ def _identity(path: Path) -> Identity:
 
 
 def _begins(path: Path, count: int) -> bytes:
-    """Its first bytes; none where it can't be read."""
+    """The first `count` bytes of a file; empty if it can't be read."""
     try:
         with open_file(path) as file:
             return file.read(count)

@@ -1,4 +1,4 @@
-"""The log pane: which log is shown, finding in it, where a rank is now."""
+"""The log pane: choosing a log, searching it, and asking ranks for their stacks."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from gpu_panel.run.text.ranks import name_ranks, standing_still
 
 
 class FindInput(Input):
-    """What to look for in the log; escape leaves it."""
+    """The text to search the log for; escape closes the field."""
 
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("find"))
 
     class Left(Message):
-        """The person does not want to find anything."""
+        """The person has cancelled the search."""
 
     def action_leave(self) -> None:
-        """Drop what was typed and go back to the log."""
+        """Clear the field and go back to the log."""
         self.value = ""
         self.post_message(self.Left())
 
 
 class LogPane(Vertical, RunPane):
-    """One of the run's logs: a rank's, the traceback of what failed, a launcher's, the
+    """Shows one of the run's logs: a rank's, the traceback of a failure, a launcher's or the
     supervisor's."""
 
     NAME = TITLE = "log"
     KEYS = keys.of("log", "find")
-    HELP = """What the ranks print, the traceback of the rank that failed first, what launchers
-print, and the supervisor's own log."""
-    DEFAULT_CLASSES = ""  # its lines have the frame
+    HELP = """The output of the ranks, the traceback of the rank that failed first, the output of
+launchers, and the supervisor's log."""
+    DEFAULT_CLASSES = ""  # the LogView inside has the frame
     DEFAULT_CSS = """
     LogPane {
         height: 1fr;
@@ -59,13 +59,13 @@ print, and the supervisor's own log."""
         self._store: RunStore | None = None
         self._now = 0.0
         self._sources: LogSources | None = None
-        """None until it was painted once."""
+        """None before the first painting."""
         self._rank: int | None = None
-        """The chosen rank, as far as it was told or heard of here."""
+        """The chosen rank, as last told by or to the other panes."""
         self._attempt = 1
         self._failure_shown = False
         self._stalled: int | None = None
-        """The rank that was shown as the cause of a standstill."""
+        """The rank that was shown last as the cause of a standstill."""
 
     def compose(self) -> ComposeResult:
         yield LogView(id="log-lines", classes="framed")
@@ -86,12 +86,12 @@ print, and the supervisor's own log."""
             self._sources = LogSources(store.run)
         sources = self._sources
         attempt = store.state.attempt if store.state is not None else 1
-        if attempt != self._attempt:  # what was shown was about the one before
+        if attempt != self._attempt:  # the failure shown so far was that of an earlier attempt
             self._attempt, self._failure_shown = attempt, False
             sources.forget_failure()
         sources.learn(store)
         if sources.failed is not None and not self._failure_shown:
-            self._failure_shown = True  # the cause comes to the front, once
+            self._failure_shown = True  # bring the cause to the front, once
             sources.show_failure()
         if self._view.lines is not sources.current:
             self._show(sources)
@@ -99,7 +99,7 @@ print, and the supervisor's own log."""
             self._view.read_on()
 
     def _show(self, sources: LogSources) -> None:
-        """Put the chosen log into the view, and tell whose it is."""
+        """Put the chosen log into the view, and tell the other panes whose it is."""
         self._view.show(sources.current)
         self._view.border_title = Content(f"log ─ {sources.title}")
         if sources.rank is not None and sources.rank != self._rank:
@@ -107,7 +107,7 @@ print, and the supervisor's own log."""
             self.post_message(self.RankChosen(self, sources.rank))
 
     def rank_chosen(self, rank: int) -> None:
-        """Show the log of a rank that was chosen elsewhere."""
+        """Show the log of a rank that was chosen in another pane."""
         self._rank = rank
         self._show_rank(rank)
         self.come_forward()
@@ -133,55 +133,55 @@ print, and the supervisor's own log."""
         """Copy the line under the cursor to the clipboard."""
         line = self._view.current()
         if not line:
-            self.notify("there is no line to copy", severity="warning")
+            self.notify("There is no line to copy", severity="warning")
             return
         self.app.copy_to_clipboard(line)
-        self.notify("sent to the terminal's clipboard")
+        self.notify("Sent to the terminal's clipboard")
 
     # --- where a rank is now -------------------------------------------------------------------
 
     @work(group="stacks", exclusive=True, exit_on_error=False)
     async def action_stacks(self) -> None:
-        """Have the chosen rank print its stacks, and follow its log, where they arrive. Where
-        ranks stand still all of them are asked, and the one that seems to be why is shown."""
+        """Have the chosen rank print its stacks into its log, and follow that log. If ranks stand
+        still, ask all of those and show the log of the one that seems to be the cause."""
         store, sources = self._store, self._sources
         if store is None or sources is None:
             return
         rank = sources.rank if sources.rank is not None else 0
-        still = [sign.rank for sign in standing_still(store, self._now)]
+        still = [standing.rank for standing in standing_still(store, self._now)]
         if still and still[0] != self._stalled:
             rank = still[0]
         self._stalled = still[0] if still else None
         others = [r for r in still if r != rank and r not in store.suspended]
         if pid := store.suspended.get(rank):
-            self.notify(f"rank {rank} was stopped by a signal and can't answer: kill -CONT {pid} "
-                        "lets it go on", severity="warning", timeout=10)
+            self.notify(f"Rank {rank} was stopped by a signal and can't answer: kill -CONT {pid} "
+                        "continues it", severity="warning", timeout=10)
             if not others:
                 return
             rank = others.pop(0)
         answers = await asyncio.to_thread(
             lambda: [stacks.request(store.run, r) for r in (rank, *others)])
         if not answers[0]:
-            self.notify(f"rank {rank} can't be asked: it has ended, or has not come as far as to "
-                        "listen", severity="warning")
+            self.notify(f"Rank {rank} can't print its stacks: it has ended, or is not ready yet",
+                        severity="warning")
             return
         self._show_rank(rank)
         self._view.action_last()
         self.come_forward()
         also = f", and {name_ranks(others)}" if others else ""
-        self.notify(f"asked rank {rank} where it is{also}; its log has the answer")
+        self.notify(f"Asked rank {rank} for its stacks{also}; they appear in its log")
 
     # --- find ----------------------------------------------------------------------------------
 
     def action_find(self) -> None:
-        """Show the field that says what to find."""
+        """Show the field for the text to find."""
         self.come_forward()
         field = self.query_one(FindInput)
         field.display = True
         field.focus()
 
     def action_find_next(self, step: int) -> None:
-        """The next place (1) or the one before (-1)."""
+        """Go to the next match (1) or the previous one (-1)."""
         self._view.find_next(step)
 
     def _close_find(self) -> None:

@@ -1,5 +1,5 @@
-"""Which logs a run has, and which of them is shown: the ranks' in order, the traceback of the
-rank that failed first, what launchers printed ("node0"), the supervisor's own."""
+"""Which logs a run has, and which one is shown: those of the ranks, the traceback of the rank that
+failed first, the output of launchers ("node0"), and the supervisor's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SUPERVISOR, FAILURE = "supervisor", "traceback"
 
 
 class LogSources:
-    """The keys of sources are rank numbers, `FAILURE` and `SUPERVISOR`."""
+    """The logs of a run and the one that is shown. A log is named by a rank number, by `FAILURE`,
+    by a launcher's name or by `SUPERVISOR`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -25,18 +26,18 @@ class LogSources:
         """(rank, traceback) of the first failure."""
         self.current: Lines | None = None
         self.rank: int | None = None
-        """The rank shown, or shown last."""
+        """The rank whose log is shown, or was shown last."""
 
     @property
     def title(self) -> str:
-        """What the log that is shown is called."""
+        """The title of the log that is shown."""
         if self._at == FAILURE and self.failed is not None:
             rank = self.failed[0]
             return "traceback" if rank is None else f"traceback of rank {rank}"
         return f"rank {self._at}" if isinstance(self._at, int) else str(self._at)
 
     def learn(self, store: RunStore) -> None:
-        """Take in ranks and the failure that have become known."""
+        """Take in new ranks, launchers and the first failure from the store."""
         self._ranks, self._launchers = list(store.ranks), store.launchers
         if self.failed is None:
             self.failed = _failure(store)
@@ -47,16 +48,16 @@ class LogSources:
             self._chosen = False
 
     def keys(self) -> list[int | str]:
-        """All logs, in the order in which one goes through them."""
+        """The names of all logs, in the order in which the keys go through them."""
         return [*self._ranks, *([FAILURE] if self.failed else []), *self._launchers, SUPERVISOR]
 
     def move(self, by: int) -> None:
-        """Show the log `by` places further, beginning anew at the end."""
+        """Show the log `by` positions further; after the last comes the first."""
         keys = self.keys()
         self._show(keys[(keys.index(self._at) + by) % len(keys)] if self._at in keys else keys[0])
 
     def next_rank(self) -> None:
-        """Show the next rank's log; from another log, that of the rank shown last."""
+        """Show the next rank's log; if another log is shown, that of the rank shown last."""
         if not self._ranks:
             return
         if isinstance(self._at, int) and self._at in self._ranks:
@@ -70,14 +71,14 @@ class LogSources:
         self._show(rank)
 
     def show_failure(self) -> None:
-        """Show the traceback of what failed first, where there is one."""
+        """Show the traceback of the first failure, if there is one."""
         if self.failed is not None:
             if self.failed[0] in self._ranks:
                 self.rank = self.failed[0]
             self._show(FAILURE)
 
     def forget_failure(self) -> None:
-        """A new attempt: its own failure, if any, is news."""
+        """Forget the failure shown so far, as a new attempt has started."""
         self.failed = None
         if self._at == FAILURE:
             self._show(self.rank if self.rank in self._ranks else SUPERVISOR)

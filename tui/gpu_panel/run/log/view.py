@@ -1,5 +1,5 @@
-"""A log of any length: only the lines on the screen are read; it follows the end until told not
-to; a search runs in a thread."""
+"""Shows a log of any length. Only the lines on the screen are read; the view follows the end until
+it is told to stay; searches run in a thread."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gpu_panel.run.log.joined import JoinedLog
 
 FILES = (LogFile, JoinedLog)
 _KEPT = 1 << 14
-"""Characters of a line up to which it is kept and drawn as a whole."""
+"""A line with at most so many characters is cached and drawn as a whole."""
 
 
 class LogView(ScrollView, can_focus=True):
-    """Shows one source of lines; which one is the owner's choice (`show`)."""
+    """Shows the lines that were passed to `show`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log--cursor", "log--hit", "log--here", "log--empty"}
     DEFAULT_CSS = """
@@ -45,7 +45,7 @@ class LogView(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("log"))
 
     class Searched(Message):
-        """A search has ended; `text` is what is to be said of it, often nothing."""
+        """A search has ended. `text`: a remark for the person, often empty."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -62,7 +62,7 @@ class LogView(ScrollView, can_focus=True):
         self._longest = 0
         self._stop = threading.Event()
         self._busy = False
-        self._told = ""
+        self._subtitle = ""
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class LogView(ScrollView, can_focus=True):
         self.read_on()
 
     def read_on(self) -> None:
-        """Look whether the file has grown; reads on in a thread."""
+        """Read what is new in the file, in a thread."""
         if not isinstance(self.lines, FILES):
             self._grown()
         elif not self._busy:
@@ -104,7 +104,7 @@ class LogView(ScrollView, can_focus=True):
             self.call_later(self._have_read, lines, changed)
 
     def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
-        if lines is not self.lines:  # another was asked for meanwhile
+        if lines is not self.lines:  # another log was chosen meanwhile
             self.read_on()
         elif changed or lines.missing or not len(lines):
             self._grown()
@@ -127,7 +127,7 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def _stay(self, lines: LogFile | JoinedLog) -> None:
-        """Lines have left at the front: stay at those that are shown."""
+        """Keep showing the same lines after some were dropped at the front."""
         by, self._gone = _gone(lines) - self._gone, _gone(lines)
         self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
         if by and not self.following:
@@ -136,12 +136,12 @@ class LogView(ScrollView, can_focus=True):
             self.scroll_to(y=top, animate=False, force=True, immediate=True)
 
     def _to_end(self) -> None:
-        """Move the bar to the end; what is drawn there goes by `top`."""
+        """Move the scrollbar to the end; which lines are drawn follows from `top`."""
         if not self.following:
             return
         if self.scroll_y != self.max_scroll_y:
             self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
-        elif self.show_vertical_scrollbar:  # it does not learn what happened before it was shown
+        elif self.show_vertical_scrollbar:  # it may have missed changes from before it was shown
             self.vertical_scrollbar.position = self.scroll_y
 
     def on_resize(self) -> None:
@@ -149,8 +149,8 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def top(self) -> int:
-        """The first line on the screen. At the end it goes by the file, not by the bar, which a
-        change of size moves only after the next layout."""
+        """The first line on the screen. While following the end it is computed from the length of
+        the log, as a resize moves the scrollbar only after the next layout."""
         if self.following:
             return max(len(self.lines or ()) - self.scrollable_content_region.height, 0)
         return round(self.scroll_y)
@@ -161,14 +161,14 @@ class LogView(ScrollView, can_focus=True):
             self.virtual_size = size
 
     def _retitle(self) -> None:
-        words = []
+        parts = []
         if isinstance(self.lines, FILES) and self.lines.share < 1.0:
-            words.append(f"reading {self.lines.share:.0%}")
-        words.append("following" if self.following else f"line {self.cursor + 1:,}")
-        words.append(f"{len(self.lines or ()):,} lines")
-        if (told := " · ".join(words)) != self._told:  # setting it repaints everything
-            self._told = told
-            self.border_subtitle = told
+            parts.append(f"reading {self.lines.share:.0%}")
+        parts.append("following" if self.following else f"line {self.cursor + 1:,}")
+        parts.append(f"{len(self.lines or ()):,} lines")
+        if (subtitle := " · ".join(parts)) != self._subtitle:  # setting it repaints everything
+            self._subtitle = subtitle
+            self.border_subtitle = subtitle
 
     # --- moving ---------------------------------------------------------------------------------
 
@@ -196,21 +196,21 @@ class LogView(ScrollView, can_focus=True):
         self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
 
     def action_first(self) -> None:
-        """To the first line."""
+        """Go to the first line."""
         self.move_to(0)
 
     def action_last(self) -> None:
-        """To the last line, and follow what is added."""
+        """Go to the last line and follow what is added."""
         self.following = True
         self._grown()
 
     def action_follow(self) -> None:
-        """Between following the end and staying here."""
+        """Switch between following the end and staying here."""
         self.following = not self.following
         self._grown()
 
     def action_aside(self, by: int) -> None:
-        """Scroll sideways by so many cells."""
+        """Scroll sideways by `by` cells."""
         self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -229,7 +229,7 @@ class LogView(ScrollView, can_focus=True):
     # --- search ---------------------------------------------------------------------------------
 
     def search(self, needle: str, step: int = -1) -> None:
-        """Mark `needle` and go to where it is next (step 1) or before (step -1)."""
+        """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
         self.needle = needle
         self.refresh()
         self._stop.set()
@@ -240,7 +240,7 @@ class LogView(ScrollView, can_focus=True):
             self.post_message(self.Searched(""))
 
     def find_next(self, step: int) -> None:
-        """The next place (1) or the one before (-1)."""
+        """Go to the next match (1) or the previous one (-1)."""
         if not self.needle or self.lines is None:
             return
         self._stop.set()
@@ -253,7 +253,7 @@ class LogView(ScrollView, can_focus=True):
         gone = _gone(lines)
         found = lines.find(needle, start, step, stop)
         around = False
-        if found is None and not stop.is_set():  # once around
+        if found is None and not stop.is_set():  # go on from the other end
             found = lines.find(needle, 0 if step > 0 else len(lines) - 1, step, stop)
             around = found is not None
         if not stop.is_set():
@@ -263,14 +263,14 @@ class LogView(ScrollView, can_focus=True):
         if lines is not self.lines or not self.is_mounted:
             return
         if found is None:
-            self.post_message(self.Searched(f"not found: {self.needle}"))
+            self.post_message(self.Searched(f"Not found: {self.needle}"))
             return
-        self.post_message(self.Searched("from the other end" if around else ""))
+        self.post_message(self.Searched("Continued from the other end" if around else ""))
         self.move_to(found - (_gone(lines) - gone))
         self._aside_to_needle()
 
     def _aside_to_needle(self) -> None:
-        """Bring what was found in the line under the cursor into view, in a long one too."""
+        """Scroll sideways until the match in the line under the cursor is visible."""
         text, needle = self._text(self.cursor), self.needle
         at = (text.lower() if needle == needle.lower() else text).find(needle)
         if at < 0:
@@ -319,7 +319,7 @@ class LogView(ScrollView, can_focus=True):
             self._longest = length
             self.call_later(self._measure)
         left = round(self.scroll_x)
-        if length == len(text) > _KEPT:  # of a very long line only what is seen
+        if length == len(text) > _KEPT:  # draw only the visible part of a very long line
             begin = max(left - len(self.needle), 0)
             text, left = text[begin:left + width + len(self.needle)], left - begin
         strip = Strip(list(self._segments(text, ground, here)))
@@ -332,7 +332,7 @@ class LogView(ScrollView, can_focus=True):
         mark = ground + self.get_component_rich_style("log--here" if here else "log--hit",
                                                       partial=True)
         hay = text.lower() if needle == needle.lower() else text
-        if len(hay) != len(text):  # a few capitals are two letters when small
+        if len(hay) != len(text):  # a few capitals become two letters in lower case
             return [Segment(text, ground)]
         out, begin = [], 0
         while (at := hay.find(needle, begin)) >= 0:
@@ -354,5 +354,5 @@ class LogView(ScrollView, can_focus=True):
 
 
 def _gone(lines: Lines | None) -> int:
-    """Lines that have left at the front of a log that is cut now and then."""
+    """The lines that have been dropped at the front of a log."""
     return lines.gone if isinstance(lines, JoinedLog) else 0

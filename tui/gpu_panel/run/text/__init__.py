@@ -1,1 +1,1 @@
-"""What is said of a run: its state, headline, figures, what must be known first. Pure."""
+"""Texts about a run: its state, headline, figures, banner and details. Pure."""

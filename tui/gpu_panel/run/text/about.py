@@ -1,6 +1,6 @@
-"""All that is known of a run in sentences: how each attempt went, warnings, what runs where.
+"""The text of the sheet about a run: how each attempt went, warnings, the command, the folder.
 
-Pure: a store and a clock in, styled lines out. Everything from files goes through `clean`.
+Pure: made from a store and the time. Everything from files goes through `clean`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpu_panel.run.text.states import WARNING, colour
 
 
 def about(store: RunStore, now: float, size: int | None = None) -> list[Content]:
-    """The whole sheet. now: unix seconds; size: the folder's bytes."""
+    """The whole sheet. `now`: unix seconds; `size`: the folder's size in bytes."""
     state = store.state
     out: list[Content] = []
     if state is not None:
         out += _part("Attempts", attempts(store, state, now))
     out += _part("Warnings", [Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
-                              for w in (*store.forewarned(), *store.warnings())])
+                              for w in (*store.launch_warnings(), *store.warnings())])
     if state is not None:
         out += _part("Processes", [Content(line) for line in processes(state)])
     plan = store.plan
@@ -43,7 +43,7 @@ def about(store: RunStore, now: float, size: int | None = None) -> list[Content]
 
 
 def attempts(store: RunStore, state: State, now: float) -> list[Content]:
-    """A line an attempt: when, from which step, how long, how it ended and why."""
+    """A line for each attempt: its start, duration and first step, how it ended and why."""
     known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
     return [_attempt(a, state, store.begins.get(a.number), now) for a in known]
 
@@ -65,7 +65,7 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
 
 
 def processes(state: State) -> list[str]:
-    """How the processes of the last attempt ended, where one ended badly."""
+    """How each process of the last attempt ended, if at least one ended badly."""
     if all(not p.exit for p in state.processes):
         return []
     return [f"rank {p.rank}  pid {p.pid}  "

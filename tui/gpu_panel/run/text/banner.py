@@ -1,7 +1,7 @@
-"""What must be known of a run before anything else: why it failed, what it waits for, who stands
-still.
+"""The banner: what a person must know first, such as why a run failed, what it waits for, or which
+ranks stand still.
 
-Pure: a store and a clock in, lines of text out. Everything from files goes through `clean`.
+Pure: made from a store and the time. Everything from files goes through `clean`.
 """
 
 from __future__ import annotations
@@ -17,56 +17,57 @@ from gpu_panel.run.text.ranks import missing, name_ranks, standing_still
 from gpu_panel.run.text.states import WARNING, glyph
 
 SHOWN_FOR = 120.0
-"""Seconds of an attempt in which the launch's warnings stand at the top; i has them after that."""
+"""Seconds after an attempt's start in which the banner shows the launch's warnings; later they are
+only in the sheet (i)."""
 
 
 def banner(store: RunStore, now: float) -> tuple[list[str], str]:
-    """(lines, tone) that must be known first; no lines where there is nothing to say. Tone is
-    "error", "warning", "success" or "plain". now: unix seconds."""
+    """The banner's lines and its tone: "error", "warning", "success" or "plain". There are no
+    lines if there is nothing to say. `now`: unix seconds."""
     state = store.state
     if state is None or (not store.caught_up and store.read_share < 1.0 and store.ranks):
         share = "" if state is None else f" {units.share(store.read_share)}"
         return [f"reading what the ranks wrote…{share}"], "plain"
-    sign = glyph(state.state)
+    mark = glyph(state.state)
     if state.state == "failed":
         return _failed(store, state), "error"
     if state.state == "unreadable":
-        return [f"{sign} {clean(state.reason or 'it is not known how it is', 200)}"], "warning"
+        return [f"{mark} {clean(state.reason or 'its state is unknown', 200)}"], "warning"
     if state.state == "lost":
         return _lost(store, state, now), "error"
     if state.state == "completed":
         return _completed(store, state), "success"
     if state.state == "stopped":
-        return [f"{sign} stopped · {_last_known(store, now)}"], "plain"
+        return [f"{mark} stopped · {_last_known(store, now)}"], "plain"
     if state.state == "stopping":
-        # A reason is there once it takes longer than run.grace.
+        # There is a reason once stopping takes longer than run.grace.
         why = clean(state.reason.partition(";")[0], 300) if state.reason \
             else "the ranks finish their step and save"
-        return [f"{sign} stopping… {why}; s again ends them now"], "warning"
+        return [f"{mark} stopping… {why}; s again ends them now"], "warning"
     if state.again is not None and state.attempts:
         last = state.attempts[-1]
         left = max(round(state.again - now), 0)
         return [f"{glyph('failed')} attempt {last.number} failed: "
-                f"{clean(last.reason or 'no reason', 300)}",
-                f"  again in {left} s, from the last checkpoint; s stops it"], "error"
-    return _with_attempts_before(store, state, *_going_on(store, state, now))
+                f"{clean(last.reason or 'for an unknown reason', 300)}",
+                f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
+    return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
 
 
-def _with_attempts_before(store: RunStore, state: State, lines: list[str], tone: str,
+def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,
                           ) -> tuple[list[str], str]:
-    """`lines`, and how the attempt before ended where it failed."""
+    """`lines`, and why the last failed attempt failed, if one has."""
     before = store.failed_before()
     if not before:
         return lines, tone
     last = before[-1]
-    reason = clean((last.reason or "no reason").partition("; last ")[0], 120)
+    reason = clean((last.reason or "for an unknown reason").partition("; last ")[0], 120)
     all_of_them = f" (i: all {len(state.attempts)})" if len(before) > 1 else ""
     more = f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: {reason}{all_of_them}"
     return [*lines, more], tone if lines else "plain"
 
 
-def _going_on(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
-    """What is to be said of a run that goes on."""
+def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
+    """The lines and the tone for a run that is starting or running."""
     lines: list[str] = []
     failing = store.first_error()
     if failing is not None:
@@ -77,40 +78,40 @@ def _going_on(store: RunStore, state: State, now: float) -> tuple[list[str], str
     if lines:
         return lines, "error"
     begun = state.attempts[-1].started if state.attempts else state.started
-    told = [f"{WARNING} {clean(w, 300)}" for w in store.forewarned()] \
+    notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
         if begun is None or now - begun < SHOWN_FOR else []
     waited_for = missing(store.ranks)
     if waited_for or not store.ranks:
         whom = name_ranks(waited_for) if waited_for else "the ranks"
         since = units.clock(now - (begun or state.created))
         return [f"waiting for {whom} · {since} since "
-                + ("it started" if begun else "it was asked for"), *told], \
-            "warning" if told else "plain"
+                + ("it started" if begun else "the launch"), *notes], \
+            "warning" if notes else "plain"
     still = standing_still(store, now)
     if still:
         stopped = next(iter(store.suspended.items()), None)
         if stopped is None and store.unheard and still[0].is_silent:
-            return [f"{WARNING} {clean(store.unheard, 300)}", *told], "warning"
-        told.insert(0, "  d shows where" if stopped is None else
-                    f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} lets "
-                    "it go on")
-        return [f"{WARNING} {clean(hang.describe(still), 300)}", *told], "warning"
-    told += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
-    return told, "warning" if told else "plain"
+            return [f"{WARNING} {clean(store.unheard, 300)}", *notes], "warning"
+        notes.insert(0, "  d shows where" if stopped is None else
+                     f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} "
+                     "continues it")
+        return [f"{WARNING} {clean(hang.describe(still), 300)}", *notes], "warning"
+    notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
+    return notes, "warning" if notes else "plain"
 
 
 def _failed(store: RunStore, state: State) -> list[str]:
-    cause, first, sign = state.cause, store.first_error(), glyph("failed")
+    cause, first, mark = state.cause, store.first_error(), glyph("failed")
     if cause is not None and cause.rank is not None:
         kind = f"{clean(cause.type, 60)}: " if cause.type else ""
-        lead = f"{sign} rank {cause.rank} failed first: {kind}{clean(cause.message, 300)}"
+        lead = f"{mark} rank {cause.rank} failed first: {kind}{clean(cause.message, 300)}"
     elif first is not None:
-        lead = f"{sign} {_failed_first(first)}"
+        lead = f"{mark} {_failed_first(first)}"
     else:
-        told = (cause and cause.message) or state.reason or "no reason"
-        lead = f"{sign} failed: {clean(told, 300)}"
+        reason = (cause and cause.message) or state.reason or "for an unknown reason"
+        lead = f"{mark} failed: {clean(reason, 300)}"
     lines = [lead]
-    # The reason of a failed rank is its cause once more.
+    # If a rank failed, the run's reason repeats its cause.
     if state.reason and (cause is None or cause.message.splitlines()[:1] != [
             state.reason.partition(": ")[2]]) and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
@@ -126,24 +127,28 @@ def _failed_first(view: RankView) -> str:
 
 
 def _lost(store: RunStore, state: State, now: float) -> list[str]:
-    # What it did last is in the reason too; it is said in the next line.
+    # The reason also names the last step, which the next line shows.
     why = (state.reason or "its supervisor is gone").partition("; last ")[0]
     lines = [f"{glyph('lost')} lost: {clean(why, 200)}",
              f"{_last_known(store, now)} · u resumes it"]
     if store.left:
         pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
-        lines.append(f"still running of it: pid {pids}; s ends that")
+        lines.append(f"still running: pid {pids}; s ends {_them(store.left)}")
     return lines
+
+
+def _them(pids: list[int]) -> str:
+    return "it" if len(pids) == 1 else "them"
 
 
 def _completed(store: RunStore, state: State) -> list[str]:
     done = store.progress()
-    words = [f"{glyph('completed')} completed"]
+    parts = [f"{glyph('completed')} completed"]
     if done.step is not None:
-        words.append(f"{done.step:,} steps")
+        parts.append(f"{done.step:,} steps")
     if state.started and state.ended:
-        words.append(f"in {units.clock(state.ended - state.started)}")
-    line = " ".join(words)
+        parts.append(f"in {units.clock(state.ended - state.started)}")
+    line = " ".join(parts)
     if done.loss is not None:
         line += f"{DOT}loss {units.loss(done.loss)}"
     if store.saved is not None and store.saved.path:
@@ -153,10 +158,10 @@ def _completed(store: RunStore, state: State) -> list[str]:
 
 def _last_known(store: RunStore, now: float) -> str:
     step = store.progress().step
-    words = [f"last step {step:,}" if step is not None else "no step was finished"]
+    parts = [f"last step {step:,}" if step is not None else "no step was finished"]
     if store.saved is not None:
         at = f"step {store.saved.step:,}, " if store.saved.step is not None else ""
-        words.append(f"last checkpoint {at}{units.ago(max(now - store.saved.at, 0))}")
+        parts.append(f"last checkpoint {at}{units.ago(max(now - store.saved.at, 0))}")
     else:
-        words.append("no checkpoint")
-    return DOT.join(words)
+        parts.append("no checkpoint")
+    return DOT.join(parts)

@@ -1,6 +1,7 @@
-"""The two lines at the top of the run screen: what the run is and how far, then its figures.
+"""The two lines at the top of the run screen: what the run is and how far it has got, then its
+figures.
 
-Pure: a store and a clock in, styled text out. Everything from files goes through `clean`.
+Pure: made from a store and the time. Everything from files goes through `clean`.
 """
 
 from __future__ import annotations
@@ -20,99 +21,100 @@ DOT = " · "
 
 
 def headline(store: RunStore, now: float, width: int) -> Content:
-    """One line: what the run is at the left, how far at the right. now: unix seconds."""
+    """One line: what the run is on the left, how far it has got on the right. `now`: unix
+    seconds."""
     right = _how_far(store, now)
-    who = f" run {clean(store.run.id, 20)}  "
+    run = f" run {clean(store.run.id, 20)}  "
     parts = what_is_trained(store.plan) or ([clean(store.state.name, 40)] if store.state else [])
-    while parts and len(who) + len(DOT.join(parts)) + right.cell_length + 3 > width:
+    while parts and len(run) + len(DOT.join(parts)) + right.cell_length + 3 > width:
         parts.pop()
-    left = Content.assemble((who, "bold"), (parts[0] if parts else "", "bold $text-primary"),
+    left = Content.assemble((run, "bold"), (parts[0] if parts else "", "bold $text-primary"),
                             "".join(DOT + p for p in parts[1:]))
     gap = max(width - left.cell_length - right.cell_length - 1, 1)
     return Content.assemble(left, " " * gap, right)
 
 
 def what_is_trained(plan: LaunchPlan | None) -> list[str]:
-    """What is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]. Of a plan that is not
-    read yet, or can't be, nothing."""
+    """What is trained and how: ["bytes-gpt", "DDP×2", "256 global", "bf16"]; empty if there is no
+    plan."""
     if plan is None:
         return []
     mode, command, dtype = modes.find(plan.mode), plan.spec.task.command, plan.spec.amp.dtype
-    words = [clean(plan.name, 40),
+    parts = [clean(plan.name, 40),
              clean(mode.shape(plan.replicas, plan.nodes), 30) if mode is not None else
-             clean(plan.mode, 20)]  # of another version
+             clean(plan.mode, 20)]  # a mode of another version
     if command is None or is_told(command, "batch.meaning"):
-        words.append(f"{plan.batch.global_size:,} global")
+        parts.append(f"{plan.batch.global_size:,} global")
     if dtype != "off" and (command is None or is_told(command, "amp.dtype")):
-        words.append(dtype)
-    return words
+        parts.append(dtype)
+    return parts
 
 
 def _how_far(store: RunStore, now: float) -> Content:
-    """State, time, share and what is left: "● running 01:40 · 50 % · 01:40 left"."""
+    """State, time, share and time left: "● running 01:40 · 50 % · 01:40 left"."""
     state = store.state
     if state is None:
         return Content("reading…")
-    words = []
+    parts = []
     if state.started is not None:
-        heard = max((v.beat for v in store.ranks.values() if v.beat is not None), default=now)
-        until = state.ended or (now if state.live else min(heard, now))
-        words.append(units.clock(max(until - state.started, 0.0)))
+        last_beat = max((v.beat for v in store.ranks.values() if v.beat is not None), default=now)
+        until = state.ended or (now if state.live else min(last_beat, now))
+        parts.append(units.clock(max(until - state.started, 0.0)))
     done = store.progress()
     if done.share is not None and state.state != "completed":
-        words.append(units.share(done.share))
+        parts.append(units.share(done.share))
     if state.state == "running" and done.seconds_left is not None \
             and not standing_still(store, now):
-        words.append(f"{units.clock(done.seconds_left)} left")
+        parts.append(f"{units.clock(done.seconds_left)} left")
     if state.attempt > 1:
-        words.append(f"attempt {state.attempt}")
+        parts.append(f"attempt {state.attempt}")
     return Content.assemble((f"{glyph(state.state)} {state.state}",
                              f"bold {colour(state.state)}".strip()),
-                            " " + DOT.join(words) if words else "", " ")
+                            " " + DOT.join(parts) if parts else "", " ")
 
 
 def figures(store: RunStore, now: float) -> Content:
-    """One line of figures, the ones that matter most first. now: unix seconds."""
+    """One line of figures, the most important first. `now`: unix seconds."""
     done, some = store.progress(), next(iter(store.ranks.values()), None)
-    words: list[tuple[str, str] | str] = []
+    parts: list[tuple[str, str] | str] = []
     if done.step is not None:
         of = f" of {done.total_steps:,}" if done.total_steps else ""
-        words.append(f"step {done.step:,}{of}")
+        parts.append(f"step {done.step:,}{of}")
         if done.trainings > 1:
-            words.append(f"{done.trainings} trainings")
-    beside = sum(v.process is not None for v in store.ranks.values())
-    if beside:
-        words.append(f"{beside + 1} processes train as rank "
+            parts.append(f"{done.trainings} trainings")
+    more = sum(v.process is not None for v in store.ranks.values())
+    if more:
+        parts.append(f"{more + 1} processes train as rank "
                      f"{next(v.as_rank for v in store.ranks.values() if v.process is not None)}")
     if some is not None and some.epoch is not None and some.epochs:
-        words.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
+        parts.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
     if standing_still(store, now):
         unheard = store.unheard is not None and not store.suspended
-        words.append(("not heard of" if unheard else "stands still", "$text-warning"))
+        parts.append(("not heard from" if unheard else "stands still", "$text-warning"))
     elif done.samples_per_s is not None or done.steps_per_s is not None:
-        words.append(units.pace(done.samples_per_s, done.steps_per_s))
+        parts.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.saved is not None:
         at = "" if store.saved.step is None else f" step {store.saved.step:,}"
-        words.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")
+        parts.append(f"saved{at} {units.ago(max(now - store.saved.at, 0))}")
     skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
     if skipped:
-        words.append((f"{skipped:,} steps skipped", "$text-warning"))
-    if many := len(store.warnings()) + len(store.forewarned()):
-        words.append((f"{WARNING} {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
+        parts.append((f"{skipped:,} steps skipped", "$text-warning"))
+    if many := len(store.warnings()) + len(store.launch_warnings()):
+        parts.append((f"{WARNING} {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
     if store.skipped_lines:
-        words.append((f"{store.skipped_lines:,} damaged lines left out", "$text-warning"))
+        parts.append((f"{store.skipped_lines:,} damaged lines ignored", "$text-warning"))
     if store.evaluations:
         step, values = store.evaluations[-1]
         named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
-        words.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
+        parts.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
     named = [(k, v) for k, v in (some.metrics if some is not None else {}).items()
              if not k.startswith(("loss[", "grad_norm"))]
     if named:
-        words.append(", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in named[-3:]))
+        parts.append(", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in named[-3:]))
     if some is not None and some.lr is not None:
-        words.append(f"lr {some.lr:.3g}")
+        parts.append(f"lr {some.lr:.3g}")
     out = Content(" ")
-    for i, word in enumerate(words):
-        piece = Content.styled(*word) if isinstance(word, tuple) else Content(word)
+    for i, part in enumerate(parts):
+        piece = Content.styled(*part) if isinstance(part, tuple) else Content(part)
         out = out + Content(DOT if i else "") + piece
     return out

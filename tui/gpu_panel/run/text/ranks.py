@@ -1,4 +1,4 @@
-"""What a rank is doing, in words: by its own report, its heartbeat, and what others do. Pure."""
+"""What a rank is doing, in words: from its own report, its heartbeat and the other ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.states import GLYPHS
 
 MEETING = 5.0
-"""Seconds in a phase where ranks meet after which somebody must be late."""
+"""Seconds in a phase in which ranks wait for each other, after which one of them must be late."""
 _MEETS = frozenset({"init", "backward", "eval", "checkpoint"})
+"""Phases in which ranks wait for each other."""
 
 
 def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bool,
           ) -> tuple[str, str]:
-    """(words, style) for the rank; style is one of `rows.STYLES` or "". now: unix seconds."""
+    """What a rank is doing, and the style for that: one of `rows.STYLES` or "". `now`: unix
+    seconds."""
     if view.error is not None:
         return f"{GLYPHS['failed']} {clean(view.error.type or 'failed', 40)}", "bad"
     if view.outcome is not None:
-        sign = GLYPHS.get(view.outcome, "")
-        return f"{sign} {clean(view.outcome, 20)}".lstrip(), \
+        mark = GLYPHS.get(view.outcome, "")
+        return f"{mark} {clean(view.outcome, 20)}".lstrip(), \
             "bad" if view.outcome == "failed" else "dim"
     if view.beat is None:
-        return ("not heard of yet", "dim") if live else ("never heard of", "warn")
+        return ("not heard from yet", "dim") if live else ("never heard from", "warn")
     phase = clean(view.phase or "starting", 20)
     if not live:
         return f"ended in {phase}", "warn"
@@ -44,7 +46,7 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
 
 
 def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> list[int]:
-    """The ranks that `view` must be waiting for, where that can be told."""
+    """The ranks that `view` must be waiting for; empty if that can't be told."""
     others = [v for v in ranks.values() if v.rank != view.rank]
     if view.phase == "init":
         return [v.rank for v in others if v.beat is None]
@@ -57,13 +59,13 @@ def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> lis
 
 
 def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
-    """ "12 behind" for a rank whose step is lower than the others', "slowest" for one that takes
-    far longer than their median; else ""."""
+    """ "12 behind" for a rank whose step is well below the others', "slowest" for one that trains
+    far more slowly than the median; else ""."""
     others = [v for v in ranks.values() if v.rank != view.rank and v.step is not None]
     if view.step is None or not others:
         return ""
     behind = max(v.step or 0 for v in others) - view.step
-    # Ranks report a few times a second: what that explains is no lag.
+    # Ranks report only a few times a second, which makes some look behind when they are not.
     if behind > max(2.0, 2.0 * (view.steps_per_s or 0.0)):
         return f"{behind:,} behind"
     rates = [v.samples_per_s for v in ranks.values() if v.samples_per_s]
@@ -74,27 +76,27 @@ def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
 
 
 def is_silent(view: RankView, now: float) -> bool:
-    """Whether a rank that trains has not been heard of for too long. now: unix seconds."""
+    """Whether a live rank has given no sign of life for too long. `now`: unix seconds."""
     return view.beat is not None and view.outcome is None and now - view.beat > SILENT
 
 
 def stalled(ranks: Mapping[int, RankView], now: float) -> list[hang.Standstill]:
-    """The ranks that stand still, whose fault it seems first. One that is silent is told of
-    sooner: ranks that live beat once a second."""
+    """The ranks that stand still, the likely cause first. If a rank is silent they are reported
+    sooner, as a healthy rank gives a sign of life once a second."""
     if any(is_silent(v, now) for v in ranks.values()):
         return hang.stalled(ranks.values(), now, at_least=SILENT)
     return hang.stalled(ranks.values(), now)
 
 
 def standing_still(store: RunStore, now: float) -> list[hang.Standstill]:
-    """The ranks that stand still, while the run runs: until they go on, its last rate is not its
-    rate, and the time that is left can't be told."""
+    """The ranks that stand still in a running run. While there are any, the last rate is out of
+    date and the time left is unknown."""
     live = store.state is not None and store.state.state == "running"
     return stalled(store.ranks, now) if live else []
 
 
 def missing(ranks: Mapping[int, RankView]) -> list[int]:
-    """The ranks that have not been heard of."""
+    """The ranks that have given no sign of life."""
     return [v.rank for v in ranks.values() if v.beat is None]
 
 
@@ -108,7 +110,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def since_heard(view: RankView, now: float) -> str:
-    """How long since it was heard of: "0.3 s", "04:12"."""
+    """The time since its last sign of life: "0.3 s", "04:12"."""
     if view.beat is None:
         return units.UNKNOWN
     age = max(now - view.beat, 0.0)

@@ -1,30 +1,30 @@
-"""How the state of a run, an attempt or a rank looks: its glyph and its tone, told once."""
+"""How the states of runs, attempts and ranks look: a glyph and a tone for each."""
 
 from __future__ import annotations
 
 GLYPHS = {"queued": "◌", "starting": "◔", "running": "●", "stopping": "◐", "completed": "✓",
           "stopped": "■", "failed": "✗", "lost": "?", "unreadable": "?"}
-"""One character a state; the states are `gpu_engine.runs.state.StateName`."""
+"""A character for each state in `gpu_engine.runs.state.StateName`."""
 TONES = {"queued": "dim", "starting": "accent", "running": "accent", "stopping": "warn",
          "completed": "good", "stopped": "warn", "failed": "bad", "lost": "bad",
          "unreadable": "warn"}
-"""The style in a list, one of `rows.STYLES`."""
+"""The style of each state in a list, one of `rows.STYLES`."""
 _COLOURS = {"accent": "$text-success", "good": "$text-success", "warn": "$text-warning",
             "bad": "$text-error"}
 WARNING = "!"
-"""Before what a person should know and nobody has failed at."""
+"""Precedes warnings."""
 
 
 def glyph(state: str) -> str:
-    """One character for a state; "?" for one that this program does not know."""
+    """The character for a state; "?" for an unknown state."""
     return GLYPHS.get(state, "?")
 
 
 def tone(state: str) -> str:
-    """The style of a state in a list, one of `rows.STYLES`."""
+    """The style of a state in a list: one of `rows.STYLES`."""
     return TONES.get(state, "dim")
 
 
 def colour(state: str) -> str:
-    """The colour of a state in a sentence, one of the theme's; "" for the text's own."""
+    """The theme's colour for a state in a sentence; "" for the colour of the text around it."""
     return _COLOURS.get(tone(state), "")
