@@ -166,7 +166,7 @@ async def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
         await pilot.press("u")
         await screen_is(pilot, ResumeDialog)
         await pilot.press("home", "ctrl+k", *"50", "enter")
-        await until(pilot, lambda: "99 steps are done (step-00000099); take 99 or more"
+        await until(pilot, lambda: "99 steps are done (step-00000099); use 99 or more"
                     in flat(terminal(app).replace("│", " ")))
         assert app.screen.query_one("#length", Input).value == "50"
 
