@@ -235,7 +235,7 @@ def test_the_look_right_before_a_start(machine, monkeypatch):
     assert blocked(machine.name, devices) is None
     machine.hold(1, os.getpid(), 2 * GIB)
     assert blocked(machine.name, devices[:1]) is None
-    assert "GPU 1 is not free any more" in blocked(machine.name, devices)
+    assert "GPU 1 is no longer free" in blocked(machine.name, devices)
     machine.mend()
     machine.remove(2)
     assert blocked(machine.name, devices[:2]) is None
@@ -296,7 +296,7 @@ def test_two_vendors_on_one_machine(toy, as_this_machine, monkeypatch):
     toy.hold(1, os.getpid(), GIB)
     assert blocked("nvml", devices) is None
     other.hold(1, os.getpid(), GIB)
-    assert "GPU 1 is not free any more" in blocked("nvml", devices)
+    assert "GPU 1 is no longer free" in blocked("nvml", devices)
     assert seen_by_a_process("cpu", cpu_slots().devices, of="nvml") == []
     toy.unload()
     found = discover()

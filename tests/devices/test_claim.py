@@ -125,7 +125,7 @@ def test_one_who_came_in_between_is_named_and_no_rank_starts(as_this_machine, sp
     run = start(prepared)
     state = ended(run)
     assert (state.state, state.exit_code) == ("failed", 1)
-    for part in ("GPU 1 is not free any more", "bobs_training.py", "40.0 GiB", "devices.share"):
+    for part in ("GPU 1 is no longer free", "bobs_training.py", "40.0 GiB", "devices.share"):
         assert part in state.reason
     assert state.cause.message == state.reason
     assert state.processes == ()

@@ -272,5 +272,5 @@ def test_check_says_that_a_machine_did_not_come(home):
     out = call("check", "multinode", "--devices", "cpu:0", "--set", "parallel.timeout=3",
                "--set", f"parallel.master_port={free_port()}")
     assert out.returncode == 1
-    assert "only 1 of 2 machines came to meet" in out.stderr
+    assert "only 1 of 2 machines connected" in out.stderr
     assert "Traceback" not in out.stderr

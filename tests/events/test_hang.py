@@ -93,7 +93,7 @@ def batch(per_gpu, accumulate=1):
     ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
      batch(64, 2), "4 examples per GPU instead of 64"),
     ({"message": "CUDA out of memory"}, batch(7), "1 examples per GPU"),
-    ({"message": ""}, batch(1), "1 per GPU already")])
+    ({"message": ""}, batch(1), "already 1 per GPU")])
 def test_what_would_likely_fit(error, planned, says):
     assert says in oom.fitting(out_of_memory(**error), planned)
 
@@ -101,7 +101,7 @@ def test_what_would_likely_fit(error, planned, says):
 def test_a_batch_that_fits_keeps_the_global_one():
     text = oom.fitting(out_of_memory(), batch(48, 3))
     assert "batch.accumulate=6" in text
-    assert oom.words(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
+    assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
 
 
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [

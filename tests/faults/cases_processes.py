@@ -172,7 +172,7 @@ def torchruns_agent_is_killed(box: Box) -> None:
     state = box.ended(run, SOON)
     assert not [p for p in pids if procs.start_ticks(p)]
     assert state.state == "failed"
-    assert "what launched the ranks" in state.reason
+    assert "the ranks' launcher" in state.reason
     assert "SIGKILL" in state.reason
 
 

@@ -44,7 +44,7 @@ def a_save_beyond_a_failure(box: Box) -> None:
     run = box.go(slow, run={"grace": 0.5})
     said = wait_for(lambda: (s := run.state()).reason and s)
     assert said.state == "running"
-    assert said.reason.startswith("rank 0 is still writing a checkpoint and let finish it though "
+    assert said.reason.startswith("rank 0 is still writing a checkpoint and may finish it though "
                                   "rank 1 has ended, as long as it grows; ")
     run.stop()
     said = wait_for(lambda: (s := run.state()).state == "stopping" and s.reason and s)

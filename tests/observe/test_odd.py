@@ -130,7 +130,7 @@ def test_a_python_that_takes_no_hook_just_runs_and_that_is_said(home, switch):
     run, state = engine_run("--devices", "cpu:0", "--", PYTHON, switch, "-c", "print('quiet')")
     assert state["state"] == "completed"
     assert run.log(0).read_text() == "quiet\n"
-    assert "nothing of this process is seen" in run.events(0).read_text()
+    assert "only the output of this process can be shown" in run.events(0).read_text()
 
 
 def faulty(tmp_path, *, env=(), code=""):
@@ -366,4 +366,4 @@ os.read(out, 1 << 20)
     run, state = engine_run("--devices", "cpu:0", "--set", "train.hang_timeout=3", "--", PYTHON,
                             str(script))
     assert state["state"] == "completed", state["reason"]
-    assert "its process works" in (run.path / "supervisor.log").read_text()
+    assert "its process is working" in (run.path / "supervisor.log").read_text()

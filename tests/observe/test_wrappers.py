@@ -120,7 +120,7 @@ def test_a_script_that_fails_before_torch_is_a_python_program(home, folder, way)
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("exec sleep 100", "no Python runs in it or below it so far"),
+    ("exec sleep 100", "neither it nor a process below it has run Python so far"),
     (f"{PYTHON} -c 'import time; time.sleep(100)'", None),
     (f"{PYTHON} -I -c 'import time; time.sleep(100)'", "started with -S, -I or -E"),
     (f"PYTHONPATH=/x {PYTHON} -c 'import time; time.sleep(100)'", "another PYTHONPATH")])

@@ -15,7 +15,7 @@ from gpu_engine.events.convert import from_dict as event_from
 from gpu_engine.launch.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor.cause import Failure, first_cause, in_words, traceback_in
+from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, traceback_in
 from gpu_engine.supervisor.children import descendants
 
 from ..conftest import PATIENCE, slots, wait_for
@@ -333,10 +333,10 @@ def test_with_nothing_but_wake_the_earliest_leads():
 
 @pytest.mark.parametrize(("status", "kills", "says"), [
     (0, None, "before training ended"), (7, None, "exited with 7"), (-9, None, "probably out of"),
-    (-9, 0, "by somebody"), (-11, None, "SIGSEGV: a crash"), (-6, None, "SIGABRT"),
+    (-9, 0, "not for lack of memory"), (-11, None, "SIGSEGV: a crash"), (-6, None, "SIGABRT"),
     (-64, None, "SIGRTMAX")])
 def test_an_exit_in_words(status, kills, says):
-    assert says in in_words(status, kills)
+    assert says in describe_exit(status, kills)
 
 
 def test_the_last_traceback_of_a_log_is_found():

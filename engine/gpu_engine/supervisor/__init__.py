@@ -1,4 +1,5 @@
-"""Owns the processes of one run on one node, detached: starts, watches, stops and restarts them.
+"""The supervisor of a run: a detached process that starts, watches, stops and restarts the run's
+processes on one node.
 
-One thread, as a rank's parent-death signal follows the thread that forked it.
+It has only one thread, as a rank's parent-death signal follows the thread that forked it.
 """

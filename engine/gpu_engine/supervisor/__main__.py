@@ -9,10 +9,12 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
+    """Supervise the run in `argv[1]`, whose lock is held by the descriptor `argv[2]`. Returns the
+    exit code of the run, or 0 in the guard."""
     from gpu_engine.supervisor.guard import guarded
 
     lock = int(argv[2])
-    os.set_inheritable(lock, False)  # ours alone: a rank that kept it would look like us
+    os.set_inheritable(lock, False)  # a rank that kept the lock would look like a supervisor
     if not guarded(lock):
         return 0
     from gpu_engine.runs.folder import EXIT_CODES, Run

@@ -17,65 +17,67 @@ from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 LINGER = 30.0
-"""Seconds that ranks get to end once one of them has completed."""
+"""Seconds that the other ranks get to end once one has completed."""
 
 Verdict = tuple[Literal["completed", "stopped", "failed"], "str | None", "Cause | None"]
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One start of all processes, as it goes."""
+    """The state of one start of all processes."""
 
     number: int
     children: list[Child] = field(default_factory=list)
     events: dict[int, RankState] = field(default_factory=dict)
     stopping: Stopping | None = None
-    """Set once the ranks were asked to stop."""
+    """Set once the ranks were told to stop."""
     late: bool = False
-    """Whether ranks were let finish a save beyond the deadline."""
+    """Whether ranks were allowed to finish a save after the deadline."""
     leaving: bool = False
-    """Whether that save has ended, and they were given time to leave."""
+    """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
-    """Whether what was left was ended by force."""
+    """Whether the remaining processes were killed."""
     deadline: float | None = None
-    """Monotonic seconds after which what is left is killed."""
+    """When the remaining processes are killed, monotonic seconds."""
     hang: Cause | None = None
-    """Why it was ended as hanging."""
+    """Set if it was ended because it hung."""
 
     @property
-    def running(self) -> list[Child]:
+    def running_children(self) -> list[Child]:
+        """The started processes that still run."""
         return [c for c in self.children if c.running]
 
     @property
     def going_on(self) -> bool:
-        """Whether anything runs that is to be waited for: ranks that were asked to stop also when
-        what had started them is gone."""
-        if self.running:
+        """Whether any process must be waited for. Ranks that were told to stop count even if the
+        process that started them has ended."""
+        if self.running_children:
             return True
         if self.stopping is None or self.forced:
             return False
         if not any(s.begun for s in self.events.values()):
-            self.stopping.ask_all()
+            self.stopping.signal_all()
         return self.stopping.going_on
 
     def processes(self) -> tuple[RankProcess, ...]:
+        """The processes as state.json lists them, one entry per rank."""
         return tuple(RankProcess(rank, c.pid, c.ticks, c.status)
                      for c in self.children for rank in c.ranks)
 
     @property
-    def ended_in_words(self) -> str:
-        """"rank 1 has" or "ranks 1, 3 have": those whose process has ended."""
+    def ended_ranks(self) -> str:
+        """The ranks whose process has ended, in words: "rank 1 has" or "ranks 1, 3 have"."""
         gone = [str(rank) for c in self.children if not c.running for rank in c.ranks]
         return f"ranks {', '.join(gone)} have" if len(gone) > 1 else f"rank {''.join(gone)} has"
 
     def too_early(self, child: Child) -> bool:
-        """A task's rank that exits 0 without having said that it ended."""
+        """Whether a task's rank has exited with 0 but without an end event."""
         return any(self.events[r].view.outcome is None for r in child.ranks)
 
     def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
               oom_kills: int | None) -> Verdict:
-        """How it ended, one line for people, and the cause where it failed. Everything of it has
-        ended and was read."""
+        """How the attempt ended: (outcome, one line for people, the cause if it failed). Called
+        once all processes have ended and all events are read."""
         if self.hang is not None and not stop_asked:
             return "failed", self.hang.line, self.hang
         failures = [
@@ -93,16 +95,16 @@ class Attempt:
             if not erred:
                 words = None
                 if self.forced:
-                    words = "the ranks did not stop in time and were ended"
+                    words = "the ranks did not stop in time and were killed"
                 elif self.late:
-                    words = "its ranks were let finish saving beyond run.grace"
+                    words = "its ranks took longer than run.grace to finish saving"
                 return "stopped", words, None
         if not failures and self.forced:
             why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
             return "failed", why, Cause(why)
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
-                return "stopped", "a rank was asked to stop, by a signal to it alone", None
+                return "stopped", "a rank was stopped by a signal to it alone", None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
                             disk=disk_room.of(run.path))

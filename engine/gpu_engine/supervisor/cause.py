@@ -1,8 +1,8 @@
-"""Why a run failed: the rank that failed first, in its own words. Pure.
+"""Why a run failed: which rank failed first, and with which error. Pure.
 
-When one rank dies the others fail in its wake with connection errors, often with the same
-clock second: a launcher's "root cause" is a guess. Ours: the earliest failure that is not a
-communication error; only when there is none, the earliest of all.
+When one rank dies, the others soon fail with connection errors, often within the same second, so a
+launcher's "root cause" is a guess. Here it is the earliest failure that is not a communication
+error; if there is none, the earliest of all.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ _WAKE = re.compile(
     r"|timeout.*(gloo|nccl|store)|(gloo|nccl|store|socket).*(timeout|timed out)|nccl error"
     r"|rendezvous|peer|watchdog caught collective", re.IGNORECASE)
 _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
-"""What torchrun's static rendezvous says when a node does not come (TCPStore.cpp)."""
+"""The error of torchrun's static rendezvous when a node is missing (TCPStore.cpp)."""
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
 _OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cuda error"
                   r"|out of memory", re.IGNORECASE)
-"""What NCCL says where the fault is this rank's, though it comes as its backend's error."""
+"""Errors of NCCL for which this rank itself is to blame, though they look like those of a peer."""
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How one rank's process ended badly."""
+    """The failure of one rank's process."""
 
     rank: int
     status: int
-    """Exit status; minus a signal's number; 0: it ended before training did."""
+    """Its exit status, negative if a signal ended it; 0: it ended before training did."""
     ended: float
-    """Unix seconds."""
+    """When it ended, Unix seconds."""
     error: schema.Error | None = None
     log_tail: str = ""
     """The end of its log, for a process that writes no events."""
     launcher: bool = False
-    """Whether the process is not the rank itself but what launched it."""
+    """Whether the process is not the rank itself but its launcher."""
 
     @property
     def when(self) -> float:
+        """When the rank failed, Unix seconds: the time of its error, or of its end."""
         return self.error.t if self.error is not None else self.ended
 
     @property
     def in_wake(self) -> bool:
-        """Whether this looks like another rank's failure seen from here."""
+        """Whether this looks like a consequence of another rank's failure."""
         if self.error is not None:
             kind, message = self.error.type, self.error.message
             if kind != "PeerLost" and _OWN.search(message):
@@ -64,9 +65,12 @@ class Failure:
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
                 batch: Batch | None = None, disk: Room | None = None,
                 ) -> Cause | None:
-    """The failure to lead with. `oom_kills`: how many the kernel counted meanwhile, where
-    readable. `batch`: the plan's, for what to do about memory. `disk`: of the run's folder, which
-    leads where a rank died of it: what writers say of a full one is seldom that."""
+    """The cause of an attempt's failure; None without failures.
+
+    `oom_kills`: how many out-of-memory kills the kernel counted during the attempt; None: not
+    known. `batch`: the plan's batch, for advice on memory. `disk`: the free space of the run
+    folder; a full disk is named first, as the errors that it leads to seldom say so.
+    """
     cause = _first(failures, oom_kills, batch)
     if cause is None:
         return None
@@ -84,27 +88,28 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
     if first.error is not None:
         kind, message = first.error.type, first.error.message.strip()
         if oom.is_gpu(first.error):
-            message = f"out of GPU memory: {oom.words(first.error, batch)}\n{message}"
+            message = f"out of GPU memory: {oom.describe(first.error, batch)}\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     trace = traceback_in(first.log_tail)
     missing = _MISSING.search(first.log_tail)
     if missing:
-        seconds, came, asked = missing.groups()
-        return Cause(f"only {came} of {asked} machines came to meet within {seconds} s; start the "
+        seconds, came, needed = missing.groups()
+        return Cause(f"only {came} of {needed} machines connected within {seconds} s; start the "
                      "run on the others, and check master_addr, master_port and firewalls there")
     if trace and first.status > 0:
         last = trace.strip().splitlines()[-1]
         kind, _, message = last.partition(": ")
         return Cause(message or last, first.rank, kind, trace)
-    words = in_words(first.status, oom_kills)
+    words = describe_exit(first.status, oom_kills)
     if first.launcher:
-        return Cause(f"what launched the ranks {words}", None, None, first.log_tail or None)
+        was = "was " if first.status < 0 else ""
+        return Cause(f"the ranks' launcher {was}{words}", None, None, first.log_tail or None)
     return Cause(words, first.rank, None, first.log_tail or None)
 
 
-def in_words(status: int, oom_kills: int | None = None) -> str:
-    """An exit status for people, with what is likely behind it."""
+def describe_exit(status: int, oom_kills: int | None = None) -> str:
+    """An exit status in words, with its likely reason."""
     if status == 0:
         return "exited with 0 before training ended"
     if status > 0:
@@ -117,12 +122,12 @@ def in_words(status: int, oom_kills: int | None = None) -> str:
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:
-        return "killed by SIGKILL: by somebody, as the kernel counted no out-of-memory kill"
+        return "killed by SIGKILL: not for lack of memory, as the kernel counted no such kill"
     return "killed by SIGKILL: probably out of host memory"
 
 
 def traceback_in(text: str) -> str | None:
-    """The last Python traceback in a log's end."""
+    """The last Python traceback in a text; None if there is none."""
     start = text.rfind("Traceback (most recent call last)")
     if start < 0:
         return None

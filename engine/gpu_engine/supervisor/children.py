@@ -1,8 +1,7 @@
-"""Starting, knowing and ending processes on Linux.
+"""Starting, finding and ending the supervisor's processes on Linux.
 
-Whatever happens to the supervisor, nothing it started may live on: each child carries a
-parent-death signal, and the supervisor is a subreaper, so that what a child leaves behind
-becomes its own to end.
+Nothing that the supervisor has started may outlive it. So each child carries a parent-death signal,
+and the supervisor is a subreaper: the orphans of its children become its own children.
 """
 
 from __future__ import annotations
@@ -35,28 +34,30 @@ class Child:
     ticks: int | None
     popen: subprocess.Popen[bytes] = field(repr=False)
     status: int | None = None
-    """Exit status; minus the signal's number; None while it runs."""
+    """Its exit status, negative if a signal ended it; None while it runs."""
     ended: float | None = None
-    """Unix seconds."""
+    """When it ended, Unix seconds."""
     killed: bool = False
-    """Whether we ended it: then its status says nothing about it."""
+    """Whether we killed it; its status then says nothing about it."""
 
     @property
     def running(self) -> bool:
+        """Whether it has not been seen to end yet."""
         return self.status is None
 
     def signal(self, number: signal.Signals) -> None:
-        if self.running:  # not reaped, so the pid is still its own
+        """Send it a signal, if it still runs."""
+        if self.running:  # not reaped yet, so the pid can't be another's
             os.kill(self.pid, number)
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children (prctl(2))."""
+    """Make orphans below this process its own children (prctl(2))."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_many_files() -> None:
-    """Raise our own limit of open files as far as it goes; children get back the one they had."""
+    """Raise this process's limit of open files to the maximum. Children get the old limit."""
     global _files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -71,15 +72,16 @@ _files: tuple[int, int] | None = None
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
-    """Start one process in a session of its own, output to `log`, dying with this one.
+    """Start a process in a session of its own, with its output in `log`. The kernel kills it when
+    this process dies.
 
-    Call it from the main thread. Raises OSError where the program or folder is missing.
+    Must be called from the main thread. Raises OSError if the program or a folder is missing.
     """
     parent = os.getpid()
 
     def arm() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it died in between: the signal will never come
+        if os.getppid() != parent:  # the parent died just before: the signal will never come
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
         if _files is not None:
@@ -88,7 +90,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
             try:
                 os.sched_setaffinity(0, cores)
             except OSError:
-                pass  # the cores went away since planning: run wherever the kernel lets us
+                pass  # the cores are offline since the run was planned: use any
 
     log.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,7 +104,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
 
 
 def reap(children: Sequence[Child]) -> list[Child]:
-    """Collect every process that ended, adopted ones too; returns the ended children."""
+    """Reap every process that has ended, adopted orphans too. Returns those of `children`."""
     ended = []
     by_pid = {c.pid: c for c in children if c.running}
     while True:
@@ -120,9 +122,9 @@ def reap(children: Sequence[Child]) -> list[Child]:
             ended.append(child)
 
 
-def table() -> dict[int, tuple[int, bool]]:
-    """(parent, whether it is a zombie) of every process that can be seen, by pid. Raises OSError
-    where no file can be opened."""
+def process_table() -> dict[int, tuple[int, bool]]:
+    """(pid of the parent, whether it is a zombie) of every visible process, by pid. Raises OSError
+    if no file can be opened."""
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -138,12 +140,13 @@ def table() -> dict[int, tuple[int, bool]]:
 
 
 def descendants(root: int) -> list[int]:
-    """Pids below `root`, children before grandchildren, zombies left out. Raises OSError where no
+    """The pids below `root`, children before grandchildren, without zombies. Raises OSError if no
     file can be opened.
 
-    What is below a zombie counts: one whose other threads still run keeps its children.
+    Processes below a zombie are included: a zombie whose other threads still run keeps its
+    children.
     """
-    known = table()
+    known = process_table()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in known.items():
         children.setdefault(parent, []).append(pid)
@@ -156,20 +159,20 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_tree(children: Sequence[Child], seconds: float = 5.0) -> list[int]:
-    """SIGKILL all that is below this process, a subreaper, again until it has no child.
+    """Send SIGKILL to everything below this process, a subreaper, until it has no child left.
 
-    One look that finds nothing is not enough: what changes its parent just then is in neither
-    place. Returns the pids that could not be ended (a process in uninterruptible sleep, say).
+    Finding nothing once is not enough: a process that gets a new parent just then may be missed.
+    Returns the pids that could not be ended, for example in uninterruptible sleep.
     """
     end = time.monotonic() + seconds
     while True:
         try:
             left = descendants(os.getpid())
-        except OSError:  # no file can be opened any more; what we know by pid goes anyway
+        except OSError:  # no file can be opened: kill at least our own children
             left = [c.pid for c in children if c.running]
         for pid in left:
             try:
-                os.kill(pid, signal.SIGKILL)  # ours and not reaped: the pid can't be another's
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid can't be another's
             except ProcessLookupError:
                 continue
         reap(children)

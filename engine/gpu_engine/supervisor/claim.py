@@ -1,7 +1,8 @@
-"""The devices of a run, claimed: leased while it lives, and looked at before each start.
+"""Claiming the devices of a run: they are leased as long as it lives, and checked before each
+start.
 
-The lease keeps our own runs apart. Who else is on a GPU is seen by the driver alone, and may have
-come since the run was planned, so it is asked once more when the lease is held.
+The lease keeps our own runs apart. Only the driver knows who else is on a GPU, and they may have
+come since the run was planned, so it is checked again once the lease is held.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
 TIMEOUT = 30.0
-"""Seconds that the driver has for an answer: waking eight GPUs without persistence mode takes
-half of it."""
+"""Seconds that the driver has to answer: waking eight GPUs without persistence mode takes half of
+that."""
 PATIENCE = 2.0
-"""Seconds in which what is in the way may go by itself: a process that ends just now."""
+"""Seconds to wait for devices that are not free, as a process on them may just be ending."""
 PATIENCE_AGAIN = 10.0
-"""The same where our own ranks have just died there: the driver frees their memory over time."""
+"""The same after our own ranks have died there: the driver takes time to free their memory."""
 
 log = logging.getLogger(__name__)
 
 
 def devices_of(plan: LaunchPlan) -> list[Device]:
-    """Each device of a plan once."""
+    """The devices of a plan, each once."""
     used = {d.id: d for r in plan.ranks for d in r.devices}
     return [Device(d.id, _kind(d.id), d.label, uuid=d.uuid,
                    index=int(d.id) if d.id.isdigit() else None)
@@ -35,23 +36,24 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
 
 
 def shared(plan: LaunchPlan) -> bool:
-    """Whether others may be on its devices: wished for, or CPU slots, which everything on the
-    machine shares anyway."""
+    """Whether others may use its devices too: the spec allows it, or they are CPU slots, which
+    everything on the machine shares anyway."""
     return plan.spec.devices.share or plan.device_type == "cpu"
 
 
 def take(plan: LaunchPlan, run_id: str) -> leases.Leases:
-    """Hold the devices for as long as this process lives. Raises UserError with who has them."""
+    """Lease the devices for as long as this process lives. Raises UserError, which says who holds
+    them."""
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
 
 
 def blocked(plan: LaunchPlan, *, again_on_them: bool,
             asked_to_end: Callable[[], bool]) -> str | None:
-    """Why ranks can't start on the devices now; None: they can.
+    """Why ranks can't start on the devices now; None if they can.
 
-    `again_on_them`: ranks of this run were there before. A driver that does not answer blocks:
-    ranks would wait in it beyond any signal. What the driver does not tell blocks nothing: it is
-    logged as a doubt.
+    `again_on_them`: ranks of this run were on them before. A driver that does not answer is a
+    reason, as ranks would hang in it, where no signal reaches them. Facts that the driver does not
+    tell are no reason; they are logged as warnings.
     """
     if shared(plan):
         return None
@@ -68,8 +70,8 @@ def blocked(plan: LaunchPlan, *, again_on_them: bool,
             if time.monotonic() >= end:
                 break
     except recheck.NoAnswer as err:
-        return (f"its GPUs can't be looked at before the start: {err}. With devices.share = true "
-                "they are not looked at")
+        return (f"its GPUs can't be checked before the start: {err}. With devices.share = true "
+                "they are not checked")
     return found
 
 
@@ -77,16 +79,16 @@ def _first(samples: tuple[Sample, ...]) -> str | None:
     for sample in samples:
         why = availability.in_the_way(sample)
         if sample.problem:
-            return (f"{sample.device.name} can't be used: {why}. Take other devices, or look for "
-                    "them anew (in the panel: c twice)")
+            return (f"{sample.device.name} can't be used: {why}. Take other devices, or search for "
+                    "them again (in the panel: press c twice)")
         if why:
-            return (f"{sample.device.name} is not free any more: {why}. Take other devices, wait, "
+            return (f"{sample.device.name} is no longer free: {why}. Take other devices, wait, "
                     "or set devices.share = true")
     return None
 
 
 def _kind(device_id: str) -> str:
-    """The kind of a device as its id tells it: a slot is "cpu:0", a whole GPU a number."""
+    """The kind of a device, from its id: "cpu:0" is a CPU slot, a number a whole GPU."""
     if device_id.startswith("cpu:"):
         return "cpu"
     return "gpu" if device_id.isdigit() else "slice"

@@ -1,9 +1,10 @@
-"""A second pair of eyes: ends what is left of a run whose supervisor was killed.
+"""The guard: the supervisor's parent, which ends what is left of the run if the supervisor is
+killed.
 
-Ranks carry a parent-death signal, but what a launcher or a person's own script started below
-them does not, and would train on as orphans. So the supervisor runs as the child of a process
-that does nothing but wait: a subreaper, to which such orphans fall, by pid and unreaped, so that
-no pid can be another's.
+Ranks carry a parent-death signal, but processes that a launcher or a person's own script has
+started do not, and would train on as orphans. So the supervisor runs as the child of a process that
+only waits. It is a subreaper: such orphans become its children, and as long as it has not reaped
+them their pids can't be reused.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import os
 import signal
 
-from gpu_engine.supervisor import children as ch
+from gpu_engine.supervisor.children import become_subreaper, kill_tree
 
 _DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
          signal.SIGUSR2)
 
 
 def guarded(lock: int) -> bool:
-    """Split in two: False in the guard, once the supervisor and all below it are gone; True in
-    the child, which goes on as the supervisor and alone keeps the lock.
+    """Fork. Returns True in the child, which goes on as the supervisor and alone keeps the lock,
+    and False in the parent, the guard, once the supervisor and everything below it have ended.
 
-    Before any thread is started. Where there can't be another process, True without a guard.
+    Must be called before any thread is started. If fork fails, returns True without a guard.
     """
     try:
         pid = os.fork()
@@ -30,8 +31,8 @@ def guarded(lock: int) -> bool:
     if pid == 0:
         os.setsid()
         return True
-    os.close(lock)  # a lock that we held too would make a dead run look alive
-    ch.become_subreaper()
+    os.close(lock)  # if the guard held it too, a dead run would look alive
+    become_subreaper()
     for number in _DEAF:
         signal.signal(number, signal.SIG_IGN)
     while True:
@@ -40,6 +41,6 @@ def guarded(lock: int) -> bool:
         except ChildProcessError:
             break
         if ended == pid:
-            ch.kill_tree(())
+            kill_tree(())
             break
     return False

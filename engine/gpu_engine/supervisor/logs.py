@@ -1,10 +1,10 @@
-"""The logs of ranks: bounded, noted in, read from the end.
+"""The logs of ranks: limiting their size, adding notes, reading their ends.
 
-Ranks write straight into their files, so that nobody stands between a rank and its last words.
-Their descriptors append, so a file can be cut under them: what it held is kept in NNNNN.log.1
-(the newest of it where that is much more than `limit`) and the file begins anew. What arrives
-between the last copy and the cut, within some microseconds, is lost; only a log that grows by
-megabytes a second comes to that.
+Ranks write directly into their files, so that their last output can't get lost on the way. The
+files are open for appending, so one can be cut while it is in use: the text so far (the newest part
+of it, if it is much more than `limit`) is kept in NNNNN.log.1, and the file starts from empty.
+Output that arrives between the last copy and the cut, within some microseconds, is lost; this only
+happens to a log that grows by megabytes per second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from gpu_engine.common import units
 
 _CHASE = 16
-"""How often to copy what came meanwhile before cutting all the same."""
+"""How often new output is copied before the file is cut in any case."""
 
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 def bound_all(run: Path, limit: int) -> bool:
-    """Bound every log of a run; whether there was anything to do, so that more may come soon."""
+    """Limit the size of every log of a run. Returns whether there was anything to do; more is then
+    likely to follow soon."""
     found = [*run.glob("node*.log")]
     with contextlib.suppress(OSError), os.scandir(run / "ranks") as entries:
         found += [Path(e.path) for e in entries if e.name.endswith(".log")]
@@ -37,8 +38,9 @@ def bound_all(run: Path, limit: int) -> bool:
 
 
 def punch(path: Path, limit: int) -> bool:
-    """Give back the disk of a log's older part without moving its end: torchrun's files don't
-    append, so cutting one would leave its writer where it was. Whether there was any."""
+    """Free the disk space of a log's older part without moving its end. For torchrun's logs: they
+    are not open for appending, so their writer would not notice a cut. Returns whether anything
+    was freed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -55,7 +57,7 @@ def punch(path: Path, limit: int) -> bool:
 
 
 def bound(path: Path, limit: int) -> bool:
-    """Cut the log if it is larger than `limit` bytes; whether it was."""
+    """Cut the log if it is larger than `limit` bytes. Returns whether it was."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -66,7 +68,7 @@ def bound(path: Path, limit: int) -> bool:
             return False
         try:
             left_out = _keep_and_cut(fd, size, limit, path)
-        except OSError as err:  # a full disk: being bounded is worth more than the old text
+        except OSError as err:  # a full disk: the limit matters more than the old text
             log.warning("%s: not kept: %s", path.name, err)
             left_out = size
             old(path).unlink(missing_ok=True)
@@ -74,7 +76,7 @@ def bound(path: Path, limit: int) -> bool:
         where = f"the output before this is in {old(path).name}" if left_out < size else \
             "the output before this could not be kept"
         if 0 < left_out < size:
-            where += f", but for {units.size(left_out)} before that"
+            where += f", except for {units.size(left_out)} before that"
         with contextlib.suppress(OSError):
             os.write(fd, f"--- {where} (run.log_mb) ---\n".encode())
         return True
@@ -83,12 +85,13 @@ def bound(path: Path, limit: int) -> bool:
 
 
 def old(path: Path) -> Path:
-    """Where the log's older part is."""
+    """The file that holds the log's older part."""
     return path.with_name(path.name + ".1")
 
 
 def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
-    """Copy the newest part, then cut; how many bytes before it were left out. Raises OSError."""
+    """Copy the newest part, then cut the log. Returns how many bytes before it were left out.
+    Raises OSError."""
     begin = max(0, size - limit * 5 // 4)
     if begin:
         begin = _line_after(fd, begin)
@@ -97,8 +100,8 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
     try:
         at = _copy(fd, out, begin, size)
         temporary.replace(old(path))
-        # Nothing slow stands between the last look and the cut, so that a rank's last words are
-        # not what comes there.
+        # Nothing slow happens between the last check and the cut, so that as little as possible
+        # can arrive in between.
         for _ in range(_CHASE):
             end = os.fstat(fd).st_size
             if at == end:
@@ -114,20 +117,20 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
 
 
 def _copy(fd: int, out: int, at: int, end: int) -> int:
-    """Append what stands from `at` to `end`; where it came to."""
+    """Append the bytes from `at` to `end`. Returns the offset that was reached."""
     while at < end and (done := os.sendfile(out, fd, at, min(end - at, 1 << 24))):
         at += done
     return at
 
 
 def _line_after(fd: int, at: int) -> int:
-    """Where the next line begins, if that is near."""
+    """Where the next line begins; `at` itself if that is not near."""
     found = os.pread(fd, 65536, at).find(b"\n")
     return at + found + 1 if found >= 0 else at
 
 
 def note(path: Path, text: str) -> None:
-    """Append a line of our own; a full disk keeps it out."""
+    """Append a line of our own, or nothing if the disk is full."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
@@ -135,7 +138,7 @@ def note(path: Path, text: str) -> None:
 
 
 def tail(path: Path, size: int = 16384) -> str:
-    """The end of a log, as text; of its older part too, where it was cut a moment ago."""
+    """The end of a log as text, continued into its older part if it was cut just before."""
     end = _end(path, size)
     if len(end) < size:
         end = _end(old(path), size - len(end)) + end

@@ -1,4 +1,4 @@
-"""Out of memory: what the kernel counted on the host, and what would likely fit on the GPU."""
+"""Out of memory: the kernel's count of kills on the host, and advice on what would fit on a GPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpu_engine.plan.batch import Batch
 _CAPACITY = re.compile(r"total capacity of ([\d.]+) (\w+)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MARGIN = 0.9
-"""Share of a device that is filled without trouble: fragments and peaks need the rest."""
+"""The share of a device's memory that can be used: fragmentation and peaks need the rest."""
 
 
 def kills(root: Path = Path("/")) -> int | None:
-    """Out-of-memory kills that the kernel counted: in our cgroup (version 2, then 1), else on the
-    whole machine; None where nothing of it can be read."""
+    """How many out-of-memory kills the kernel has counted: in our cgroup (version 2, then 1), else
+    on the whole machine; None if no count can be read."""
     try:
         groups = (root / "proc/self/cgroup").read_text()
     except OSError:
@@ -44,13 +44,13 @@ def kills(root: Path = Path("/")) -> int | None:
 
 
 def is_gpu(error: schema.Error) -> bool:
-    """Whether an `error` event tells of a GPU's memory."""
+    """Whether an error event says that a GPU ran out of memory."""
     message = error.message.lower()
     return error.type == "OutOfMemoryError" or ("out of memory" in message and "cuda" in message)
 
 
-def words(error: schema.Error, batch: Batch | None) -> str:
-    """What was asked, what was taken, and which batch would likely fit."""
+def describe(error: schema.Error, batch: Batch | None) -> str:
+    """How much memory was requested and in use, and which batch would likely fit."""
     figures = [f"{name} {units.size(value)}" for name, value in (
         ("requested", error.requested), ("allocated", error.allocated),
         ("reserved", error.reserved)) if value is not None]
@@ -59,14 +59,16 @@ def words(error: schema.Error, batch: Batch | None) -> str:
 
 
 def fitting(error: schema.Error, batch: Batch) -> str:
-    """Which batch would likely fit. An estimate: activations grow with the batch, weights and
-    optimizer don't, and what would have been asked for after the failure isn't known. So the
-    batch is cut by what was taken and asked against 90 % of the device, to half at least, and
-    further down to a divisor, so that accumulating keeps the global batch as it is.
+    """Advice on which batch would likely fit.
+
+    This is an estimate: activations grow with the batch, weights and optimizer don't, and what the
+    step would have requested after its failure is not known. The batch is reduced in the ratio of
+    90 % of the device's memory to what was in use and requested, at least to half, and then to a
+    divisor of the batch, so that accumulation can keep the global batch.
     """
     size, accumulate = batch.per_gpu, batch.accumulate
     if size == 1:
-        return "the batch is 1 per GPU already: a smaller model, bf16, or more memory"
+        return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"
     share = 0.5
     needed = (error.requested or 0) + (error.allocated or 0)
     capacity = _capacity(error.message)

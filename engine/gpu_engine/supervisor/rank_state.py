@@ -1,4 +1,4 @@
-"""What the supervisor knows of one rank in one attempt, by the rank's own events."""
+"""What the supervisor knows about one rank in one attempt, from the rank's own events."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
 
 _AT_ONCE = 1 << 23
-"""Bytes to read while the ranks run: whoever supervises must also hear signals."""
+"""Bytes to read at once while the ranks run, as the supervisor must also react to signals."""
 
 
 @dataclass(slots=True)
 class RankState:
-    """One rank, read as it goes along: a file of days must not be read when the run ends."""
+    """One rank. Its events are read all the time, so that the end of a long run needs no long
+    reading."""
 
     rank: int
     tail: Tail
     attempt: int
     begun: bool = False
-    """Whether it has said that it began this attempt."""
+    """Whether it has written the start event of this attempt."""
     ours: bool = False
-    """Whether what comes now is of this attempt."""
+    """Whether the events that come now belong to this attempt."""
     warned: str = ""
-    """What was said of why nothing is seen of it."""
+    """The reason in the last warning that it has no events; see `scripts.warn_unseen`."""
     looked: float = field(default_factory=time.monotonic)
-    """Monotonic seconds when that was last looked into, else when it was started."""
+    """When that was last checked, or when the rank was started; monotonic seconds."""
     judged: bool = False
-    """Whether that was done after its end."""
+    """Whether that was checked after its end."""
     moved: float = 0.0
-    """Monotonic seconds when its step, phase or what it is busy with last changed."""
+    """When its step, phase or detail last changed, monotonic seconds."""
     heard: float = 0.0
-    """Monotonic seconds of the last event."""
+    """When its last event was read, monotonic seconds."""
     _run: RunView = field(default_factory=RunView)
 
     def __post_init__(self) -> None:
@@ -43,7 +44,8 @@ class RankState:
 
     @classmethod
     def from_now(cls, rank: int, tail: Tail, attempt: int) -> RankState:
-        """Of a rank that is about to be started: what its file holds is of earlier attempts."""
+        """For a rank that is about to be started: the events in its file so far are skipped, as
+        they belong to earlier attempts."""
         tail.skip()
         return cls(rank, tail, attempt, ours=True)
 
@@ -53,7 +55,7 @@ class RankState:
         return self._run.ranks[self.rank]
 
     def read(self, *, to_the_end: bool = True) -> None:
-        """Take in what is new."""
+        """Read the new events, all of them or a bounded amount."""
         limit = self.tail.offset + _AT_ONCE
         while to_the_end or self.tail.offset < limit:
             before = self.tail.offset
@@ -76,8 +78,8 @@ class RankState:
                 self.moved = self.heard
 
     def _place(self) -> tuple[object, ...]:
-        """What is another once it has got on. Bytes that come to a checkpoint are a sign of life
-        like a step, and a rank that waits tells how far the other is."""
+        """The values that change when the rank moves. A growing checkpoint counts like a step; a
+        rank that waits for another reports the other's progress in `detail`."""
         view = self.view
         return view.at_step, view.phase, view.phase_since, view.written, view.detail
 
@@ -86,6 +88,6 @@ class RankState:
         return self.view.saving and not self.view.ended and now - self.moved < patience
 
     def standing(self, now: float) -> Standstill:
-        """How long it has stood still at `now`, monotonic seconds."""
+        """For how long it has stood still. `now`: monotonic seconds."""
         view = self.view
         return Standstill(self.rank, view.at_step, view.phase, now - self.moved, now - self.heard)

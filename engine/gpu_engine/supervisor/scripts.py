@@ -1,7 +1,7 @@
-"""What the supervisor does about the ranks of a person's own command.
+"""How the supervisor judges the ranks of a person's own command.
 
-The exit status of what it started is the truth about it. From the events of the ranks come which
-one failed first.
+The exit status of the started process decides how it ended. The ranks' events show which rank
+failed first.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from gpu_engine.supervisor.children import Child, descendants
 from gpu_engine.supervisor.rank_state import RankState
 
 UNSEEN = 30.0
-"""Seconds that a Python may take to start before we say that nothing of it is seen."""
+"""Seconds after which a process without events is warned about: starting Python may take long."""
 
 _WITHOUT = "its Python was started with -S, -I or -E, or with another PYTHONPATH"
 SEEN = "python-seen"
-"""A file of this name in the run folder: some Python of the command has loaded our hook."""
+"""The hook creates a file of this name in the run folder when a Python of the command loads it."""
 
 log = logging.getLogger(__name__)
 
 
 def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> list[Failure]:
-    """The uncaught exceptions of ranks that no plan knows of, where what started them failed."""
+    """The uncaught exceptions of ranks that are not in the plan, if the process that started them
+    failed."""
     bad = [c for c in children if c.status != 0 and not c.killed]
     planned = {r for c in children for r in c.ranks}
     return [Failure(rank, bad[0].status or 1, bad[0].ended or time.time(), seen.view.error)
@@ -42,7 +43,8 @@ def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> 
 
 def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Child],
                stop_asked: bool) -> None:
-    """Write how each rank ended, which it could not know itself. All of them are gone."""
+    """Write the end event of each rank, which can't know its exit status itself. Called once all
+    ranks have ended."""
     for rank, seen in events.items():
         view = seen.view
         if not seen.begun or view.outcome is not None:
@@ -60,8 +62,8 @@ def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Chi
 
 
 def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
-    """Say that nothing of this process is seen, where so, and what is known of why: now and then
-    while it runs, and once it has ended."""
+    """Write a warning if a process has no events, with the reason if it is known. This is checked
+    every `UNSEEN` seconds while the process runs, and once after its end."""
     now = time.monotonic()
     if seen.begun or seen.judged or (child.running and now - seen.looked < UNSEEN):
         return
@@ -73,19 +75,20 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
     if why and seen.warned not in (why, _WITHOUT):
         seen.warned = why
         _append(run, child.ranks[0], schema.Warning(
-            f"nothing of this process is seen but its output: {why}"))
+            f"only the output of this process can be shown: {why}"))
 
 
 def _why_unseen(run: Run, child: Child) -> str | None:
-    """Why nothing is seen, as far as that can be told; None: there is nothing to say."""
+    """Why a process has no events; None if that is not known, or needs no warning."""
     if not child.running:
         if not (run.path / SEEN).exists():
-            return "it is no Python program, or its Python was started with -S, -I or -E"
-        # A Python that has failed by itself says so in its output.
-        return None if child.status else "it called no backward() and stepped no torch optimizer"
+            return "it is not a Python program, or its Python was started with -S, -I or -E"
+        # If it has failed, its output says why.
+        return None if child.status else \
+            "it neither called backward() nor stepped a torch optimizer"
     pythons = [pid for pid in (child.pid, *_below(child.pid)) if is_python(procs.program(pid))]
     if not pythons:
-        return "no Python runs in it or below it so far"
+        return "neither it nor a process below it has run Python so far"
     if any(map(_hooked, pythons)) or (run.path / SEEN).exists():
         return None  # it has not trained yet
     return _WITHOUT
@@ -102,7 +105,7 @@ def _hooked(pid: int) -> bool:
     try:
         environment, words = procs.environment(pid), procs.arguments(pid)[1:]
     except OSError:
-        return True  # it has just gone, or is somebody else's: nothing is known
+        return True  # it has just ended or belongs to another user: not known
     for word in words:
         if not word.startswith(b"-") or word.startswith(b"--"):
             break

@@ -1,4 +1,4 @@
-"""Starting the processes of an attempt as the plan says."""
+"""Starting the processes of an attempt."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from gpu_engine.common.ports import free_port
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor import children as ch
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
+from gpu_engine.supervisor.children import spawn
 from gpu_engine.supervisor.rank_state import RankState
 
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
             "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
             "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
-"""Left by a launcher or a run around us: a rank would take them for its own."""
+"""Variables that a launcher or a run above us may have left. A rank would take them for its own."""
 
 log = logging.getLogger(__name__)
 
 
 def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Cause | None:
-    """Start all processes; a Cause where one could not be. `direct`: those that are ranks are
-    scripts of a person's own."""
+    """Start all processes of the plan. Returns a Cause if one could not be started. `direct`: the
+    processes that are ranks are a person's own script."""
     port = str(free_port())
     cwd = plan.cwd or "/"
     for process in plan.processes:
@@ -38,7 +38,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Caus
         if direct and process.role == "rank":
             env["GPU_PANEL_DIRECT"] = str(os.getpid())
         if env.get("MASTER_PORT") == "0":
-            env["MASTER_PORT"] = port  # fresh each attempt: the last one's may linger
+            env["MASTER_PORT"] = port  # a new one each attempt: the last may still be in use
         argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
         path = run.path / (process.log or "ranks/00000.log")
         ranks = process.ranks
@@ -46,7 +46,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Caus
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
-            child = ch.spawn(argv, env=env, cwd=cwd, log=path, cores=process.cores,
+            child = spawn(argv, env=env, cwd=cwd, log=path, cores=process.cores,
                              ranks=ranks, role=process.role)
         except OSError as err:
             what = err.filename or argv[0]

@@ -1,9 +1,9 @@
-"""Asking the ranks of one attempt to stop, whatever stands between them and us.
+"""Telling the ranks of one attempt to stop, also those below a wrapper.
 
-A rank below a launcher, a shell or any other wrapper is asked itself: many a wrapper dies of the
-signal without passing it on, torchrun signals whole groups, and a rank that is an orphan has
-nobody to save for. Which processes are ranks stands in their events. Shells and `make` are held
-meanwhile, as they would go on to their next line when their rank ends.
+A rank below a launcher, a shell or another wrapper gets the signal itself: many wrappers die of it
+without passing it on, torchrun signals whole process groups, and an orphaned rank would not save.
+The ranks' events say which processes they are. Shells and `make` are suspended meanwhile, as they
+would go on to their next command when a rank ends.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.supervisor import children as ch
-from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.children import Child, descendants, process_table
 from gpu_engine.supervisor.rank_state import RankState
 
 SAVE_PATIENCE = 30.0
-"""Seconds in which a checkpoint must grow to count as being written: a slow disk may swallow
-the last of it for as long."""
+"""Seconds for which a checkpoint that does not grow still counts as being written: a slow disk may
+take that long for its last part."""
 _WRITE_PATIENCE = 5.0
+"""Seconds for which a script that has written much counts as saving."""
 _WRITES = 1 << 20
-"""Bytes a second to disk that make a script look as if it saved."""
+"""Bytes per second to disk from which a script counts as saving."""
 _WAIT = 3.0
 """Seconds that a launcher gets to notice by itself that its ranks have ended."""
 _GO_ON = frozenset({"bash", "sh", "zsh", "dash", "ksh", "busybox", "fish", "make", "gmake"})
-"""Programs that begin with the next line when one has ended."""
+"""Programs that start their next command when one has ended."""
 
 Known = tuple[int, "int | None"]
 """Pid and start ticks."""
@@ -43,28 +43,28 @@ class _Below:
     ranks: set[Known] = field(default_factory=set)
     held: set[Known] = field(default_factory=set)
     gone: float | None = None
-    """Monotonic seconds when all that were asked had ended."""
+    """When all signalled ranks had ended, monotonic seconds."""
     told: bool = False
-    """Whether the process itself was asked to end."""
+    """Whether the process itself was signalled."""
 
 
 @dataclass(slots=True)
 class Stopping:
-    """A stop under way."""
+    """The state of a stop that was requested."""
 
-    asked: set[Known] = field(default_factory=set)
+    signalled: set[Known] = field(default_factory=set)
     _below: dict[int, _Below] = field(default_factory=dict)
     _bytes: int = 0
     _looked: float = 0.0
     _wrote: float = 0.0
 
     def look(self, children: Sequence[Child], events: Mapping[int, RankState]) -> None:
-        """Ask whoever was not asked yet, and end wrappers whose ranks have ended."""
+        """Signal the ranks that were not signalled yet, and end wrappers whose ranks have ended."""
         try:
-            table = ch.table()
-        except OSError:  # no file can be opened: then at least what we started
+            table = process_table()
+        except OSError:  # no file can be opened: signal at least our own children
             table = {}
-        self._ask(children, events.values(), table)
+        self._signal(children, events.values(), table)
         self._measure()
         for child in children:
             if child.running:
@@ -72,31 +72,32 @@ class Stopping:
 
     @property
     def going_on(self) -> bool:
-        """Whether any rank that was asked still runs."""
-        return any(procs.alive(*known) for known in self.asked)
+        """Whether any signalled process still runs."""
+        return any(procs.alive(*known) for known in self.signalled)
 
-    def ask_all(self) -> None:
-        """Ask all that is left below us: nothing of it was ever seen, so any may be a rank."""
-        for pid in ch.descendants(os.getpid()):
+    def signal_all(self) -> None:
+        """Signal all processes below us. Used if no rank has written events, so that any process
+        may be a rank."""
+        for pid in descendants(os.getpid()):
             self._send((pid, procs.start_ticks(pid)))
 
     @property
     def writing(self) -> bool:
-        """Whether the ranks of a script write so much that they look as if they saved."""
+        """Whether the ranks of a script write so much that they seem to be saving."""
         return bool(self._wrote) and time.monotonic() - self._wrote < _WRITE_PATIENCE
 
     def _measure(self) -> None:
         now = time.monotonic()
         if now - self._looked < 1.0:
             return
-        total = sum(_written(pid) for pid, _ in self.asked)
+        total = sum(_written(pid) for pid, _ in self.signalled)
         if self._looked and total - self._bytes >= _WRITES * (now - self._looked):
             self._wrote = now
         self._bytes, self._looked = total, now
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- signals -------------------------------------------------------------------------------
 
-    def _ask(self, children: Sequence[Child], events: Collection[RankState],
+    def _signal(self, children: Sequence[Child], events: Collection[RankState],
              table: Mapping[int, tuple[int, bool]]) -> None:
         started = {c.pid for c in children}
         first = {c.pid for c in children if c.pid not in self._below}
@@ -119,16 +120,16 @@ class Stopping:
             if child.running and not below.told and (
                     trains or (child.pid in first and not below.ranks)):
                 below.told = True
-                self.asked.add((child.pid, child.ticks))
+                self.signalled.add((child.pid, child.ticks))
                 child.signal(signal.SIGTERM)
 
     def _send(self, known: Known) -> bool:
-        """SIGTERM, once. Whether it was sent now."""
-        if known in self.asked:
+        """Send SIGTERM, once. Returns whether it was sent now."""
+        if known in self.signalled:
             return False
         with contextlib.suppress(PermissionError):
             if procs.send(*known, signal.SIGTERM):
-                self.asked.add(known)
+                self.signalled.add(known)
                 return True
         return False
 
@@ -157,15 +158,15 @@ class Stopping:
 
 
 def saving(events: Iterable[RankState]) -> list[RankState]:
-    """The ranks that write a checkpoint and get on with it, those that tell how far they are
-    first: the others wait for them."""
+    """The ranks that are writing a checkpoint which still grows. Those that report their progress
+    come first; the others wait for them."""
     now = time.monotonic()
     found = [s for s in events if s.still_saving(now, SAVE_PATIENCE)]
     return sorted(found, key=lambda s: s.view.written is None)
 
 
 def _chain(pid: int, roots: set[int], table: Mapping[int, tuple[int, bool]]) -> list[int]:
-    """From `pid` up to the first of `roots`; empty where it is below none of them."""
+    """The pids from `pid` up to the first of `roots`; empty if it is below none of them."""
     found: list[int] = []
     while pid in table and pid not in found:
         found.append(pid)

@@ -12,11 +12,17 @@ from typing import Any
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan import own_command
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.supervisor import asker, claim, hanging, logs, oom, scripts, stopping
-from gpu_engine.supervisor import children as ch
+from gpu_engine.supervisor import claim, hang_watch, logs, oom, scripts, sender, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
+from gpu_engine.supervisor.children import (
+    Child,
+    allow_many_files,
+    become_subreaper,
+    kill_tree,
+    reap,
+)
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.starting import start
 from gpu_engine.supervisor.stopping import Stopping
@@ -24,10 +30,10 @@ from gpu_engine.supervisor.stopping import Stopping
 _STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 _HEARD = (signal.SIGCHLD, *_STOPS)
 _WAKE_GRACE = 5.0
-"""Seconds that ranks get to fail by themselves once another has, and to leave after a save that
-was let finish."""
+"""Seconds that ranks get to end by themselves after another has failed, or after a save that was
+allowed to take longer."""
 _BUSY = 0.1
-"""Seconds between two looks while something is going on."""
+"""Seconds between two checks while something is going on."""
 
 _MOST_ATTEMPTS = 50
 
@@ -35,20 +41,19 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervises one run. Everything happens in the calling thread. Raises UserError where its
-    plan can't be read."""
+    """Supervises one run, all in the calling thread. Raises UserError if its plan can't be read."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.plan = run.require_plan()
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
-        self.launches = bool(spec.task.command) and cmd.launches_itself(spec.task.command)
+        self.launches = bool(spec.task.command) and own_command.launches_itself(spec.task.command)
         self.grace, self.log_limit = spec.run.grace, spec.run.log_mb << 20
         self.hang_timeout, self.restarts = spec.train.hang_timeout, spec.train.restarts
         self.stop_asked = False
-        self.asked_by: str | None = None
-        """Who asked for the stop, where it was not through us."""
+        self.stopped_by: str | None = None
+        """Who sent the signal to stop, if it was not one of our programs."""
         self.busy = False
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
@@ -56,19 +61,20 @@ class Supervisor:
                                     started=time.time())
 
     def supervise(self) -> State:
-        """Run attempts until one completes, is stopped, or none is left. Returns the end."""
-        ch.become_subreaper()
-        ch.allow_many_files()
+        """Run attempts until one completes or is stopped, or no restart is left. Returns the final
+        state."""
+        become_subreaper()
+        allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
             files.remove_temporary(folder)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored one would not be pending
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
             leases = claim.take(self.plan, self.run.id)
         except UserError as err:
-            self._say("failed", ended=time.time(), exit_code=1, reason=str(err),
-                      cause=Cause(str(err)))
+            self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
+                            cause=Cause(str(err)))
             return self.state
         with leases:
             return self._attempts()
@@ -81,7 +87,7 @@ class Supervisor:
                 outcome, reason, cause = self._attempt(number)
             except Exception as err:
                 log.exception("attempt %d", number)
-                ch.kill_tree(())
+                kill_tree(())
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
             self._record(number, outcome, reason)
@@ -89,8 +95,8 @@ class Supervisor:
                 break
             delay = min(2.0 ** (number - first), 30.0)
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
-            self._say("starting", again=time.time() + delay,
-                      reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
+            self._set_state("starting", again=time.time() + delay,
+                            reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
             waited = self._pause(delay)
             self.state = replace(self.state, again=None)
             if not waited:
@@ -98,23 +104,23 @@ class Supervisor:
                 break
             number += 1
         code = {"completed": 0, "stopped": 130, "failed": 1}[outcome]
-        self._say(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
+        self._set_state(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state
 
     def _begin(self, number: int) -> None:
-        # What a resume has changed holds from its first attempt on.
+        # The changes of a resume are recorded with its first attempt.
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
-        self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
-                  attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+        self._set_state("starting", attempt=number, processes=(), cause=None, reason=None,
+                        changed=(), attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
 
     def _record(self, number: int, outcome: str, reason: str | None) -> None:
-        """Put down how an attempt ended; written with the state that follows."""
+        """Record how an attempt ended. It is written to disk with the next state."""
         *before, last = self.state.attempts
         last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
         self.state = replace(self.state, attempts=(*before, last))
 
     def _asked_to_end(self) -> bool:
-        """Whether a stop waits to be heard."""
+        """Whether a signal to stop is pending."""
         return bool(signal.sigpending() & _STOPS)
 
     # --- one attempt ---------------------------------------------------------------------------
@@ -133,17 +139,17 @@ class Supervisor:
         failed = start(self.run, self.plan, attempt,
                        direct=not self.is_task and not self.launches)
         if failed is not None:
-            ch.kill_tree(attempt.children)
+            kill_tree(attempt.children)
             return "failed", failed.message, failed
-        self._say("running", processes=attempt.processes())
-        self.watch = hanging.Watch(self.run, self.hang_timeout)
+        self._set_state("running", processes=attempt.processes())
+        self.watch = hang_watch.Watch(self.run, self.hang_timeout)
         while attempt.going_on:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
-        left = ch.kill_tree(attempt.children)
+        left = kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)
-        else:  # who wrote there is gone
+        else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
@@ -151,19 +157,19 @@ class Supervisor:
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, oom_kills=counted)
-        if verdict[0] == "stopped" and self.asked_by is not None:
-            words = f"asked to stop {self.asked_by}"
+        if verdict[0] == "stopped" and self.stopped_by is not None:
+            words = f"asked to stop {self.stopped_by}"
             verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
         if not self.is_task:
             scripts.write_ends(self.run, attempt.events, attempt.children, self.stop_asked)
         return verdict
 
     def _direct(self, role: str) -> bool:
-        """Whether a process that we start is itself a rank of a person's own script."""
+        """Whether a started process is itself a rank of a person's own script."""
         return not self.is_task and not self.launches and role == "rank"
 
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
-        """Read what is new of the ranks' events; scripts may have ranks that no plan knows of."""
+        """Read the ranks' new events. A script may have ranks that are not in the plan."""
         if not self.is_task:
             for rank in set(self.run.ranks()) - set(attempt.events):
                 attempt.events[rank] = RankState(rank, Tail(self.run.events(rank)), attempt.number)
@@ -171,21 +177,21 @@ class Supervisor:
             seen.read(to_the_end=to_the_end)
 
     def _look(self, attempt: Attempt) -> None:
-        """What has to be looked at now and then."""
+        """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
         if attempt.stopping is not None:
             attempt.stopping.look(attempt.children, attempt.events)
         for child in attempt.children:
             if self._direct(child.role):
                 scripts.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
-        if self.hang_timeout and attempt.deadline is None and attempt.running:
+        if self.hang_timeout and attempt.deadline is None and attempt.running_children:
             attempt.hang = self.watch.look(attempt.events)
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
     def _wait(self, attempt: Attempt) -> signal.struct_siginfo | None:
-        """The next signal for us, or None after a while."""
+        """The next signal; None if there is none within the time that is set here."""
         timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
@@ -194,59 +200,59 @@ class Supervisor:
     def _hear(self, attempt: Attempt, got: signal.struct_siginfo | None) -> None:
         number = None if got is None else got.si_signo
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.asked_by = asker.by(got.si_pid)  # at once: a `kill` is gone in a moment
-        ended = ch.reap(attempt.children)
+            self.stopped_by = sender.describe(got.si_pid)  # at once: a `kill` is gone in a moment
+        ended = reap(attempt.children)
         if ended:
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
             self.stop_asked = True
             self._kill(attempt, "asked to end now")
         elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._ask(attempt)
+            self._request_stop(attempt)
         if attempt.deadline is not None and time.monotonic() >= attempt.deadline \
                 and attempt.going_on and not self._let_save(attempt):
             self._kill(attempt, "time is up")
 
-    def _note_ends(self, attempt: Attempt, ended: list[ch.Child]) -> None:
+    def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
             log.info("rank %s (pid %d) ended with %s", ",".join(map(str, child.ranks)), child.pid,
                      child.status)
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
-        if attempt.running and attempt.stopping is None:
+        if attempt.running_children and attempt.stopping is None:
             bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
             self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
-                for child in attempt.running:
+                for child in attempt.running_children:
                     child.signal(signal.SIGTERM)
         self._write()
 
-    def _ask(self, attempt: Attempt) -> None:
-        """Ask the ranks to finish their step and save.
+    def _request_stop(self, attempt: Attempt) -> None:
+        """Tell the ranks to finish their step and save.
 
-        The rank processes alone, not their groups: a DataLoader worker that dies first spoils
-        the save.
+        Only the rank processes are signalled, not their groups: a DataLoader worker that dies first
+        would spoil the save.
         """
         self.stop_asked = True
         if attempt.stopping is not None:
             return
         attempt.stopping = Stopping()
-        # What was let finish before, was so for another reason.
+        # A save that was allowed to take longer before had another reason.
         attempt.late = attempt.leaving = False
         self._limit(attempt, self.grace)
-        self._say("stopping", reason=None)
+        self._set_state("stopping", reason=None)
         self._read(attempt)
         attempt.stopping.look(attempt.children, attempt.events)
 
     def _let_save(self, attempt: Attempt) -> bool:
-        """Whether ranks get more time than they were given, as they are writing a checkpoint."""
+        """Give ranks more time if they are writing a checkpoint. Returns whether they get it."""
         self._read(attempt)
         savers = stopping.saving(attempt.events.values())
         if not savers and not (attempt.stopping and not self.is_task
                                and attempt.stopping.writing):
             if not attempt.late or attempt.leaving:
                 return False
-            attempt.leaving = True  # saved: now they leave, which takes a moment, too
+            attempt.leaving = True  # saved; ending takes another moment
             attempt.deadline = time.monotonic() + _WAKE_GRACE
             return True
         attempt.leaving = False
@@ -254,13 +260,13 @@ class Supervisor:
         if not attempt.late:
             attempt.late = True
             who = f"rank {savers[0].rank} is" if savers else "its ranks are"
-            log.info("%s still writing a checkpoint: let finish", who)
+            log.info("%s still writing a checkpoint and may finish it", who)
             beyond = f"beyond run.grace = {self.grace:g} s"
             if attempt.stopping is None:
-                beyond = f"though {attempt.ended_in_words} ended"
-            self._say(self.state.state, reason=f"{who} still writing a checkpoint and let finish "
-                      f"it {beyond}, as long as it grows; gpu-engine stop --now {self.run.id} "
-                      "ends it")
+                beyond = f"though {attempt.ended_ranks} ended"
+            self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "
+                            f"finish it {beyond}, as long as it grows; gpu-engine stop --now "
+                            f"{self.run.id} ends it")
         return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
@@ -272,14 +278,14 @@ class Supervisor:
     def _kill(self, attempt: Attempt, why: str) -> None:
         log.warning("killing what is left: %s", why)
         attempt.forced = True
-        for child in attempt.running:
+        for child in attempt.running_children:
             child.killed = True
-        ch.kill_tree(attempt.children)
-        attempt.deadline = time.monotonic() + 60  # unkillable: look again, don't spin
+        kill_tree(attempt.children)
+        attempt.deadline = time.monotonic() + 60  # if it can't be killed, try again in a minute
 
     # --- state ---------------------------------------------------------------------------------
 
-    def _say(self, name: StateName, **changes: Any) -> None:
+    def _set_state(self, name: StateName, **changes: Any) -> None:
         self.state = replace(self.state, state=name, **changes)
         self._write()
 
@@ -290,12 +296,12 @@ class Supervisor:
             log.error("state.json can't be written: %s", err)  # must not end training
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; False when asked to stop meanwhile."""
+        """Wait for `seconds`. Returns False if a signal to stop came meanwhile."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             got = signal.sigtimedwait(_HEARD, left)
             if got is not None and got.si_signo != signal.SIGCHLD:
                 self.stop_asked = True
                 return False
-            ch.reap(())
+            reap(())
         return True

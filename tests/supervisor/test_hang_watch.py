@@ -13,7 +13,7 @@ from gpu_engine.common import procs
 from gpu_engine.events.convert import from_dict
 from gpu_engine.events.reader import Tail
 from gpu_engine.runs import folder as runs
-from gpu_engine.supervisor import hanging
+from gpu_engine.supervisor import hang_watch
 from gpu_engine.supervisor.rank_state import RankState
 
 WORKS = "while True: sum(range(1000))"
@@ -41,18 +41,18 @@ def rank(child, tmp_path, *, still, silent) -> RankState:
 def judged(seen, monkeypatch, tmp_path, *, seconds):
     """The words of the verdict after `seconds` of looks, None: not taken for hanging."""
     run = runs.Run(tmp_path)
-    watch = hanging.Watch(run, 3.0)
+    watch = hang_watch.Watch(run, 3.0)
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not watch.words:
+    while time.monotonic() < end and not watch.text:
         watch.look({0: seen})
         time.sleep(0.05)
-    return watch.words or None
+    return watch.text or None
 
 
 @pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True)
 def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path,
                                                                          monkeypatch):
-    monkeypatch.setattr(hanging.stacks, "send", lambda *about: False)
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     seen = rank(process, tmp_path, still=10, silent=0.5)
     assert "rank 0 has been stuck in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
 
@@ -61,10 +61,10 @@ def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process
                          indirect=["process"])
 def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path,
                                                                 monkeypatch, caplog):
-    monkeypatch.setattr(hanging.stacks, "send", lambda *about: False)
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     seen = rank(process, tmp_path, still=10, silent=10)
     assert (judged(seen, monkeypatch, tmp_path, seconds=4) is not None) == hangs
-    assert ("its process works" in caplog.text) != hangs
+    assert ("its process is working" in caplog.text) != hangs
 
 
 def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown():

@@ -1,8 +1,8 @@
-"""Ending a run that hangs, with evidence: see `train.hang_timeout`.
+"""Finding out that a run hangs, and collecting its stacks: see `train.hang_timeout`.
 
-That a rank is not heard of is no evidence: its disk may be slow or full, the thread that writes
-its record may be gone. So a silent rank counts as hanging only where its process, seen from
-outside, does nothing either: it uses no processor time.
+A rank without events need not hang: its disk may be slow or full, or the thread that writes its
+events may have ended. So a silent rank counts as hanging only if its process also uses no processor
+time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor.rank_state import RankState
 
 _PATIENCE = 3.0
-"""Seconds for the stacks to arrive; a rank that was stopped (SIGSTOP) writes none."""
+"""Seconds to wait for the stacks; a rank that was stopped (SIGSTOP) writes none."""
 _QUIET = 2.0
-"""Seconds without a heartbeat from which on a rank's process is watched."""
+"""Seconds without a heartbeat after which a rank's process is watched."""
 _WATCHED = 3.0
-"""The least seconds over which it must have done nothing."""
+"""For how many seconds at least the process must have been idle."""
 _IDLE = 0.001
-"""Share of the time that a process may use which does nothing: helper threads look at a clock."""
+"""The share of the time that an idle process may use: helper threads look at a clock."""
 _HZ = os.sysconf("SC_CLK_TCK")
 
 log = logging.getLogger(__name__)
@@ -34,17 +34,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Silence:
-    """A rank since it was not heard of any more."""
+    """The process of a silent rank."""
 
     pid: int
     since: float
-    """Monotonic seconds."""
+    """When watching it began, monotonic seconds."""
     ticks: int | None
-    """The processor time that its process had used by then; None: it can't be seen from here."""
+    """The processor time that it had used by then; None: it can't be seen from here."""
     told: bool = False
+    """Whether its activity was logged."""
 
     def idle(self, now: float) -> bool:
-        """Whether the process has done nothing since."""
+        """Whether the process has been idle since then."""
         ticks = procs.cpu_ticks(self.pid)
         if ticks is None or self.ticks is None:
             return False
@@ -53,24 +54,26 @@ class _Silence:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at the ranks of one attempt."""
+    """Watches the ranks of one attempt for a hang."""
 
     run: Run
     timeout: float
-    """Seconds; 0: off."""
-    words: str = ""
+    """The value of train.hang_timeout in seconds; 0: off."""
+    text: str = ""
+    """Which ranks stand still, once the run is found to hang."""
     rank: int | None = None
+    """The rank that is furthest behind then."""
     _asked: dict[int, int] | None = None
     _since: float = 0.0
     _silent: dict[int, _Silence] = field(default_factory=dict)
 
     @property
     def waiting(self) -> bool:
-        """Whether stacks were asked for."""
+        """Whether stacks were requested."""
         return self._asked is not None
 
     def look(self, events: Mapping[int, RankState]) -> Cause | None:
-        """A Cause once the run is found to hang and the evidence is there."""
+        """Check the ranks. Returns the cause once the run hangs and its stacks are in the logs."""
         now = time.monotonic()
         if self._asked is None:
             signs = self._signs(events.values(), now)
@@ -78,24 +81,24 @@ class Watch:
                 self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
-            self.words, self.rank = hang.describe(signs), hang.furthest_behind(signs).rank
-            self._asked, self._since = self._ask(events), now
+            self.text, self.rank = hang.describe(signs), hang.furthest_behind(signs).rank
+            self._asked, self._since = self._request_stacks(events), now
             return None
         if now - self._since < _PATIENCE and not self._complete():
             return None
         stack = self._stack(self.rank)
-        return Cause(f"hang: {self.words} (train.hang_timeout = {self.timeout:g} s)", self.rank,
+        return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s)", self.rank,
                      "Hang", stack)
 
     def _watch(self, sign: hang.Standstill, pid: int | None, now: float) -> None:
-        """Note what a silent rank's process has done so far."""
+        """Begin or end watching the process of a rank."""
         if sign.silent <= _QUIET or pid is None:
             self._silent.pop(sign.rank, None)
         elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
             self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
 
     def _stands(self, sign: hang.Standstill, now: float) -> bool:
-        """Whether it is the rank that stands still, and not only its record."""
+        """Whether the rank itself stands still, and not only the writing of its events."""
         seen = self._silent.get(sign.rank)
         if seen is None:
             return sign.silent <= _QUIET
@@ -104,10 +107,10 @@ class Watch:
         if seen.idle(now):
             return True
         if not seen.told:
-            log.warning("rank %d has not been heard of for %.0f s, but its process works: not "
-                        "taken for hanging (is the disk of the run folder slow or full?)",
+            log.warning("rank %d has written nothing for %.0f s, but its process is working, so it "
+                        "does not hang (is the disk of the run folder slow or full?)",
                         sign.rank, sign.silent)
-        # Watched anew: what it did a while ago says nothing about now.
+        # Begin again: what it did a while ago says nothing about now.
         self._silent[sign.rank] = _Silence(seen.pid, now, procs.cpu_ticks(seen.pid), told=True)
         return False
 
@@ -115,8 +118,8 @@ class Watch:
     def _signs(events: Iterable[RankState], now: float) -> Sequence[hang.Standstill]:
         return [s.standing(now) for s in events if s.view.stepped and not s.view.ended]
 
-    def _ask(self, events: Mapping[int, RankState]) -> dict[int, int]:
-        """Have all ranks print their stacks; the ranks that will, with how long their logs are."""
+    def _request_stacks(self, events: Mapping[int, RankState]) -> dict[int, int]:
+        """Let all ranks print their stacks. Returns the ranks that will, and their logs' sizes."""
         asked = {}
         for rank, seen in events.items():
             size = stacks.size_of(self.run.log(rank))

@@ -1,4 +1,5 @@
-"""Who asked a run to stop, where it was nobody's command: a logout, a shutdown, a `kill`."""
+"""Where a signal to stop came from, if it was not a command of gpu-panel: a logout, a shutdown, a
+`kill`."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from gpu_engine.common import procs
 _OURS = (b"gpu-engine", b"gpu-panel", b"gpu_engine", b"gpu_panel")
 
 
-def by(pid: int, root: Path = procs.PROC) -> str | None:
-    """In words, who the sender `pid` of a signal is. None: one of our own programs, or a script
-    that uses them. Pid 0 is a process that can't be seen from here (another pid namespace)."""
+def describe(pid: int, root: Path = procs.PROC) -> str | None:
+    """The sender of a signal in words: "by a signal from slurmstepd (pid 4711)". None if it is one
+    of our own programs, or a script that uses them. Pid 0 stands for a process outside this pid
+    namespace."""
     if pid == 0:
         return "by a process outside this container"
     if pid == os.getpid():
