@@ -257,7 +257,7 @@ def test_slices_of_two_gpus(as_this_machine, monkeypatch, bob):
     machine.add(f"gpu 1 slice 2 proc {bob} {GIB}")
     said = blocked(plan)
     assert "bobs_training.py" in said
-    assert "MIG 1:2 is not free" in said
+    assert "MIG 1:2 is no longer free" in said
 
 
 def test_an_allocation_of_the_supervisors_hides_nothing_that_was_chosen(
