@@ -38,5 +38,5 @@ def stacks(asked: Asked, request: protocol.Stacks) -> None:
     """Those who can't be asked (yet) are passed over: nothing comes from them."""
     run = run_of(request.run)
     for rank in request.ranks:
-        asking.ask(run, rank)
+        asking.request(run, rank)
     asked.say(protocol.Done())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpu_engine.launch import launcher
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
 
+_PATIENCE = 20.0
 _LOOKED_AT = 100
 """Runs, from the newest, among which one that was asked for already is looked for."""
 
@@ -31,9 +33,18 @@ def start(asked: Asked, request: protocol.Start) -> None:
 def resume(asked: Asked, request: protocol.Resume) -> None:
     run = run_of(request.run)
     if run.state().attempt < request.attempt:
+        if run.state().live:  # cut off when the others failed: it is of no use to anybody
+            _end(run)
         with inside((run.cwd(),)):
             launcher.start_again(run, from_dict(request.spec), request.checkpoint)
     asked.say(_started(run))
+
+
+def _end(run: Run) -> None:
+    run.stop(now=True)
+    end = time.monotonic() + _PATIENCE
+    while run.state().live and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def _started(run: Run) -> protocol.Started:

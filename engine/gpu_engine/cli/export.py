@@ -18,14 +18,19 @@ def command(run: str, out: Path, which: str, as_json: bool) -> None:
     newest checkpoint that loads, or of the one that --from names."""
     from gpu_engine.common import units
     from gpu_engine.launch import torchside
+    from gpu_engine.launch.found import find
     from gpu_engine.runs import checkpoints
     from gpu_engine.runs import folder as runs
+    from gpu_engine.spanning import asking, parts
     from gpu_engine.spec.schema import RunSpec
 
-    found = runs.find(run)
+    found = find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
-    name = checkpoints.choose(found.checkpoints, which, spec.train.best)
+    if parts.spans(found.path):
+        name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
+    else:
+        name = checkpoints.choose(found.checkpoints, which, spec.train.best)
     told = torchside.ask("export", str(found.checkpoints), str(out.absolute()),
                          *([name] if name else []), python=spec.run.python)
     for warning in told["warnings"]:

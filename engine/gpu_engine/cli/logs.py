@@ -27,9 +27,9 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
             supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
     from gpu_engine.common.clean import clean_bytes
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.launch.found import find
 
-    found = runs.find(run)
+    found = find(run)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
     many = len(files) > 1

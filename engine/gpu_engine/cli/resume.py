@@ -29,11 +29,12 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     happened; under another mode or number it loads and goes on.
     """
     from gpu_engine.cli import watch
+    from gpu_engine.launch.found import find
     from gpu_engine.launch.launcher import resume
     from gpu_engine.runs import attempts
     from gpu_engine.runs import folder as runs
 
-    found = runs.find(run)
+    found = find(run)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
     prepared = resume(found, sets, like=like, start=start)
     if doubtful is not None:

@@ -24,8 +24,10 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
         return
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
+    from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder as runs
 
+    take_up_all()
     found = runs.all_runs()
     rows = [(run, run.state()) for run in found[:count]]
     if as_json:

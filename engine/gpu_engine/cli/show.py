@@ -27,11 +27,11 @@ def command(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
+    from gpu_engine.launch.found import find
     from gpu_engine.runs import disk_room, leftovers
-    from gpu_engine.runs import folder as runs
     from gpu_engine.runs.follow import Follower
 
-    found = runs.find(run)
+    found = find(run)
     follower = Follower(found)
     while follower.poll(budget=1.0):
         pass

@@ -21,15 +21,21 @@ def command(run: str, rank: int | None, wait: float) -> None:
     """
     from gpu_engine.common.clean import clean
     from gpu_engine.common.errors import UserError
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.launch.found import find
     from gpu_engine.runs import stacks
+    from gpu_engine.spanning import asking, parts
 
-    found = runs.find(run)
+    found = find(run)
     if not found.state().live:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = found.ranks() if rank is None else [rank]
     before = {r: stacks.size_of(found.log(r)) for r in ranks}
-    asked = [r for r in ranks if stacks.request(found, r)]
+    if parts.spans(found.path):
+        refused = asking.stacks(found, ranks)
+        asked = [r for r in ranks if r not in refused]
+    else:
+        refused = {}
+        asked = [r for r in ranks if stacks.request(found, r)]
     texts: dict[int, str] = {}
     end = time.monotonic() + wait
     while len(texts) < len(asked) and time.monotonic() < end:
@@ -41,6 +47,8 @@ def command(run: str, rank: int | None, wait: float) -> None:
             click.echo("\n".join(clean(line) for line in texts[r].splitlines()))
         elif r in asked:
             click.echo(f"asked, but nothing came within {wait:g} s: is the process stopped?")
+        elif r in refused:
+            click.echo(clean(f"can't be asked: {refused[r]}"))
         else:
             click.echo("can't be asked: it has ended, has not come as far as to listen, or runs "
                        "on another machine")

@@ -13,9 +13,9 @@ import click
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 def command(run: str, now: bool, wait: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save."""
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.launch.found import find
 
-    found = runs.find(run)
+    found = find(run)
     found.stop(now=now)
     if not wait:
         return

@@ -159,7 +159,7 @@ def report_end(follower: Follower) -> None:
 def explain(state: State) -> None:
     """Why it failed, the first rank's own words before anything else."""
     if state.cause is not None:
-        who = f"rank {state.cause.rank} failed first: " if state.cause.rank is not None else ""
+        who = f"{state.cause.who} failed first: " if state.cause.who is not None else ""
         kind = f"{state.cause.type}: " if state.cause.type else ""
         click.echo(clean(f"{who}{kind}{state.cause.message}"), err=True)
         for text in (state.cause.traceback or "").splitlines():

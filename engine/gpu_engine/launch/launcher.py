@@ -21,6 +21,8 @@ from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, disk_room, leftovers
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.spanning import parts
+from gpu_engine.spanning.parts import Part
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -34,6 +36,8 @@ class Prepared:
     spec: RunSpec
     inventory: Inventory
     plan: LaunchPlan
+    parts: tuple[Part, ...] = ()
+    """What each host is told, where it runs on hosts."""
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -47,6 +51,10 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
+    if spec.devices.hosts is not None:
+        from gpu_engine.spanning.prepare import prepare as over_hosts
+
+        return Prepared(*over_hosts(spec, base=base, cwd=cwd))
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named = spec.devices.ids
@@ -95,7 +103,8 @@ def start(prepared: Prepared) -> runs.Run:
     a disk that is full."""
     disk_room.require(places.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
-    _supervise(run, lock)
+    _keep_parts(run, prepared.parts)
+    supervise(run, lock)
     return run
 
 
@@ -119,9 +128,22 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     data = attempts.read_spec(run, like)
     apply_sets(data, sets)
     spec = from_dict(data)
+    if parts.spans(run.path):
+        return _again_over_hosts(run, spec, start)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
     return _again(run, spec, chosen)
+
+
+def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
+    """Each host's part goes on where it is; the checkpoints are on the first one's disk."""
+    from gpu_engine.spanning.again import prepare_again
+
+    prepared = Prepared(*prepare_again(run, spec, start))
+    lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
+    _keep_parts(run, prepared.parts)
+    supervise(run, lock)
+    return prepared
 
 
 def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None) -> Prepared:
@@ -140,7 +162,7 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None) -> Prepared:
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(chosen, run.state().attempt + 1))
-    _supervise(run, reopen_run(run, to_toml(prepared.spec), resolved))
+    supervise(run, reopen_run(run, to_toml(prepared.spec), resolved))
     return prepared
 
 
@@ -152,12 +174,21 @@ def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
     return checkpoints.choose(run.checkpoints, start, spec.train.best)
 
 
-def _supervise(run: runs.Run, lock: int) -> None:
-    """Start the supervisor, which inherits the lock: there's no moment in which nobody has it.
+def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
+    try:
+        parts.write_all(run.path, told)
+    except OSError as err:
+        raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
+
+
+def supervise(run: runs.Run, lock: int) -> None:
+    """Start the supervisor, or what holds a run on hosts together, which inherits the lock: there's
+    no moment in which nobody has it.
 
     Raises UserError where it can't be started.
     """
-    argv = [sys.executable, "-m", "gpu_engine.supervisor", str(run.path), str(lock)]
+    program = "gpu_engine.spanning" if parts.spans(run.path) else "gpu_engine.supervisor"
+    argv = [sys.executable, "-m", program, str(run.path), str(lock)]
     if logind.here().scope:
         argv = logind.wrapped(argv, run.id)
     try:

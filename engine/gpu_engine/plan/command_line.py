@@ -24,7 +24,7 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     command = plan.spec.task.command
     many = plan.nodes > 1
     if command is None and not many:
-        return (shlex.join(["gpu-engine", "run", *_arguments(plan.spec, base)]),)
+        return (engine_line(plan.spec, base),)
     env = environment(plan.source, devices)
     if command is None:
         spec = _without_place(plan.spec)
@@ -36,6 +36,11 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
         return (_typed(env, argv),)
     return tuple(_typed(env, cmd.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
                  for node in range(plan.nodes))
+
+
+def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
+    """The run as `gpu-engine run` is told it."""
+    return shlex.join(["gpu-engine", "run", *_arguments(spec, base)])
 
 
 def _typed(env: Mapping[str, str], argv: Sequence[str]) -> str:

@@ -43,6 +43,8 @@ class RankPlan:
     local_rank: int
     node: int
     devices: tuple[DeviceUse, ...]
+    host: str | None = None
+    """The machine, as devices.hosts names it; None: this one."""
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -52,7 +54,7 @@ class RankPlan:
     def sentence(self) -> str:
         """For people: "GPU 0 → cuda:0 rank 0"."""
         where = ", ".join(f"{d.label} → {d.torch}" for d in self.devices)
-        return f"{where} rank {self.rank}"
+        return f"{where} rank {self.rank}" + (f" on {self.host}" if self.host else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Process:
     cores: tuple[int, ...] = ()
     log: str = ""
     """Where its output goes, relative to the run folder."""
+    host: str | None = None
+    """The machine that it is started on, as devices.hosts names it; None: this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
     that holds its lock. Raises UserError if the run is live or its folder can't be written."""
     before = run.state()
     try:
-        fd = _open_lock(run.path)
+        fd = lock_of(run.path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -106,7 +106,7 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
     try:
         new.mkdir(mode=0o700)
         (new / "ranks").mkdir(mode=0o700)
-        fd = _open_lock(new)
+        fd = lock_of(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
         write_atomic(new / "spec.toml", spec_toml)
         write_json(new / "plan.json", plan.to_dict())
@@ -131,9 +131,10 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _open_lock(folder: Path) -> int:
-    """Open the lock file. Returns a descriptor from 3 up, as a child's 0 to 2 are replaced: without
-    this, a program started with stdin closed would hand over /dev/null. Raises OSError."""
+def lock_of(folder: Path) -> int:
+    """Open the lock file, without locking it. Returns a descriptor from 3 up, as a child's 0 to 2
+    are replaced: without this, a program started with stdin closed would hand over /dev/null.
+    Raises OSError."""
     low = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -36,12 +36,20 @@ class Cause:
     rank: int | None = None
     type: str | None = None
     traceback: str | None = None
+    host: str | None = None
+    """The machine that it failed on, as devices.hosts names it; None: this one."""
+
+    @property
+    def who(self) -> str | None:
+        """"rank 3", "rank 3 on gpu2", "gpu2"; None where nothing is known of it."""
+        rank = None if self.rank is None else f"rank {self.rank}"
+        return " on ".join(filter(None, (rank, self.host))) or None
 
     @property
     def line(self) -> str:
-        """The cause in one line, with the rank if it is known."""
+        """The cause in one line, with the rank and the host if they are known."""
         first = self.message.splitlines()[0] if self.message else self.type or "failed"
-        return first if self.rank is None else f"rank {self.rank}: {first}"
+        return first if self.who is None else f"{self.who}: {first}"
 
 
 @dataclass(frozen=True, slots=True)

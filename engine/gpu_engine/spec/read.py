@@ -16,6 +16,7 @@ from typing import Any
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.common.values import ANY, convert, describe, parse
+from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 
 
@@ -28,6 +29,11 @@ def from_dict(data: Mapping[str, Any]) -> RunSpec:
     for left, right in ONE_OF:
         if _get(data, left) is not None and _get(data, right) is not None:
             problems.append(Problem(left, _get(data, left), f"give this or {right}, not both"))
+    if spec.devices.hosts is not None:
+        try:
+            parse_all(spec.devices.hosts)
+        except BadName as err:
+            problems.append(Problem("devices.hosts", spec.devices.hosts, str(err)))
     if problems:
         raise SpecError(problems)
     return spec
@@ -103,8 +109,11 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         if dotted in pair:
             other = pair[1] if dotted == pair[0] else pair[0]
             data.get(key.section, {}).pop(other.partition(".")[2], None)
+    value = parse(text, key.kind)
+    if dotted == "devices.hosts" and isinstance(value, list) and not text.lstrip().startswith("["):
+        value = glued(map(str, value))  # the commas between a host's devices are its own
     part = data.setdefault(key.section, {}) if key.section else data
-    part[key.name] = parse(text, key.kind)
+    part[key.name] = value
 
 
 # --- helpers -----------------------------------------------------------------------------------

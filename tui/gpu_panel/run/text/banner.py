@@ -102,9 +102,9 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
 
 def _failed(store: RunStore, state: State) -> list[str]:
     cause, first, mark = state.cause, store.first_error(), glyph("failed")
-    if cause is not None and cause.rank is not None:
+    if cause is not None and cause.who is not None:
         kind = f"{clean(cause.type, 60)}: " if cause.type else ""
-        lead = f"{mark} rank {cause.rank} failed first: {kind}{clean(cause.message, 300)}"
+        lead = f"{mark} {clean(cause.who, 80)} failed first: {kind}{clean(cause.message, 300)}"
     elif first is not None:
         lead = f"{mark} {_failed_first(first)}"
     else:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.hosts.records import BadName, HostDevices, check_name, glued, parse_all
+from gpu_engine.spec.host_names import BadName, HostDevices, check_name, glued, parse_all
 
 _WORD = st.text(string.ascii_letters + string.digits, min_size=1, max_size=8)
 _IDS = st.one_of(st.integers(0, 63).map(str), st.integers(0, 63).map("cpu:{}".format),

@@ -1,0 +1,56 @@
+"""Runs on hosts whose process here has ended, while they go on there: taken up again by whoever
+looks next, a command or the panel.
+
+The run's lock is what keeps two from doing so: whoever gets it hands it to the new process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import read_json
+from gpu_engine.launch.launcher import supervise
+from gpu_engine.runs.create import lock_of
+from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.runs.state import State
+from gpu_engine.spanning import parts
+
+
+def take_up(run: Run) -> bool:
+    """Start the process that holds `run` together where it is on hosts, has not ended and has none.
+    Whether it was started now. Raises UserError where it can't be."""
+    if not parts.spans(run.path) or not _left(run) or run.supervised():
+        return False
+    try:
+        lock = lock_of(run.path)
+    except OSError as err:
+        raise UserError(f"run {run.id} can't be taken up: {err.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody else does
+        os.close(lock)
+        return False
+    if not _left(run) or not parts.read(run.path):
+        os.close(lock)
+        return False
+    supervise(run, lock)
+    return True
+
+
+def take_up_all() -> list[Run]:
+    """All such runs here. One that can't be taken up does not keep the others."""
+    out = []
+    for run in all_runs():
+        try:
+            if take_up(run):
+                out.append(run)
+        except UserError:
+            continue
+    return out
+
+
+def _left(run: Run) -> bool:
+    recorded = State.from_dict(read_json(run.path / "state.json"))
+    return recorded is not None and recorded.live

@@ -1,0 +1,63 @@
+"""Another attempt of a run on hosts: what each of them is told then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.devices.records import Inventory
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import attempts
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import asking, nodes, parts, survey
+from gpu_engine.spanning.parts import Part
+from gpu_engine.spanning.prepare import prepare, resumed
+from gpu_engine.spec.host_names import HostDevices
+from gpu_engine.spec.schema import RunSpec
+
+
+def prepare_again(run: Run, spec: RunSpec, start: str
+                  ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
+    """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
+    Raises as `prepare`."""
+    before = parts.read(run.path)
+    first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
+    if first is not None and first.run is not None and asked[0].host != first.host.name:
+        raise SpecError([Problem("devices.hosts", spec.devices.hosts,
+                                 f"the checkpoints are on {first.host.name}: name it first")])
+    chosen = None if start == "newest" else asking.choose(run, start, spec.train.best)
+    attempts.check_length(run, spec, chosen)
+    return prepare(spec, cwd=Path(run.cwd()), before=before, checkpoint=chosen)
+
+
+def parts_again(before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:
+    """All nodes once more, at a port that is free now. Raises UserError where a host can't be
+    reached, or the others can't reach the first."""
+    if len(before) == 1:
+        return (_once_more(before[0], before[0].spec),)
+    asked = [HostDevices(p.host.name) for p in before]
+    met = survey.meet(asked, [p.host for p in before])
+    try:
+        address, port = survey.meeting_point(met, spec)
+    except SpecError:
+        if spec.parallel.master_port is None:
+            raise
+        # The one that was named may still be held by what ended just now.
+        address, port = survey.meeting_point(met, replace(
+            spec, parallel=replace(spec.parallel, master_port=None)))
+    finally:
+        survey.part(met)
+    return tuple(_once_more(p, _at(p.spec, address, port)) for p in before)
+
+
+def _once_more(part: Part, spec: dict[str, object]) -> Part:
+    fresh = replace(part, spec=spec, state=None, problem=None, since=None)
+    return resumed(fresh, part if part.run is not None else None)
+
+
+def _at(spec: dict[str, object], address: str, port: int) -> dict[str, object]:
+    place = spec.get("parallel")
+    return spec | {"parallel": (place if isinstance(place, dict) else {})
+                   | {"master_addr": address, "master_port": port}}

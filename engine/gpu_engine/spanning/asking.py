@@ -1,0 +1,167 @@
+"""What a command asks of a run's hosts by itself, beside the process that holds it together."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_engine.common import files as names
+from gpu_engine.common.errors import UserError
+from gpu_engine.hosts import files, protocol
+from gpu_engine.hosts.channel import Channel, Refused, open_channel
+from gpu_engine.runs import checkpoints
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from gpu_engine.spanning.parts import Part
+from gpu_engine.spanning.survey import at_once
+
+MOST = 1 << 40
+"""Bytes of one file of a checkpoint."""
+_SILENT = 60.0
+
+Say = Callable[[str], None]
+
+
+def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
+    """Have the ranks print where they are, into their logs, which come here by themselves. Returns
+    why a rank could not be asked, where its host can't be."""
+    found = [p for p in parts.read(run.path) if p.run is not None and set(ranks) & set(p.ranks)]
+
+    def ask(part: Part) -> None:
+        assert part.run is not None
+        with open_channel(part.host) as way:
+            way.ask(protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
+
+    answers = at_once(ask, found)
+    return {rank: str(answer) for part, answer in zip(found, answers, strict=True)
+            if isinstance(answer, UserError) for rank in part.ranks if rank in ranks}
+
+
+def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
+    """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
+    the hash that its manifest has. Returns its name. Raises UserError."""
+    first = _first(run)
+    with open_channel(first.host) as way:
+        sizes = _list(way, first, run)
+        name = _name(run, sizes, which, best)
+        _whole(way, first, run, name, sizes, say)
+    return name
+
+
+def choose(run: Run, which: str, best: str | None) -> str:
+    """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
+    first = _first(run)
+    with open_channel(first.host) as way:
+        return _name(run, _list(way, first, run), which, best)
+
+
+def _first(run: Run) -> Part:
+    first = next((p for p in parts.read(run.path) if p.node == 0), None)
+    if first is None or first.run is None:
+        raise UserError(f"run {run.id} has begun on no host, so there is no checkpoint")
+    return first
+
+
+def _list(way: Channel, part: Part, run: Run) -> dict[str, int]:
+    """The files of all checkpoints there and their bytes; their manifests, by which the best is
+    told, are here afterwards."""
+    assert part.run is not None
+    listed = way.ask(protocol.ListCheckpoints(part.run))
+    if not isinstance(listed, protocol.Checkpoints):
+        raise Refused(part.host.name, "it does not say which checkpoints there are")
+    sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
+    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    for gone in set(checkpoints.listed(run.checkpoints)) - {
+            run.checkpoints / folder for folder in _folders(sizes)}:
+        shutil.rmtree(gone, ignore_errors=True)  # the host keeps some and deletes others
+    for folder in _folders(sizes):
+        _manifest(way, part, run, folder, sizes)
+    return sizes
+
+
+def _folders(sizes: dict[str, int]) -> list[str]:
+    return sorted({name.partition("/")[0] for name in sizes
+                   if name.endswith("/" + checkpoints.MANIFEST)})
+
+
+def _name(run: Run, sizes: dict[str, int], which: str, best: str | None) -> str:
+    there = _folders(sizes)
+    if not there:
+        raise UserError(f"run {run.id} has no checkpoint on {_first(run).host.name} yet")
+    return checkpoints.choose(run.checkpoints, which, best) or there[-1]
+
+
+def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int]) -> None:
+    name = f"{folder}/{checkpoints.MANIFEST}"
+    target = run.checkpoints / name
+    if target.exists():
+        return
+    data = b"".join(_pieces(way, part, name, min(sizes[name], 1 << 20)))
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    names.write_atomic(target, data.decode("utf-8", "replace"))
+
+
+def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int],
+           say: Say) -> None:
+    try:
+        manifest = checkpoints.read_manifest(run.checkpoints / folder)
+    except checkpoints.Damaged as err:
+        raise UserError(f"{part.host.name}: {err}") from None
+    for short, entry in manifest["files"].items():
+        name = f"{folder}/{short}"
+        if not files.of_checkpoint(name) or name not in sizes:
+            raise UserError(f"{part.host.name}: {folder} has no {short[:40]!r}")
+        target = run.checkpoints / name
+        if target.exists() and _hash(target) == entry["sha256"]:
+            continue
+        say(f"{name} from {part.host.name}, {sizes[name]:,} bytes")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        room = shutil.disk_usage(run.path).free
+        if sizes[name] > room:
+            raise UserError(f"no space left in {run.path}: {name} has {sizes[name]:,} bytes, "
+                            f"{room:,} are free")
+        digest = hashlib.sha256()
+        try:
+            with temporary.open("wb") as out:
+                for data in _pieces(way, part, name, sizes[name]):
+                    out.write(data)
+                    digest.update(data)
+            if digest.hexdigest() != entry["sha256"]:
+                raise UserError(f"{name} is not what its manifest on {part.host.name} says: it is "
+                                "damaged there, or was changed on its way")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _pieces(way: Channel, part: Part, name: str, size: int):
+    assert part.run is not None
+    stream, at = way.stream(protocol.Read(part.run, name)), 0
+    while True:
+        got = stream.next(_SILENT)
+        if isinstance(got, protocol.Done):
+            break
+        if not isinstance(got, protocol.Piece) or got.offset != at:
+            stream.close()
+            raise Refused(part.host.name, f"{name} does not come as it should")
+        data = got.content()
+        at += len(data)
+        if at > size or at > MOST:
+            stream.close()
+            raise Refused(part.host.name, f"{name} is longer than the {size:,} bytes it was said "
+                                          "to have")
+        yield data
+    stream.close()
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+

@@ -1,0 +1,112 @@
+"""A host's files, appended to the run's folder here from wherever they have got to.
+
+What a file has here is the beginning of what it has there, so its size says from where to go on.
+A log that was cut there is set aside here as well. What comes is bounded: a host can fill neither
+this disk nor a file that is not its own.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from gpu_engine.hosts import files
+from gpu_engine.hosts.protocol import At, BadMessage, Piece
+from gpu_engine.spanning.parts import Part
+
+_CHECKED = 256
+"""Bytes at the end of what is here that are compared with what is there."""
+MOST_EVENTS = 8 << 30
+"""Bytes of one rank's events."""
+
+
+class Mirror:
+    """The files of `part`'s host in the run folder `run`. `log_limit`: bytes of a log before it is
+    set aside, as the spec has it."""
+
+    def __init__(self, run: Path, part: Part, log_limit: int) -> None:
+        self._run, self._part = run, part
+        self._limit = log_limit
+        self._full: set[str] = set()
+        """Logs of which no more is taken until they begin anew."""
+
+    def at(self) -> tuple[At, ...]:
+        """How far each file is here."""
+        names = [f"node{self._part.node}.log", files.SUPERVISOR]
+        names += [f"ranks/{rank:05d}{suffix}" for rank in self._part.ranks
+                  for suffix in (".jsonl", ".log")]
+        return tuple(at for name in names if (at := self._at(name)) is not None)
+
+    def _at(self, name: str) -> At | None:
+        try:
+            fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            checked = min(size, _CHECKED)
+            return At(name, size, checked, zlib.crc32(os.pread(fd, checked, size - checked)))
+        finally:
+            os.close(fd)
+
+    def take(self, piece: Piece) -> None:
+        """Append what came. Raises BadMessage for what the host has no business sending, or that
+        does not go on where the file here ends; OSError where it can't be written."""
+        path, data = self._path(piece.name), piece.content()
+        if piece.start:
+            self._full.discard(piece.name)
+            self._begin_anew(path, piece.name)
+        if piece.name in self._full:
+            return
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+                     0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if piece.offset != size:
+                raise BadMessage(f"{piece.name}: bytes from {piece.offset:,} on, and {size:,} are "
+                                 "here")
+            if size + len(data) > self._most(piece.name):
+                if files.is_events(piece.name):
+                    raise BadMessage(f"{piece.name}: more than {MOST_EVENTS:,} bytes")
+                self._full.add(piece.name)
+                os.write(fd, b"\n--- more came than run.log_mb allows; it is not kept here ---\n")
+                return
+            _write_all(fd, data, size)
+        finally:
+            os.close(fd)
+
+    def _most(self, name: str) -> int:
+        # A supervisor over there looks at its logs once a second.
+        return MOST_EVENTS if files.is_events(name) else 4 * self._limit + (64 << 20)
+
+    def _path(self, name: str) -> Path:
+        """Where the file is here. Raises BadMessage."""
+        found = files.here(name, self._part.host.name, self._part.ranks, self._part.node)
+        if found is None:
+            raise BadMessage(f"a file that is none of its: {name[:80]!r}")
+        return self._run / found
+
+    @staticmethod
+    def _begin_anew(path: Path, name: str) -> None:
+        with suppress(FileNotFoundError):
+            if files.is_events(name):
+                path.unlink()
+            else:
+                path.replace(path.with_name(path.name + ".1"))
+
+
+def _write_all(fd: int, data: bytes, size: int) -> None:
+    """Whole or not at all: half of it would be followed by the same bytes again."""
+    try:
+        at = 0
+        while at < len(data):
+            at += os.write(fd, data[at:])
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
+
+

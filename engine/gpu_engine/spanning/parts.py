@@ -1,0 +1,80 @@
+"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.records import read_record
+from gpu_engine.hosts.records import BadName, Host, check_name
+
+FOLDER = "hosts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a host is told to do, and what is known of it."""
+
+    host: Host
+    node: int
+    ranks: tuple[int, ...]
+    spec: dict[str, object]
+    folders: tuple[str, ...]
+    key: str
+    """Names the run for the host before it has an id there."""
+    attempt: int = 1
+    """The one that it was told to begin."""
+    resume: bool = False
+    """Whether a run that is there begins another attempt."""
+    checkpoint: str | None = None
+    """The one to go on from; None: the newest."""
+    run: str | None = None
+    """The run's id there; None: not known to have begun."""
+    path: str | None = None
+    """Its folder there."""
+    skew: float = 0.0
+    """Seconds that the clock there is ahead of this one."""
+    state: str | None = None
+    """How the run there is, as it was told last."""
+    heard: float | None = None
+    """Unix seconds when the host last answered."""
+    problem: str | None = None
+    """Why it can't be reached now; None: it can."""
+    since: float | None = None
+    """Since when, unix seconds."""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def write(run: Path, part: Part) -> None:
+    """Raises OSError."""
+    folder = run / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_json(folder / f"{part.host.name}.json", asdict(part))
+
+
+def write_all(run: Path, parts: Iterable[Part]) -> None:
+    """Raises OSError."""
+    for part in parts:
+        write(run, part)
+
+
+def read(run: Path) -> tuple[Part, ...]:
+    """The parts of a run, node 0's first; empty for one that is on this machine alone."""
+    found = [_read(path) for path in sorted((run / FOLDER).glob("*.json"))]
+    return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
+
+
+def spans(run: Path) -> bool:
+    """Whether the run is on hosts."""
+    return (run / FOLDER).is_dir()
+
+
+def _read(path: Path) -> Part | None:
+    try:
+        part = read_record(Part, read_json(path))
+        check_name(part.host.name)
+    except (ValueError, BadName):
+        return None
+    return part if path.stem == part.host.name else None

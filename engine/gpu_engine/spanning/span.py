@@ -1,0 +1,313 @@
+"""The life of a run on other machines, seen from this one: all hosts start together, are mirrored,
+and end together.
+
+Each host's part has a supervisor of its own there, so this process may end, be killed or lose its
+connections: nothing there does. Whoever comes next goes on from what the run's folder holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+from gpu_engine.common import files, procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.reader import backwards
+from gpu_engine.events.schema import Error
+from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.spanning import link, parts, verdict
+from gpu_engine.spanning.link import Link
+from gpu_engine.spanning.parts import Part
+from gpu_engine.spanning.verdict import End
+
+WAKE = 8.0
+"""Seconds that the others get to end by themselves, once one host's part has failed."""
+LINGER = 60.0
+"""Seconds that the others get to complete, once one has."""
+GIVE_UP = 60.0
+"""Seconds for which a host that can't be reached is waited for, once all others have ended."""
+_EXIT = {"completed": 0, "stopped": 130, "failed": 1}
+_ENDED = ("completed", "stopped", "failed", "lost", "unreadable")
+
+log = logging.getLogger(__name__)
+
+
+class Span:
+    """Holds one run together. Raises UserError where its plan or parts can't be read."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.plan = run.require_plan()
+        found = parts.read(run.path)
+        if not found:
+            raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
+        self.parts: dict[str, Part] = {p.host.name: p for p in found}
+        recorded = State.from_dict(files.read_json(run.path / "state.json"))
+        if recorded is None:
+            raise UserError(f"{run.path / 'state.json'}: can't be read")
+        pid = os.getpid()
+        self.state: State = replace(recorded, pid=pid, ticks=procs.start_ticks(pid),
+                                    boot=procs.boot_id(), started=recorded.started or time.time())
+        self.stop_asked = recorded.state == "stopping"
+        self.now_asked = False
+        self._reports: queue.SimpleQueue[link.Report] = queue.SimpleQueue()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.links: dict[str, Link] = {}
+        self.told: dict[str, State] = {}
+        self.over: dict[str, End] = {}
+        self.broken: dict[str, tuple[str, float]] = {}
+        """Host → why it can't be reached, and since when, unix seconds."""
+        self.told_to_stop: bool | None = None
+        """Whether all were asked to stop, and if so now."""
+        self.deadline: float | None = None
+        """Monotonic seconds after which what is left is ended by force."""
+        self.alone: float | None = None
+        """Monotonic seconds since when only hosts that can't be reached are left."""
+
+    def hold(self) -> State:
+        """Until the run has ended. Returns the end."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._hear_stop)
+        signal.signal(signal.SIGQUIT, self._hear_now)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        files.remove_temporary(self.run.path / parts.FOLDER)
+        begun = self.state.attempt
+        if self.state.state == "queued":
+            self._begin(self.state.attempt)
+        else:
+            begun -= sum(a.outcome == "failed" for a in self.state.attempts[:-1])
+            self._write()
+        while True:
+            outcome, reason, cause = self._attempt()
+            self._record(outcome, reason)
+            number = self.state.attempt
+            left = self.plan.spec.train.restarts - (number - begun) if len(self.parts) > 1 else 0
+            if outcome != "failed" or left <= 0 or self.stop_asked or not self._all_began():
+                break
+            delay = min(2.0 ** (number - begun), 30.0)
+            self._say("starting", again=time.time() + delay,
+                      reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
+            waited = self._pause(delay)
+            self.state = replace(self.state, again=None)
+            if not waited:
+                outcome, cause = "stopped", None
+                reason = f"stopped while waiting after attempt {number} failed"
+                break
+            try:
+                self._another(number + 1)
+            except UserError as err:
+                reason, cause = str(err), Cause(str(err))
+                break
+        self._say(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason, cause=cause)
+        return self.state
+
+    # --- one attempt ---------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> None:
+        record = AttemptRecord(number, time.time(), changed=self.state.changed)
+        self._say("starting", attempt=number, processes=(), cause=None, reason=None, changed=(),
+                  attempts=(*self.state.attempts, record)[-50:])
+
+    def _another(self, number: int) -> None:
+        """All parts again, at another port: the one before may still be held. Raises UserError
+        where they can't meet."""
+        from gpu_engine.spanning import again
+
+        self.parts = {p.host.name: p for p in again.parts_again(
+            tuple(self.parts.values()), self.plan.spec)}
+        parts.write_all(self.run.path, self.parts.values())
+        self._begin(number)
+
+    def _all_began(self) -> bool:
+        return all(p.run is not None for p in self.parts.values())
+
+    def _attempt(self) -> tuple[verdict.Outcome, str | None, Cause | None]:
+        self._clear()
+        limit = self.plan.spec.run.log_mb << 20
+        self.links = {name: Link(self.run.path, part, limit, self._reports)
+                      for name, part in self.parts.items()}
+        for one in self.links.values():
+            one.start()
+        while not self._finished():
+            self._take(0.2)
+            self._decide()
+        for name, one in self.links.items():
+            if name not in self.over:
+                self.over[name] = End(self.told.get(name), lost=self.broken[name][0]
+                                      if name in self.broken else "it was given up")
+            one.give_up()
+        return verdict.judge(self.over, stop_asked=self.stop_asked)
+
+    def _take(self, seconds: float) -> None:
+        """Take in what the links report."""
+        try:
+            report = self._reports.get(timeout=seconds)
+            while True:
+                self._hear(report)
+                report = self._reports.get_nowait()
+        except queue.Empty:
+            return
+
+    def _hear(self, report: link.Report) -> None:
+        name = report.host
+        if isinstance(report, link.Began):
+            log.info("%s: run %s there", name, report.run)
+            self._note(name, run=report.run, path=report.path, resume=False)
+        elif isinstance(report, link.Back):
+            if self.broken.pop(name, None) is not None:
+                log.info("%s can be reached again", name)
+                self._note(name, problem=None, since=None, heard=time.time())
+                self._show()
+        elif isinstance(report, link.Broken):
+            log.warning("%s: %s", name, report.reason)
+            since = self.broken[name][1] if name in self.broken else time.time()
+            self.broken[name] = (report.reason, since)
+            self._note(name, problem=report.reason, since=since)
+            self._show()
+        elif isinstance(report, link.Refusal):
+            log.error("%s: %s", name, report.reason)
+            stopped = self.stop_asked and not self.told.get(name)
+            self.over[name] = End(self.told.get(name),
+                                  refused=None if stopped else report.reason,
+                                  failed_at=time.time())
+            self._note(name, problem=None if stopped else report.reason, since=time.time())
+        else:
+            self._hear_state(name, report.state, over=report.over)
+
+    def _hear_state(self, name: str, state: State, *, over: bool) -> None:
+        before = self.told.get(name)
+        self.told[name] = state
+        if before is None or before.state != state.state:
+            log.info("%s: %s", name, state.state)
+            self._note(name, state=state.state, heard=time.time(),
+                       attempt=max(state.attempt, self.parts[name].attempt))
+        if over:
+            self.over[name] = End(state, failed_at=self._failed_at(name, state))
+        self._show()
+
+    def _decide(self) -> None:
+        """Ask the others to stop where one has ended otherwise than well, or a person has asked."""
+        if self.stop_asked or self.now_asked:
+            self._stop_all(now=self.now_asked)
+        states = {n: s.state for n, s in self.told.items()}
+        failed = [n for n in self.links if states.get(n) in ("failed", "lost")
+                  or (n in self.over and self.over[n].refused is not None)]
+        if failed and len(self.links) > 1:
+            self._limit(WAKE)
+            self._stop_all(now=False)
+        elif any(s in ("completed", "stopped") for s in states.values()):
+            grace = self.plan.spec.run.grace
+            self._limit(LINGER if "completed" in states.values() else grace + WAKE)
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self._stop_all(now=True)
+
+    def _stop_all(self, *, now: bool) -> None:
+        if self.told_to_stop is None or (now and not self.told_to_stop):
+            self.told_to_stop = now
+            for name, one in self.links.items():
+                if name not in self.over:
+                    one.stop(now=now)
+
+    def _limit(self, seconds: float) -> None:
+        if self.deadline is None:
+            self.deadline = time.monotonic() + seconds
+
+    def _finished(self) -> bool:
+        left = [n for n in self.links if n not in self.over]
+        if not left:
+            return True
+        ending = self.stop_asked or bool(self.over)
+        if not ending or any(n not in self.broken for n in left):
+            self.alone = None
+            return False
+        self.alone = self.alone or time.monotonic()
+        if self.now_asked and time.monotonic() - self.alone > WAKE:
+            return True
+        # A stop is brought to a host however long it takes to reach it.
+        waits = self.stop_asked and not any(e.cause for e in self.over.values())
+        return not waits and time.monotonic() - self.alone > GIVE_UP
+
+    def _failed_at(self, name: str, state: State) -> float | None:
+        """When its first rank failed, by this machine's clock."""
+        if state.state not in ("failed", "lost"):
+            return None
+        part = self.parts[name]
+        begun = state.attempts[-1].started if state.attempts else 0.0
+        times = [error.t for rank in part.ranks
+                 for error in backwards(self.run.events(rank), Error, within=1 << 20)
+                 if error.t >= begun]
+        ended = part.heard + part.skew if state.state == "lost" and part.heard else state.ended
+        first = min(times, default=ended)
+        return first - part.skew if first is not None else None
+
+    # --- state ---------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """What of the parts' states is the run's."""
+        states = [s.state for s in self.told.values()]
+        name: StateName = "running"
+        if self.stop_asked or "stopping" in states:
+            name = "stopping"
+        elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
+            name = self.state.state if self.state.state == "running" else "starting"
+        reason = self._unreached() or next(
+            (f"{n}: {s.reason}" for n, s in self.told.items()
+             if s.reason and s.state not in _ENDED), None)
+        changes: dict[str, Any] = {}
+        if len(self.parts) == 1 and states:
+            only = next(iter(self.told.values()))
+            changes = {"attempt": only.attempt, "again": only.again}
+        if (name, reason) != (self.state.state, self.state.reason) or any(
+                getattr(self.state, k) != v for k, v in changes.items()):
+            self._say(name, reason=reason, **changes)
+
+    def _unreached(self) -> str | None:
+        waiting = [f"{n} has not been reached since {_clock(since)}: {why}"
+                   for n, (why, since) in self.broken.items() if n not in self.over]
+        return "; ".join(waiting) or None
+
+    def _record(self, outcome: str, reason: str | None) -> None:
+        *before, last = self.state.attempts
+        last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
+        self.state = replace(self.state, attempts=(*before, last))
+
+    def _note(self, name: str, **changes: Any) -> None:
+        self.parts[name] = replace(self.parts[name], **changes)
+        try:
+            parts.write(self.run.path, self.parts[name])
+        except OSError as err:
+            log.error("hosts/%s.json can't be written: %s", name, err)
+
+    def _say(self, name: StateName, **changes: Any) -> None:
+        self.state = replace(self.state, state=name, **changes)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.run.write_state(self.state)
+        except OSError as err:
+            log.error("state.json can't be written: %s", err)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False when asked to stop meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.stop_asked:
+            time.sleep(min(left, 0.2))
+        return not self.stop_asked
+
+    def _hear_stop(self, *_: object) -> None:
+        self.stop_asked = True
+
+    def _hear_now(self, *_: object) -> None:
+        self.stop_asked = self.now_asked = True
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

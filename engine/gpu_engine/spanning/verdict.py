@@ -1,0 +1,74 @@
+"""How an attempt on several hosts ended, by how it ended on each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gpu_engine.events import schema
+from gpu_engine.runs.state import Cause, State
+from gpu_engine.supervisor.cause import Failure
+
+Outcome = Literal["completed", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How one host's part ended."""
+
+    state: State | None
+    """What it told last; None: nothing."""
+    refused: str | None = None
+    """Why it would not do it."""
+    lost: str | None = None
+    """Why nothing is known of its end: it can't be reached."""
+    failed_at: float | None = None
+    """When its first failure was, unix seconds by this machine's clock."""
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it failed; None where it did not."""
+        if self.refused is not None:
+            return Cause(self.refused)
+        if self.state is not None and self.state.state in ("failed", "lost", "unreadable"):
+            return self.state.cause or Cause(self.state.reason or self.state.state)
+        if self.lost is not None:
+            return Cause(f"it can't be reached: {self.lost}")
+        return None
+
+    @property
+    def in_wake(self) -> bool:
+        """Whether it looks like another host's failure seen from there."""
+        cause = self.cause
+        if cause is None or cause.rank is None:
+            return False
+        error = schema.Error(type=cause.type or "", message=cause.message,
+                            traceback=cause.traceback, phase=None, step=None)
+        return Failure(cause.rank, 1, 0.0, error).in_wake
+
+
+def judge(ends: Mapping[str, End], *, stop_asked: bool
+          ) -> tuple[Outcome, str | None, Cause | None]:
+    """The outcome, one line for people, and the cause where it failed: the earliest failure that is
+    not the echo of another host's."""
+    failed = {name: end for name, end in ends.items() if end.cause is not None}
+    if stop_asked:
+        # What was asked to end may well end badly; only what failed by itself before counts.
+        failed = {name: end for name, end in failed.items()
+                  if end.state is not None and end.state.state == "failed" and not end.in_wake}
+    if failed:
+        own = {n: e for n, e in failed.items() if not e.in_wake} or failed
+        # Who said nothing of when, is behind those who did.
+        name = min(own, key=lambda n: (own[n].failed_at is None, own[n].failed_at or 0.0))
+        cause = own[name].cause
+        assert cause is not None
+        cause = replace(cause, host=name)
+        return "failed", cause.line, cause
+    states = [e.state.state for e in ends.values() if e.state is not None]
+    if stop_asked or "stopped" in states:
+        unknown = [n for n, e in ends.items() if e.lost is not None]
+        more = f"whether it still runs on {', '.join(unknown)} is not known" if unknown else None
+        reasons = [e.state.reason for e in ends.values() if e.state is not None and e.state.reason]
+        return "stopped", more or (reasons[0] if reasons else None), None
+    return "completed", None, None

@@ -1,0 +1,64 @@
+"""Hosts that are this machine: agents with homes of their own, over a shell in place of ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from gpu_engine.common.procs import environment
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from tests.conftest import wait_for
+
+DIGITS = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "batch": {"size": 32},
+          "train": {"steps": 6, "workers": 0, "checkpoint_every": 3}}
+
+
+def make_hosts(home: Path, *names: str, script: str = 'exec "$@"') -> None:
+    """Write hosts.toml: each of `names` is this machine with another $GPU_PANEL_HOME."""
+    home.mkdir(exist_ok=True)
+    lines = []
+    for name in names:
+        via = ["env", f"GPU_PANEL_HOME={home.parent / name}", "OMP_NUM_THREADS=1", "sh", "-c",
+               script, "login"]
+        lines += [f"[hosts.{name}]", f"via = {json.dumps(via)}",
+                  f"python = {json.dumps(sys.executable)}"]
+    (home / "hosts.toml").write_text("\n".join(lines) + "\n")
+
+
+def there(run: Run, host: str) -> Path:
+    """The folder of the part of `run` that `host` has."""
+    part = wait_for(lambda: next((p for p in parts.read(run.path)
+                                  if p.host.name == host and p.path), None))
+    return Path(part.path or "")
+
+
+def ended(run: Run):
+    """Its state, once it has ended."""
+    wait_for(lambda: not run.state().live)
+    return run.state()
+
+
+def losses(folder: Path, rank: int) -> list[float]:
+    """Every loss that a rank recorded, in order."""
+    lines = map(json.loads, (folder / f"ranks/{rank:05d}.jsonl").read_text().splitlines())
+    return [loss for line in lines if line["kind"] == "step" for loss in line["losses"]]
+
+
+def left(*folders: Path) -> list[int]:
+    """Pids of what still runs for these run folders."""
+    wanted = {b"GPU_PANEL_RUN=" + os.fsencode(f) for f in folders}
+    found = []
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            if wanted & set(environment(pid)):
+                found.append(pid)
+    return found
+
+
+def pids() -> list[int]:
+    """All that run now."""
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]

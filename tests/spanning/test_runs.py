@@ -1,0 +1,177 @@
+"""Runs over two hosts, for real: started, mirrored, taken up again, stopped, resumed, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.events.reader import backwards
+from gpu_engine.events.schema import Start
+from gpu_engine.launch.found import find
+from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from gpu_engine.spec.read import from_dict
+from tests.conftest import wait_for
+
+from .kit import DIGITS, ended, left, losses, make_hosts, pids, there
+
+TWO = {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}
+LONG = DIGITS | {"train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
+
+
+def stepped(run: Run, rank: int) -> bool:
+    path = run.events(rank)
+    return path.exists() and b'"losses"' in path.read_bytes()
+
+
+def folders(run: Run):
+    return [run.path, *(there(run, host) for host in ("a", "b"))]
+
+
+@pytest.fixture
+def hosts(home):
+    make_hosts(home, "a", "b")
+    return home
+
+
+def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts):
+    """To the bit, and what is here of each is what is there."""
+    over = launch(from_dict(DIGITS | TWO))
+    one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
+                                     "parallel": {"mode": "ddp"}}))
+    for run in (over, one):
+        assert ended(run).state == "completed", run.state()
+    for rank, host in enumerate("ab"):
+        assert losses(over.path, rank) == losses(one.path, rank)
+        assert len(losses(over.path, rank)) == 6
+        for name in (f"ranks/{rank:05d}.jsonl", f"ranks/{rank:05d}.log"):
+            assert (over.path / name).read_bytes() == (there(over, host) / name).read_bytes()
+        assert (over.path / f"hosts/{host}.log").read_bytes() \
+            == (there(over, host) / "supervisor.log").read_bytes()
+    plan = over.require_plan()
+    assert [(r.rank, r.host) for r in plan.ranks] == [(0, "a"), (1, "b")]
+    assert (plan.mode, plan.world_size, plan.batch.per_gpu) == ("multinode", 2, 16)
+    assert not left(*folders(over))
+
+
+def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
+    """By whichever command comes next, of several at a time; then stopped, saved and resumed."""
+    run = launch(from_dict(LONG | TWO))
+    wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    os.kill(run.state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not run.supervised())
+    size = run.events(0).stat().st_size
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: find(run.id), range(4)))
+    wait_for(lambda: run.events(0).stat().st_size > size)
+    assert run.state().live
+    holding = [pid for pid in pids()
+               if _arguments(pid)[1:4] == [b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]]
+    assert holding == [run.state().pid]
+    run.stop()
+    assert ended(run).state == "stopped"
+    for rank, host in enumerate("ab"):
+        name = f"ranks/{rank:05d}.jsonl"
+        assert (run.path / name).read_bytes() == (there(run, host) / name).read_bytes()
+    steps = len(losses(run.path, 0))
+    assert not left(*folders(run))
+    resume(run, [f"train.steps={steps + 2}"])
+    assert ended(run).state == "completed", run.state()
+    assert len(losses(run.path, 0)) == len(losses(run.path, 1)) == steps + 2
+    out = hosts / "weights.safetensors"
+    subprocess.run([sys.executable, "-m", "gpu_engine", "export", run.id, str(out)], check=True)
+    assert out.stat().st_size > 1000
+
+
+def test_a_rank_that_is_killed_on_one_host_ends_both_and_is_the_cause(hosts):
+    run = launch(from_dict(LONG | TWO))
+    wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    start = next(backwards(run.events(1), Start))
+    os.kill(start.pid or 0, signal.SIGKILL)
+    state = ended(run)
+    assert (state.state, bool(state.cause), bool(state.reason)) == ("failed", True, True)
+    assert state.cause is not None
+    assert state.reason is not None
+    assert (state.cause.rank, state.cause.host) == (1, "b")
+    assert "SIGKILL" in state.cause.message
+    assert state.reason.startswith("rank 1 on b: ")
+    assert not left(*folders(run))
+
+
+def test_one_host_alone_trains_there(hosts):
+    """In the mode that was asked for: nothing of it is here but the mirror."""
+    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
+    assert ended(run).state == "completed"
+    assert run.require_plan().mode == "single"
+    assert len(losses(run.path, 0)) == 6
+    assert not (run.path / "checkpoints").exists()
+    assert (there(run, "b") / "checkpoints" / "step-00000006").is_dir()
+
+
+def test_everything_that_is_wrong_is_named_before_anything_starts(hosts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (hosts / "hosts.toml").read_text()
+    (hosts / "hosts.toml").write_text(
+        text + f'[hosts.twin]\nvia = ["env", "GPU_PANEL_HOME={tmp_path / "a"}"]\n'
+        f'python = "{sys.executable}"\n[hosts.none]\nvia = ["/no/such/program"]\n'
+        '[hosts.bare]\nvia = ["env"]\npython = "/no/such/python"\n')
+
+    def said(hosts, **more):
+        with pytest.raises(SpecError) as caught:
+            prepare(from_dict(DIGITS | {"devices": {"hosts": hosts}} | more))
+        return {(p.key, p.value): p.message for p in caught.value.problems}
+
+    found = said(["a:cpu:0", "none:cpu:0", "bare:cpu:0", "twin:cpu:0"])
+    assert "can't be started" in found["devices.hosts", "none"]
+    assert "/no/such/python" in found["devices.hosts", "bare"]
+    assert "same machine as a" in found["devices.hosts", "twin"]
+    found = said(["a:cpu:77", "b:cpu:0"])
+    assert "no such device" in found["devices.hosts", "a:cpu:77"]
+    found = said(["a:cpu:0", "b:cpu:0"], run={"python": "/no/such/python"})
+    assert "b: there is no such interpreter" in found["run.python", "/no/such/python"]
+    found = said(["a:cpu:0", "b:cpu:0"], parallel={"mode": "dp"})
+    assert "multinode" in found["parallel.mode", "dp"]
+    assert not list((tmp_path / "a").glob("runs/*"))
+
+
+def test_a_file_that_is_another_there_is_named(hosts, tmp_path, monkeypatch):
+    """On a host with a folder of its own."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here, other):
+        folder.mkdir()
+        (folder / "train.py").write_text(f"print({folder.name!r})\n")
+    monkeypatch.chdir(here)
+    text = (hosts / "hosts.toml").read_text()
+    (hosts / "hosts.toml").write_text(text + f'folder = "{other}"\n')  # of b, the last
+    spec = {"task": {"command": [sys.executable, "train.py"]}, **TWO}
+    with pytest.raises(SpecError) as caught:
+        prepare(from_dict(spec))
+    assert [p.value for p in caught.value.problems] == ["b"]
+    assert "another than here" in caught.value.problems[0].message
+    (other / "train.py").unlink()
+    with pytest.raises(SpecError, match=r"train.py is not there"):
+        prepare(from_dict(spec))
+
+
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def test_what_is_kept_of_a_host_reads_back(hosts):
+    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
+    assert ended(run).state == "completed"
+    part, = parts.read(run.path)
+    assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
+    assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
