@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_engine import __version__
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.version import version
 from gpu_engine.hosts import file, protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.protocol import Welcome
@@ -96,7 +96,7 @@ def _meet(entry: HostDevices, host: Host) -> Asked:
             raise Unreachable(host.name, "it does not say who it is")
         if welcome.protocol != protocol.VERSION:
             raise Refused(host.name, f"gpu-panel there is {welcome.version}, here it is "
-                                     f"{__version__}, and the two don't understand each other")
+                                     f"{version()}, and the two don't understand each other")
         slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
         stream = way.stream(protocol.Watch(once=True, slots=slots))
         devices = stream.next(_DEVICES)
@@ -119,9 +119,9 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
             ids = ",".join((*other.entry.ids, *one.entry.ids)) or "0,1"
             out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
                                                f"devices in one entry: {other.name}:{ids}"))
-        version = one.machine.welcome.version
-        if version != __version__:
-            out.append(Problem(_KEY, one.name, f"gpu-panel there is {version}, here {__version__}: "
+        there = one.machine.welcome.version
+        if there != version():
+            out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
                                                f"gpu-engine hosts setup {one.name}"))
         if abs(one.skew) - one.doubt > APART:
             way = "ahead of" if one.skew > 0 else "behind"
