@@ -1,23 +1,14 @@
-"""Who is behind, what would fit into memory, what the kernel counted: the pure parts."""
+"""Who is behind: which ranks stand still, and since when."""
 
 from __future__ import annotations
 
-import errno
-import os
-
 import pytest
 
-from gpu_engine.common import files
 from gpu_engine.events import hang
 from gpu_engine.events.convert import from_dict
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
-from gpu_engine.events.schema import Error
 from gpu_engine.events.view import RunView
-from gpu_engine.plan.batch import Batch
-from gpu_engine.runs import folder as runs
-from gpu_engine.runs.state import State
-from gpu_engine.supervisor import oom
 from gpu_engine.supervisor.rank_state import RankState
 
 
@@ -74,80 +65,3 @@ def test_who_waits_for_a_checkpoint_that_grows_does_not_hang(tmp_path):
                 moved = seen.moved
         assert hang.stalled([looked], 1021.0)  # 31 s without a byte more
         assert seen.moved == moved < seen.heard
-
-
-GIB = 2**30
-
-
-def out_of_memory(message="", **figures):
-    return Error("OutOfMemoryError", message, None, None, None, **figures)
-
-
-def batch(per_gpu, accumulate=1):
-    return Batch(per_gpu, "per_gpu", accumulate, 1, per_gpu * accumulate, per_gpu)
-
-
-@pytest.mark.parametrize(("error", "planned", "says"), [
-    ({"requested": 2 * GIB, "allocated": 7 * GIB, "message": "a total capacity of 8.00 GiB"},
-     batch(48), "24 examples per GPU instead of 48"),
-    ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
-     batch(64, 2), "4 examples per GPU instead of 64"),
-    ({"message": "CUDA out of memory"}, batch(7), "1 examples per GPU"),
-    ({"message": ""}, batch(1), "already 1 per GPU")])
-def test_what_would_likely_fit(error, planned, says):
-    assert says in oom.fitting(out_of_memory(**error), planned)
-
-
-def test_a_batch_that_fits_keeps_the_global_one():
-    text = oom.fitting(out_of_memory(), batch(48, 3))
-    assert "batch.accumulate=6" in text
-    assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
-
-
-@pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [
-    ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 3\noom_kill 2\n", 2),
-    ("4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control",
-     "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
-    ("4:memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 6\n", 6),
-    ("0::/a\n", "proc/vmstat", "nr_free_pages 7\noom_kill 1\n", 1),
-    ("", "proc/self/nothing", "", None)])
-def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(cgroup)
-    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / path).write_text(text)
-    assert oom.kills(tmp_path) == kills
-
-
-def test_overwriting_stays_within_the_blocks_there_are(tmp_path):
-    path = tmp_path / "f"
-    path.write_text("x" * 100)
-    files.overwrite(path, "short")
-    assert path.read_text() == "short"
-    with pytest.raises(OSError) as caught:
-        files.overwrite(path, "y" * 100_000)
-    assert caught.value.errno == errno.ENOSPC
-    assert path.read_text() == "short"
-
-
-def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeypatch):
-    run = runs.Run(tmp_path)
-    run.write_state(State("running", "a", "a", 1.0))
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(runs, "write_json", full)
-    run.write_state(State("completed", "a", "a", 1.0))
-    assert run.state().state == "completed"
-
-
-def test_what_a_newer_program_wrote_is_read():
-    data = State("failed", "a", "a", 1.0).to_dict() | {"more": 1}
-    data["processes"] = [{"rank": 0, "pid": 1, "ticks": 2, "exit": None, "cores": [1]}]
-    data["attempts"] = [{"number": 1, "started": 1.0, "odd": True}]
-    found = State.from_dict(data)
-    assert found.processes[0].pid == 1
-    assert found.attempts[0].number == 1
-    del data["attempts"]  # and what an older one wrote
-    assert State.from_dict(data).attempts == ()

@@ -1,0 +1,32 @@
+"""`state.json`: written even on a full disk, read whichever version wrote it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs.state import State
+
+
+def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeypatch):
+    run = runs.Run(tmp_path)
+    run.write_state(State("running", "a", "a", 1.0))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runs, "write_json", full)
+    run.write_state(State("completed", "a", "a", 1.0))
+    assert run.state().state == "completed"
+
+
+def test_what_a_newer_program_wrote_is_read():
+    data = State("failed", "a", "a", 1.0).to_dict() | {"more": 1}
+    data["processes"] = [{"rank": 0, "pid": 1, "ticks": 2, "exit": None, "cores": [1]}]
+    data["attempts"] = [{"number": 1, "started": 1.0, "odd": True}]
+    found = State.from_dict(data)
+    assert found.processes[0].pid == 1
+    assert found.attempts[0].number == 1
+    del data["attempts"]  # and what an older one wrote
+    assert State.from_dict(data).attempts == ()

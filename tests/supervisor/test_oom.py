@@ -1,0 +1,51 @@
+"""Out of memory: the kernel's count of kills, and what would fit on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_engine.events.schema import Error
+from gpu_engine.plan.batch import Batch
+from gpu_engine.supervisor import oom
+
+GIB = 2**30
+
+
+def out_of_memory(message="", **figures):
+    return Error("OutOfMemoryError", message, None, None, None, **figures)
+
+
+def batch(per_gpu, accumulate=1):
+    return Batch(per_gpu, "per_gpu", accumulate, 1, per_gpu * accumulate, per_gpu)
+
+
+@pytest.mark.parametrize(("error", "planned", "says"), [
+    ({"requested": 2 * GIB, "allocated": 7 * GIB, "message": "a total capacity of 8.00 GiB"},
+     batch(48), "24 examples per GPU instead of 48"),
+    ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
+     batch(64, 2), "4 examples per GPU instead of 64"),
+    ({"message": "CUDA out of memory"}, batch(7), "1 examples per GPU"),
+    ({"message": ""}, batch(1), "already 1 per GPU")])
+def test_what_would_likely_fit(error, planned, says):
+    assert says in oom.fitting(out_of_memory(**error), planned)
+
+
+def test_a_batch_that_fits_keeps_the_global_one():
+    text = oom.fitting(out_of_memory(), batch(48, 3))
+    assert "batch.accumulate=6" in text
+    assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
+
+
+@pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [
+    ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 3\noom_kill 2\n", 2),
+    ("4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control",
+     "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
+    ("4:memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 6\n", 6),
+    ("0::/a\n", "proc/vmstat", "nr_free_pages 7\noom_kill 1\n", 1),
+    ("", "proc/self/nothing", "", None)])
+def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(text)
+    assert oom.kills(tmp_path) == kills
