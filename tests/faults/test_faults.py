@@ -26,7 +26,7 @@ from .kit import CASES, Box, Case
 FULL = os.environ.get("GPU_PANEL_FAULTS") == "all"
 
 
-def test_there_are_enough_and_each_says_what_it_is() -> None:
+def test_the_suite_has_enough_cases_with_descriptions() -> None:
     assert len(CASES) >= 40
     assert len({c.name for c in CASES}) == len(CASES)
     assert all(c.does and c.then for c in CASES)

@@ -53,7 +53,7 @@ def losses(run: runs.Run, rank: int = 0) -> list[float]:
     return [x for e in events(run, "step", rank) for x in e["losses"]]
 
 
-def test_a_checkpoints_copy_takes_no_gpu_memory_and_is_of_its_moment():
+def test_a_checkpoints_copy_takes_no_gpu_memory_and_keeps_its_moment():
     import torch
 
     from gpu_engine.training import checkpoint_state
@@ -183,7 +183,7 @@ time.sleep(300)
 """
 
 
-def test_who_computes_on_it_keeps_a_run_away_until_gone(home, gpu):
+def test_a_process_on_the_gpu_keeps_a_run_away(home, gpu):
     """Another process holds 1 GiB: the table shows it, a run is refused, allowed with
     `devices.share`, and allowed once the process is gone."""
     env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu.devices[0].id,

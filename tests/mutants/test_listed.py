@@ -34,7 +34,7 @@ def test_every_mutation_fits_the_code() -> None:
 @pytest.mark.parametrize(("file", "before", "words"), [
     ("plan/build.py", "no such text", "occurs 0 times"), ("plan/build.py", "def ", "expected once"),
     ("gone.py", "x", "no engine/gpu_engine/gone.py any more")])
-def test_one_that_no_longer_fits_says_so(file: str, before: str, words: str) -> None:
+def test_a_mutation_that_no_longer_fits_is_an_error(file: str, before: str, words: str) -> None:
     with pytest.raises(Stale, match=words) as raised:
         Mutation(file, "clip is ignored", before, "pass", ("x",)).apply(ROOT)
     assert "clip is ignored" in str(raised.value)

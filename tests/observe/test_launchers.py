@@ -57,7 +57,7 @@ def test_each_rank_is_seen(home, command, options):
 
 @pytest.mark.parametrize("options", [("--cpu", "--num_processes=1"),
                                      ("--multi_gpu", "--num_processes=2")], ids=["one", "two"])
-def test_what_accelerate_launches_is_seen_and_its_launcher_is_no_rank(home, options):
+def test_ranks_that_accelerate_launches_are_seen_but_not_its_launcher(home, options):
     """With --cpu accelerate always starts one process. With --multi_gpu it uses torchrun, and with
     ranks that use the CPU this gives two of them."""
     seen = run("accelerate", "launch", *options, "--num_machines=1", "--mixed_precision=no",
@@ -98,7 +98,7 @@ def test_ranks_that_a_command_started_share_its_log(home):
 
 @pytest.mark.parametrize("command", [(PYTHON, DDP), ("torchrun", "--nproc-per-node=2", DDP)],
                          ids=["ddp", "torchrun"])
-def test_the_rank_that_failed_leads_with_its_own_words(home, command):
+def test_the_failed_rank_leads_with_its_own_error(home, command):
     seen = run(*command, "fail", options=TWO if command[0] == PYTHON else ("--devices", "cpu:0"))
     assert seen.state["state"] == "failed"
     cause = seen.state["cause"]
@@ -108,7 +108,7 @@ def test_the_rank_that_failed_leads_with_its_own_words(home, command):
 
 
 @pytest.mark.parametrize("way", ["spawn", "fork"])
-def test_what_a_child_raises_is_seen_where_no_excepthook_is_called(home, way):
+def test_an_error_in_a_child_is_seen_without_an_excepthook(home, way):
     seen = observe("children.py", way, "fail", bare=way != "spawn")  # torch's words name pids
     assert seen.state["state"] == "failed"
     cause = seen.state["cause"]
@@ -122,7 +122,7 @@ def test_what_a_child_raises_is_seen_where_no_excepthook_is_called(home, way):
         seen.same_as_without()
 
 
-def test_an_exception_that_a_child_has_handled_is_none(home):
+def test_an_exception_that_a_child_has_handled_is_no_error(home):
     seen = observe("children.py", "fork", "exit")
     seen.same_as_without()
     assert not seen.of("error", 1)

@@ -32,8 +32,8 @@ def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) 
     (("with_lightning.py", "fabric"), 12, {"half"}),
     (("with_transformers.py", "{tmp}"), 6, {"train_loss", "epoch"})],
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
-def test_each_step_its_loss_and_what_a_trainer_logs_are_seen(home, tmp_path, script, steps,
-                                                             logged):
+def test_steps_losses_and_logged_values_are_seen(home, tmp_path, script, steps,
+                                                 logged):
     seen = seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
     if script == ("plain.py",) or logged:  # the others are over within a tenth of a second
         assert seen.of("memory")
@@ -102,7 +102,7 @@ def test_without_an_optimizer_passes_that_add_up_are_one_step(home):
     assert "each change of the parameters is shown as a step" in warning["message"]
 
 
-def test_one_training_after_the_other_is_told_apart_and_none_is_lost(home):
+def test_trainings_one_after_another_are_told_apart(home):
     """Folds (new optimizers), layers (existing ones in turn), L-BFGS after Adam, and an optimizer
     that is stepped for each group."""
     seen = observe("trainings.py", "folds,layers,closures,groups")
@@ -118,7 +118,7 @@ def test_one_training_after_the_other_is_told_apart_and_none_is_lost(home):
     assert not seen.of("warning")
 
 
-def test_what_a_script_hands_to_a_logger_is_recorded_and_arrives_there_as_without(home):
+def test_logged_values_are_recorded_and_reach_the_logger_unchanged(home):
     seen = seen_of(("logs.py", "tensorboardX"), 6)
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
     assert values["train/loss"] == pytest.approx(seen.printed()[-1])

@@ -23,14 +23,14 @@ def test_numbers_arrive_and_make_room(ring):
         assert not ring.arrived(slot)
 
 
-def test_a_full_ring_loses_a_figure_rather_than_wait(ring):
+def test_a_full_ring_loses_a_value_instead_of_waiting(ring):
     slots = [ring.put(torch.tensor(float(i))) for i in range(5)]
     assert slots[-1] is None
     assert [ring.take(s) for s in slots[:4]] == [0, 1, 2, 3]
     assert ring.put(torch.tensor(9.0)) is not None
 
 
-def test_a_sum_is_there_when_all_of_it_is(ring):
+def test_a_sum_has_arrived_when_all_its_parts_have(ring):
     a, b = ring.put(torch.tensor(6.0)), ring.put(torch.tensor(4.0))
     late = ring._bits[b]
     ring._bits[b] = _EMPTY
@@ -41,7 +41,7 @@ def test_a_sum_is_there_when_all_of_it_is(ring):
     assert value_of(value) == 1.0 + 6.0 / 4.0
 
 
-def test_what_has_no_number_is_unknown_and_not_zero():
+def test_a_loss_without_a_number_is_unknown_and_not_zero():
     losses = Losses()
     x = torch.randn(3, 2, requires_grad=True)
     losses.add(torch.tensor(2.0), None)
@@ -52,7 +52,7 @@ def test_what_has_no_number_is_unknown_and_not_zero():
     assert losses.take() is None
 
 
-def test_a_scaled_loss_is_known_by_what_it_was_made_of():
+def test_a_scaled_loss_is_traced_to_the_unscaled_one():
     losses, scale = Losses(), torch.tensor(1024.0)
     loss = torch.tensor(0.1)
     scaled = loss * scale

@@ -25,7 +25,7 @@ FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
     ("binary,chdir,fork,threads", "completed", "completed"),
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
-def test_it_ends_and_prints_as_it_does_alone(home, how, state, outcome):
+def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
     seen = observe("odd.py", how)
     seen.same_as_without()
     assert seen.state["state"] == state
@@ -126,7 +126,7 @@ def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
 
 
 @pytest.mark.parametrize("switch", ["-I", "-S", "-E"])
-def test_a_python_that_takes_no_hook_just_runs_and_that_is_said(home, switch):
+def test_a_python_without_the_hook_runs_with_a_warning(home, switch):
     run, state = engine_run("--devices", "cpu:0", "--", PYTHON, switch, "-c", "print('quiet')")
     assert state["state"] == "completed"
     assert run.log(0).read_text() == "quiet\n"
@@ -182,7 +182,7 @@ shutil.rmtree(os.environ.get('GPU_PANEL_RUN', '/nowhere') + '/ranks', True)
     assert "FileNotFoundError" in errors
 
 
-def test_faults_in_every_part_of_ours_are_noted_and_then_we_keep_out(tmp_path):
+def test_errors_in_each_of_our_parts_are_noted_until_observing_ends(tmp_path):
     run, _ = faulty(tmp_path, code="""
 import torch
 if "_gpu_panel" in sys.modules:
@@ -230,7 +230,7 @@ NO_HOOKS = "del sys.modules['torch.optim.optimizer'].register_optimizer_step_pos
 
 @pytest.mark.parametrize(("change", "again", "whole"), [(OLD_NAME, NAME, True),
                                                        (NO_HOOKS, "", False)])
-def test_a_torch_that_lacks_something_is_seen_whole_or_not_at_all(tmp_path, change, again, whole):
+def test_a_torch_that_lacks_something_is_observed_or_not_at_all(tmp_path, change, again, whole):
     """Before torch 2.3 GradScaler was elsewhere; before 2.1 the optimizer hooks did not exist."""
     outs = []
     for observed in (False, True):
@@ -262,7 +262,7 @@ if "GPU_PANEL_RUN" in __import__("os").environ:
 
 
 @pytest.mark.parametrize("name", ["GPU_PANEL_RUN", "GPU_PANEL_RANK"])
-def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
+def test_outside_a_run_the_hook_does_nothing(tmp_path, name):
     out = subprocess.run([PYTHON, "-c", "import torch, sys\nprint([m for m in sys.modules if "
                           "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
                          env={k: v for k, v in os.environ.items() if k != name}
@@ -270,7 +270,7 @@ def test_outside_a_run_the_hook_is_nothing(tmp_path, name):
     assert out.stdout == "[] torch.autograd\n"
 
 
-def test_the_hook_reads_on_every_python_that_somebody_may_start(tmp_path):
+def test_the_hook_has_syntax_for_old_pythons(tmp_path):
     """Its syntax is old, so that a helper script under another Python does not fail in our hook."""
     ast.parse(Path(HOOK, "sitecustomize.py").read_text(), feature_version=(3, 4))
     out = subprocess.run([PYTHON, "-c", "import torch, sys\n"

@@ -14,7 +14,7 @@ from gpu_engine.events.view import RunView
 from .kit import observe
 
 
-def test_steps_where_examples_are_not_known():
+def test_rates_are_in_steps_as_examples_are_unknown():
     assert units.pace(None, 21.34) == "21.3 steps/s"
     assert units.pace(1234.0, 21.34) == "1.2k/s"
     assert units.pace(None, None) == units.UNKNOWN

@@ -65,7 +65,7 @@ def test_an_inner_loop_with_an_optimizer_of_its_own_each_time_is_one_training():
     assert told(order, fresh=fresh) == ("|aa|aa" + "a" * 76, "b" * 20)
 
 
-def test_long_turns_are_known_as_such_from_the_second_on():
+def test_long_turns_are_recognised_from_the_second_on():
     order = ([0] * 80 + [1] * 80) * 5
     curve, beside = told(order)
     assert curve.count("|") == 3
@@ -80,7 +80,7 @@ def test_pairs_one_after_the_other():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 130)), max_size=12),
        st.lists(st.integers(0, 300), max_size=5), st.sampled_from([0.0, 0.3, 5.0]))
-def test_none_is_lost_or_told_twice_and_each_optimizers_steps_stay_in_order(turns, news, seconds):
+def test_no_step_is_lost_or_given_twice_and_their_order_stays(turns, news, seconds):
     order = [index for index, many in turns for _ in range(many)]
     trainings, out = Trainings(), []
     for at, index in enumerate(order):

@@ -97,7 +97,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     assert not canary.exists()
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+def test_values_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"schedule.*Path"):
         checkpoint.save(tmp_path, {"step": 1, "schedule": {"file": Path("x")}}, [], {})
 
@@ -172,7 +172,7 @@ def test_full_disk_keeps_the_checkpoint_before(make, tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
-def test_full_disk_pauses_telemetry_and_never_training(make) -> None:
+def test_a_full_disk_pauses_telemetry_but_not_training(make) -> None:
     run = make("run", {"pause": 0.01}, size=24, train={"steps": 100})
     with tmpfs(run / "ranks", "1m"):
         fill = run / "ranks" / "fill"
@@ -225,7 +225,7 @@ def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
     assert seen == []
 
 
-def test_the_rename_is_the_last_act_of_something_whole_and_synced(tmp_path, monkeypatch) -> None:
+def test_the_rename_comes_last_after_everything_is_synced(tmp_path, monkeypatch) -> None:
     """What a power cut leaves behind depends on this order. No test can cut the power."""
     acts: list[tuple[str, str]] = []
     rename, fsync = Path.rename, os.fsync

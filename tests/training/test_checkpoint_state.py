@@ -65,7 +65,7 @@ def loads(value: object) -> bool:
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_saved_is_what_torch_takes_and_nothing_else(tmp_path: Path, what: str) -> None:
+def test_exactly_the_values_that_torch_loads_are_saved(tmp_path: Path, what: str) -> None:
     value = VALUES[what]
     state = {"step": 1, "optimizer": {"state": {0: [None, {"odd": value}]}}}
     if loads(value):
@@ -101,7 +101,7 @@ def test_an_unfit_key_is_named(tmp_path: Path) -> None:
         checkpoint.save(tmp_path, {"step": 1, "schedule": {Kind.ONE: 1}}, [], {})
 
 
-def test_state_that_holds_itself_is_refused(tmp_path: Path) -> None:
+def test_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
     own: dict = {}
     own["again"] = own
     with pytest.raises(UserError, match="contains itself"):
@@ -142,7 +142,7 @@ def test_every_optimizers_state_comes_back(tmp_path: Path, kind) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16,
                                    torch.complex64, torch.float8_e5m2])
-def test_what_is_not_finite_is_found(value: float, dtype: torch.dtype) -> None:
+def test_values_that_are_not_finite_are_found(value: float, dtype: torch.dtype) -> None:
     whole = torch.randn(4, 6, 5, 5).to(dtype)
     for name, tensor in {"flat": whole, "last": whole.contiguous(
             memory_format=torch.channels_last), "turned": whole.transpose(0, 2),
@@ -163,7 +163,7 @@ def anonymous(field: str) -> int:
     raise AssertionError(field)
 
 
-def test_looking_for_what_is_not_finite_takes_no_memory() -> None:
+def test_the_check_for_finite_values_takes_no_memory() -> None:
     weights = torch.ones(40_000_000)  # 160 MB, of which isfinite would take as much again
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
     before = anonymous("VmHWM")
@@ -198,7 +198,7 @@ def test_a_resumed_optimizer_keeps_no_page_of_the_file(tmp_path: Path) -> None:
     assert {mapped_from(tensor) for tensor in tensors} <= {"", "[heap]"}
 
 
-def test_loading_holds_nothing_in_memory_of_its_own(tmp_path: Path) -> None:
+def test_a_loaded_state_takes_no_memory_of_its_own(tmp_path: Path) -> None:
     state = {"step": 1, "model": {"w": torch.ones(40_000_000)}}
     path = checkpoint.save(tmp_path, state, [], {}).path
     checkpoint.load(path)  # what torch allocates at its first use

@@ -152,7 +152,7 @@ def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ran
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(len(d))),
                                   lambda d: ConcatDataset([d]), lambda d: StackDataset(d)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_is_told_of_the_epoch_in_workers_that_stay(workers: int, wrap) -> None:
+def test_set_epoch_reaches_workers_that_live_over_epochs(workers: int, wrap) -> None:
     def told(batch) -> set[int]:
         return set(batch[1]) if len(batch) == 4 else {x[1] for x in batch[0]}
     for number, epoch in zip((0, 1, 5), loaded(wrap(Epochs(48)), workers, [(0, 0), (1, 0), (5, 0)]),
@@ -160,7 +160,7 @@ def test_a_dataset_is_told_of_the_epoch_in_workers_that_stay(workers: int, wrap)
         assert [told(batch) for batch in epoch] == [{number}] * 6
 
 
-def test_what_is_drawn_follows_from_epoch_and_position_alone() -> None:
+def test_random_numbers_follow_from_epoch_and_position_alone() -> None:
     """Random numbers of a map-style dataset are the same for any number of workers, and if an epoch
     is resumed in its middle. They differ between batches, epochs and ranks."""
     before = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())

@@ -77,7 +77,7 @@ def test_evaluating_changes_nothing_in_training(make) -> None:
     assert recorded(runs[0]) == recorded(runs[1])
 
 
-def test_a_model_that_comes_in_evaluation_mode_is_trained_so_and_that_is_said(make) -> None:
+def test_a_model_in_evaluation_mode_is_trained_that_way_with_a_warning(make) -> None:
     from .conftest import recorded
 
     options = {"world": 2, "size": 24, "train": {"steps": 6, "eval_every": 2}}

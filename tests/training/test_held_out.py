@@ -49,7 +49,7 @@ def test_streams_that_divide_themselves_are_counted_once(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_evaluation_draws_is_not_missed_in_training(tmp_path: Path, workers: int) -> None:
+def test_evaluation_uses_up_no_random_numbers_of_training(tmp_path: Path, workers: int) -> None:
     often, _ = evaluated(tmp_path / "often", "", workers, 1, steps=6)
     once, found = evaluated(tmp_path / "once", "", workers, 1, steps=6, eval_every=0)
     assert recorded(often) == recorded(once)

@@ -61,7 +61,7 @@ def test_wrong_values_say_what_was_expected(given: dict, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_mistakes_are_listed_at_once() -> None:
     with pytest.raises(TaskError) as caught:
         build(Sample, {"width": "x", "rate": "y", "nope": 1})
     assert len(str(caught.value).splitlines()) == 3

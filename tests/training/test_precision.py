@@ -84,7 +84,7 @@ def test_clipping_limits_the_norm(check: bool) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [0.0, 100.0])
-def test_a_scaler_leaves_out_what_is_not_finite(clip: float, fused: bool) -> None:
+def test_a_scaler_skips_steps_that_are_not_finite(clip: float, fused: bool) -> None:
     """GradScaler starts at a scale of 65536 and halves it at each skipped step. The caller sees
     the skip, and a checkpoint the scale. A fused optimizer unscales and skips by itself."""
     def adam(weight: nn.Parameter) -> torch.optim.Optimizer:

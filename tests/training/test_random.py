@@ -22,7 +22,7 @@ def plan(folder: Path, seed: int, **params) -> Path:
                                    "checkpoint_async": False})
 
 
-def test_draws_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
+def test_random_numbers_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
     whole = ranks.train(plan(tmp_path / "whole", 3))
     mine = [drawn(whole, r) for r in range(2)]
     assert [len(m) for m in mine] == [12, 12]

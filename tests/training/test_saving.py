@@ -123,7 +123,7 @@ def test_a_failure_waits_for_the_save_under_way(held, hold: Path, trouble: str) 
     assert ranks.read(run, 0, "error")[-1]["type"] in ("ArithmeticError", "NonFiniteLoss")
 
 
-def test_what_could_not_be_loaded_ends_the_run_at_once_with_its_key(make) -> None:
+def test_state_that_could_not_be_loaded_ends_the_run_at_once(make) -> None:
     run = make("run", {"odd_state": "path"}, size=24, train={"steps": 6})
     ranks.train(run, expect=1)
     error = ranks.read(run, 0, "error")[-1]
@@ -135,7 +135,7 @@ def test_what_could_not_be_loaded_ends_the_run_at_once_with_its_key(make) -> Non
     ranks.train(again, attempt=2)
 
 
-def test_what_follows_a_write_is_done_once_it_is_written() -> None:
+def test_actions_after_a_write_happen_once_it_is_done() -> None:
     go, done = threading.Event(), []
     writer = Writer()
     for result in ("", "no room"):
@@ -154,7 +154,7 @@ def test_what_follows_a_write_is_done_once_it_is_written() -> None:
     assert writer.wait() == ""
 
 
-def test_a_copy_is_of_its_moment_and_keeps_what_tensors_share() -> None:
+def test_a_copy_keeps_its_moment_and_what_tensors_share() -> None:
     whole = torch.arange(12, dtype=torch.float64).reshape(3, 4)
     state = {"a": whole, "row": whole[1], "turned": whole.t(), "none": torch.empty(0, 3),
              "half": torch.ones(3, dtype=torch.bfloat16), "parameter": nn.Parameter(torch.ones(2)),
@@ -196,7 +196,7 @@ def mapped(address: int) -> bool:
     return False
 
 
-def test_no_room_for_a_copy_is_said_and_training_waits_instead(make, monkeypatch) -> None:
+def test_without_room_for_a_copy_training_waits_with_a_warning(make, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint_copy, "free_memory", lambda: 4_000_000)
     with pytest.raises(CannotCopy, match="4,000,000 are free"):
         Copier().copy({"w": torch.ones(1 << 20)})

@@ -71,7 +71,7 @@ def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
     assert run.attempt(epochs=5, size=4) == plain("OneCycleLR", "SGD", 35, 0.01, 35)[15:]
 
 
-def test_unchanged_it_goes_on_from_its_state(tmp_path: Path) -> None:
+def test_an_unchanged_schedule_goes_on_from_its_state(tmp_path: Path) -> None:
     """Killed in step 14 of 20, after the checkpoint of step 12. Training waits for that write, as
     killing the process would end a write in its thread."""
     train = {"steps": 20, "checkpoint_every": 6, "checkpoint_async": False}
@@ -109,7 +109,7 @@ def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path:
     assert {float(s["step"]) for s in saved["optimizer"]["state"].values()} == {20.0}
 
 
-def test_what_an_optimizer_learned_among_its_options_stays() -> None:
+def test_values_that_an_optimizer_learns_in_its_options_stay() -> None:
     """Like Prodigy's estimate `d`, which neither the task nor a schedule sets. The learning rate is
     a tensor, as compiled or captured optimizers need it."""
     def made(lr: float, total: int) -> tuple[torch.optim.Optimizer, Schedule]:
@@ -186,7 +186,7 @@ def test_a_checkpoint_from_before_there_was_an_outset(tmp_path: Path) -> None:
     ({"epochs": 2}, {"epochs": 1}, "train.epochs = 1: the checkpoint to go on from is already "
                                    "in epoch 3"),
 ])
-def test_less_than_is_done_is_refused(tmp_path: Path, first, then, words) -> None:
+def test_fewer_steps_than_are_done_are_refused(tmp_path: Path, first, then, words) -> None:
     run = Run(tmp_path, which="OneCycleLR")
     run.attempt(**first)
     run.attempt(**then, expect=1)

@@ -106,7 +106,7 @@ def test_a_step_in_which_nothing_counts_has_no_loss() -> None:
     (None, "NoneType"),
     ({"loss": 1}, "dict"),
 ])
-def test_what_is_no_loss_is_refused(returned, words: str) -> None:
+def test_values_that_are_no_loss_are_refused(returned, words: str) -> None:
     with pytest.raises(UserError, match=words):
         StepLoss(1, ALONE, []).of(returned, last=True)
 

@@ -87,7 +87,7 @@ def test_each_mode_has_its_strategy(name: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["gpu_engine.training.strategies.single:Singel",
                                       "gpu_engine.training.task:Task"])
-def test_what_is_no_strategy_is_refused(strategy: str, monkeypatch) -> None:
+def test_a_class_that_is_no_strategy_is_refused(strategy: str, monkeypatch) -> None:
     monkeypatch.setattr(modes, "get", lambda name: replace(modes.find("single"), strategy=strategy))
     with pytest.raises(TypeError, match=rf"'single' names {strategy} .* no subclass"):
         strategy_of("single")

@@ -115,7 +115,7 @@ def test_a_step_sees_the_same_examples_from_any_number_of_readers(read, name: st
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
+def test_a_doubtful_division_gives_a_warning_with_the_counts(read, name: str) -> None:
     # A single reader has nothing to divide. len() may be that of a rank's part.
     several = {"Unseen": [(0, 2), (2, 2)], "Counted": [(2, 1), (2, 2)]}
     for workers, world in several.get(name, [(2, 1), (0, 2), (2, 2)]):
@@ -131,7 +131,7 @@ def test_what_can_t_be_told_is_said_with_the_count(read, name: str) -> None:
     assert read[name, 0, 1][0]["warnings"] == []
 
 
-def test_one_that_asks_late_is_dealt_out_until_then_in_each_epoch(read) -> None:
+def test_a_stream_that_divides_late_is_dealt_out_until_then(read) -> None:
     for workers, world in ((2, 1), (0, 2), (2, 2)):
         first, second = (numbers(read, "Late", workers, world, epoch) for epoch in range(2))
         assert len(set(second)) == len(second)
@@ -180,7 +180,7 @@ def test_two_workers_see_each_example_once_and_a_start_gives_the_rest(kind) -> N
     assert one_rank(kind, 0, 1, 2, start=5)[1] == second[5:]
 
 
-def test_what_workers_have_left_over_makes_batches_together() -> None:
+def test_examples_left_over_in_workers_make_batches_together() -> None:
     """Three workers with 24 + 24 + 22 examples, each not a multiple of the batch's 5."""
     class Uneven(streams.ByWorker):
         def __init__(self) -> None:
@@ -192,7 +192,7 @@ def test_what_workers_have_left_over_makes_batches_together() -> None:
     assert sorted(n for b in data.epoch(0) for n in b[0]) == list(range(70))
 
 
-def test_a_webdataset_without_a_nodesplitter_is_the_person_s_to_mend() -> None:
+def test_a_webdataset_without_a_nodesplitter_is_a_user_error() -> None:
     class Refuses(streams.Plain):
         def mine(self):
             raise ValueError("you need to add an explicit nodesplitter to your input pipeline for "
@@ -266,7 +266,7 @@ def test_hugging_faces_streams_are_told_their_rank_by_its_own_function(monkeypat
     assert known_division(alone, 0, 1).data is alone
 
 
-def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> None:
+def test_only_a_number_with_its_count_means_a_division(monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     watch = Watch()
@@ -282,7 +282,7 @@ def test_only_the_number_and_how_many_together_mean_a_division(monkeypatch) -> N
     assert (type(os.environ).__getitem__, type(os.environ).__iter__) == (read, listed)
 
 
-def test_threads_that_the_dataset_starts_ask_for_it_others_do_not(monkeypatch) -> None:
+def test_only_threads_that_the_dataset_starts_count(monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     now = threading.Event()
@@ -317,7 +317,7 @@ def test_doubts_need_something_to_compare() -> None:
     assert doubts([[report("rank", "a")], [report("", "b")]]) != []
 
 
-def test_counts_that_may_be_right_are_not_complained_of() -> None:
+def test_counts_that_may_be_right_give_no_warning() -> None:
     def counts(*kept: int, ended: bool = True, by: str = "") -> list[list[ReaderReport]]:
         return [[ReaderReport(frozenset(by.split()), False, None, k, k, ended)] for k in kept]
     assert miscounted(counts(50, 50), 100) is None
@@ -373,7 +373,7 @@ def test_streams_that_divide_themselves_in_a_run(make) -> None:
     assert "48 in all" in warnings[1]
 
 
-def test_what_is_no_dataset_is_said(make) -> None:
+def test_data_that_is_no_dataset_is_refused(make) -> None:
     run = make("run", {"stream": True, "stream_kind": "generator"}, size=12)
     ranks.train(run, expect=1)
     error = ranks.read(run, 0, "error")[-1]

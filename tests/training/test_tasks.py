@@ -56,7 +56,7 @@ def test_a_byte_sees_no_byte_after_it() -> None:
     assert not torch.allclose(a[:, 9:], b[:, 9:])
 
 
-def test_text_is_read_in_a_fixed_order_from_where_it_is_said(tmp_path: Path) -> None:
+def test_text_is_read_in_a_fixed_order(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden"):
         (tmp_path / name).write_text(name)
@@ -89,7 +89,7 @@ def test_digits_are_scikit_learns_own() -> None:
     assert labels.tolist() == theirs.target.tolist()
 
 
-def test_without_scikit_learn_it_is_said(monkeypatch) -> None:
+def test_without_scikit_learn_the_error_says_so(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install scikit-learn"):
         read_digits()

@@ -71,7 +71,7 @@ def test_a_streams_first_batch_is_waited_for(make, tmp_path: Path) -> None:
     assert step(run, 1) == 4
 
 
-def test_a_rank_that_gives_no_sign_is_given_up_by_name(make, tmp_path: Path) -> None:
+def test_a_silent_rank_is_given_up_and_named(make, tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     run = make("run", {"hold_data": str(hold), "rank": 1}, world=2, size=24,
@@ -116,7 +116,7 @@ def pair(monkeypatch) -> tuple[Meetings, Meetings, Heartbeat, Clock]:
     return first, second, Heartbeat(1, store), clock
 
 
-def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
+def test_a_rank_waits_only_as_long_as_heartbeats_come(pair) -> None:
     first, _, pulse, clock = pair
     said: list[str] = []
     beats = 60
@@ -136,7 +136,7 @@ def test_signs_of_life_keep_one_waiting_and_their_end_does_not(pair) -> None:
     assert said[-1] == ""
 
 
-def test_what_was_heard_leaves_the_store(pair) -> None:
+def test_texts_that_all_have_read_leave_the_store(pair) -> None:
     first, second, _, _ = pair
     for number in range(5):
         assert first.broadcast(str(number)) == str(number)

@@ -120,7 +120,7 @@ def test_only_a_requeue_goes_on_by_itself(job, tmp_path: Path) -> None:
     assert [state(r)["attempt"] for r in runs_of(home)] == [1, 2, 1]
 
 
-def test_a_folder_by_name_is_gone_on_in(job, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_a_named_folder(job, tmp_path: Path) -> None:
     home = tmp_path / "home"
     place = tmp_path / "deep" / "here"
     for folder, path in (("my-run", home / "runs" / "my-run"), (str(place), place)):
@@ -135,8 +135,8 @@ def test_a_folder_by_name_is_gone_on_in(job, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folder", "says"), [
     ("a b", "expected a name"), ("../x/file/y", "can't create a run folder there"),
     ("./full", "something that is not a run is there already")])
-def test_a_folder_that_is_none_is_refused(job, tmp_path: Path, monkeypatch, folder: str,
-                                          says: str) -> None:
+def test_a_wrong_folder_is_refused(job, tmp_path: Path, monkeypatch, folder: str,
+                                   says: str) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "file").write_text("")
     (tmp_path / "full").mkdir()
@@ -172,7 +172,7 @@ def test_slurms_counts_of_each_machine(text: str, each: list[int]) -> None:
 @pytest.mark.parametrize(("rank", "local", "node", "size"), [
     (0, 0, 0, 2), (3, 1, 1, 2), (4, 0, 2, 1)])
 def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: int, size: int
-                                                  ) -> None:
+                                                 ) -> None:
     env = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "5",
            "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": "3",
            "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "71",
@@ -182,7 +182,7 @@ def test_srun_without_a_number_of_tasks_a_machine(rank: int, local: int, node: i
     assert identify(env | {"SLURM_NTASKS_PER_NODE": "2"}).local_world_size == size
 
 
-def test_a_note_of_another_torchrun_is_none(tmp_path: Path, monkeypatch) -> None:
+def test_a_note_of_another_torchrun_is_ignored(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path))
     run = tmp_path / "runs" / "ab"
     run.mkdir(parents=True)
@@ -248,7 +248,7 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
         assert recorded(tmp_path / "again", rank, 3) == recorded(whole, rank)[6:]
 
 
-def test_torchrun_does_not_restart_what_was_asked_to_stop(tmp_path: Path) -> None:
+def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with (tmp_path / "log").open("w") as log:
         agent = subprocess.Popen(

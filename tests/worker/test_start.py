@@ -40,7 +40,7 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", **AT},
      Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun", 1, 2)),
 ])
-def test_rank_and_world_size_from_whoever_says_so(env: dict, who: Identity) -> None:
+def test_rank_and_world_size_from_each_launcher(env: dict, who: Identity) -> None:
     assert identify(env) == who
 
 
@@ -67,13 +67,13 @@ def test_first_host() -> None:
         "n1", "n1", "gpu03", "a1-ib"]
 
 
-def test_first_trouble_is_the_largest_number() -> None:
+def test_the_first_trouble_packs_into_the_largest_number() -> None:
     packed = [pack_first(s, r, 4) for s, r in ((7, 0), (5, 3), (5, 1))]
     assert unpack_first(max([*packed, pack_first(None, 2, 4)]), 4) == (5, 1)
     assert unpack_first(0.0, 4) is None
 
 
-def test_who_did_not_come() -> None:
+def test_missing_ranks_in_words() -> None:
     assert missing_ranks([True, False]) == "rank 1"
     assert missing_ranks([True, False, True, False]) == "ranks 1, 3"
 
@@ -125,8 +125,8 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
     (RuntimeError, "DataLoader timed out after 10 seconds", False),
     (OSError, "Broken pipe", False),
 ])
-def test_what_is_another_ranks_fault_is_told_by_who_raised_it(kind: type, text: str, echo: bool
-                                                              ) -> None:
+def test_another_ranks_failure_is_known_by_what_raised_the_error(kind: type, text: str, echo: bool
+                                                                ) -> None:
     err = kind(text)
     assert isinstance(blame(err, Failures(0, 1)), PeerLost) is echo
     if not echo:
@@ -214,8 +214,8 @@ def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
     (["amp.dtype=fp16"], "needs a GPU"),
     (["batch.sise=3"], "did you mean batch.size?"),
 ])
-def test_without_panel_what_does_not_fit_is_refused(tmp_path: Path, extra: list[str],
-                                                    said: str) -> None:
+def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
+                                            said: str) -> None:
     env = dict(os.environ, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
                GPU_PANEL_HOME=str(tmp_path))
     argv = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]

@@ -67,5 +67,5 @@ def test_the_thread_leaves_captures_alone_once_cuda_is_in_use(tmp_path: Path) ->
     assert {told[1]} == threads
 
 
-def test_a_torch_without_that_library_is_no_trouble(tmp_path: Path) -> None:
+def test_a_torch_without_the_runtime_library_works(tmp_path: Path) -> None:
     assert all(words[0] in ("tick", "begun") for words in run(tmp_path))

@@ -115,8 +115,8 @@ def test_log_takes_a_tensor_as_it_was(rec: Recorder, tmp_path: Path, monkeypatch
     assert lines(tmp_path / "r.jsonl")[0]["value"] == 1.0
 
 
-def test_pauses_between_are_no_part_of_the_rate(rec: Recorder, tmp_path: Path,
-                                                monkeypatch) -> None:
+def test_pauses_do_not_count_in_the_rate(rec: Recorder, tmp_path: Path,
+                                         monkeypatch) -> None:
     now = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rec.mark()
@@ -149,7 +149,7 @@ def test_heartbeat_once_a_second(tmp_path: Path) -> None:
     assert next(e for e in lines(tmp_path / "r.jsonl") if e["kind"] == "memory")["rss"] > 1 << 20
 
 
-def test_disk_trouble_pauses_and_is_told_afterwards(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_pauses_the_record_with_a_warning(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(events_file, "RETRY", 0.0)
     rec = Recorder(tmp_path / "r.jsonl")
     write = EventWriter.write
