@@ -72,8 +72,8 @@ class Copier:
             self._step = peak_above_current() * self._ranks
         free = free_memory()
         if free is not None and free < size + max(size // 4, 64 << 20) + self._step:
-            raise CannotCopy(f"a copy of {size:,} bytes does not fit beside what is in use: "
-                             f"{free:,} are free, of which a step may take {self._step:,}")
+            raise CannotCopy(f"no room for a copy of {size:,} bytes: {free:,} are free, of which "
+                             f"a step may take {self._step:,}")
         try:
             memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as err:

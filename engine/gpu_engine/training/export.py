@@ -59,7 +59,7 @@ def _sound(path: Path) -> Path:
     try:
         checkpoint.verify(path)
     except checkpoint.Damaged as err:
-        raise UserError(f"checkpoint {err}; --from takes another") from err
+        raise UserError(f"checkpoint {err}; choose another with --from") from err
     return path
 
 

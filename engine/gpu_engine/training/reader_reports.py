@@ -59,7 +59,7 @@ def doubts(reports: list[list[ReaderReport]]) -> list[str]:
     """
     everybody = [h for rank in reports for h in rank]
     if len({h.by for h in everybody}) > 1:
-        return ["in some of its readers it asked which rank or worker reads it, in others not"]
+        return ["it asked which rank or worker reads it in some of its readers, but not in all"]
     found = []
     if any(h.late for h in everybody):
         found.append(LATE)

@@ -164,7 +164,7 @@ class Saver:
             if not self._said_why:
                 self._said_why = True
                 self._recorder.warn("training waits while a checkpoint is written, "
-                                    f"instead of going on beside it: {err}")
+                                    f"instead of going on meanwhile: {err}")
             return None
 
     def _write(self, state: dict[str, Any], ranks: list[bytes], about: dict[str, Any],
@@ -187,7 +187,7 @@ class Saver:
         return ""
 
     def _not_written(self, why: str) -> str:
-        text = f"checkpoint not written, those before it are intact: {why}"
+        text = f"checkpoint not written, earlier ones are intact: {why}"
         self._recorder.warn(text)
         return text
 

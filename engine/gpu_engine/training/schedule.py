@@ -123,8 +123,8 @@ def _metric(task: Task, schedule: Any, evaluates: bool) -> str | None:
         return None
     name = type(schedule).__name__
     if not evaluates:
-        raise UserError(f"{name} steps on the value of an evaluation, and there is none: give "
-                        "the task an eval_data, or another schedule")
+        raise UserError(f"{name} steps on a value of the evaluation, but there is no evaluation: "
+                        "give the task an eval_data, or another schedule")
     given = task.schedule_metric
     if given is None and getattr(schedule, "mode", "min") != "min":
         raise UserError(f"{name} expects a value of the evaluation to grow: set schedule_metric in "

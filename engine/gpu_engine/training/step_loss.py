@@ -50,8 +50,8 @@ class StepLoss:
         """
         counts = isinstance(returned, tuple | list)
         if self._counts is not None and counts != self._counts:
-            raise UserError("Task.loss must always return the same: a mean, or (sum, count); it "
-                            "returned one and then the other")
+            raise UserError("Task.loss must always return the same kind, a mean or (sum, count); "
+                            "it returned one and then the other")
         self._counts = counts
         if not counts:
             loss = _scalar(returned)

@@ -22,7 +22,7 @@ if __name__ == "__main__" and not __package__:
         _spec = spec_from_file_location("gpu_engine", _root / "__init__.py",
                                         submodule_search_locations=[str(_root)])
         if _spec is None or _spec.loader is None:
-            raise ImportError(f"{_root} is no package")
+            raise ImportError(f"{_root} is not a package")
         _package = module_from_spec(_spec)
         sys.modules["gpu_engine"] = _package
         _spec.loader.exec_module(_package)
