@@ -225,7 +225,7 @@ def test_plateau_steps_on_each_evaluation(tmp_path: Path) -> None:
 def test_plateau_needs_an_evaluation_and_a_name(tmp_path: Path) -> None:
     refused = {
         "eval": ({"held_out": 0}, "there is no evaluation: give the task an eval_data"),
-        "max": ({"mode": "max"}, "set schedule_metric in the task to its name"),
+        "max": ({"mode": "max"}, "set schedule_metric in the task to the name of that value"),
         "name": ({"mode": "max", "metric": "accuracy"}, "the schedule steps on the evaluation's "
                                                       "'accuracy', but it gives loss"),
     }
