@@ -1,5 +1,5 @@
-"""What the readers of one stream report, and what their reports say against the way in which its
-examples were divided among them."""
+"""The reports of a stream's readers, and the signs in them that its examples were divided wrongly
+among the readers."""
 
 from __future__ import annotations
 
