@@ -15,8 +15,8 @@ from gpu_engine.devices.backends.nvidia import codes
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
-from ..conftest import wait_for
-from .machines import take_once
+from ....conftest import wait_for
+from ...machines import take_once
 
 
 def look(machine_lines, as_this_machine, **kinds) -> Sample:

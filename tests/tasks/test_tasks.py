@@ -15,7 +15,7 @@ from gpu_engine.tasks.digits import read_digits
 from gpu_engine.tasks.mnist import read_idx, read_mnist
 from gpu_engine.tasks.vgg import Vgg
 
-from . import ranks
+from ..training import ranks
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
