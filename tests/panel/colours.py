@@ -1,4 +1,4 @@
-"""What colours a screen has really been painted in."""
+"""The colours in which a screen was really painted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ DECORATION = frozenset("🔎│─╭╮╰╯└┌┐┘├┤░▁▂▃▄�
 
 
 def painted(app: Any) -> Iterator[tuple[str, Color, Color]]:
-    """(text, its colour, its ground) of everything that the terminal would be sent. What the
-    terminal's own sixteen colours look like is taken from the palettes that Textual has for a
-    dark and a light one."""
+    """(text, its colour, its background) of everything sent to the terminal. The terminal's own
+    sixteen colours are those of Textual's palettes for a dark and a light terminal."""
     palette = app.ansi_theme
     for segment in (segment for strip in _strips(app.screen) for segment in strip):
         style = segment.style
@@ -31,7 +30,7 @@ def painted(app: Any) -> Iterator[tuple[str, Color, Color]]:
 
 
 def _strips(screen: Any) -> Iterator[Any]:
-    """The screen's lines; of a dialog its own part, as what is behind it is faded."""
+    """The screen's lines; for a dialog only its own part, as the rest is faded."""
     strips = screen._compositor.render_strips()
     if not isinstance(screen, ModalScreen):
         yield from strips
@@ -42,7 +41,7 @@ def _strips(screen: Any) -> Iterator[Any]:
 
 
 def as_painted(app: Any) -> str:
-    """The screen, and below each line a letter for how each of its cells is painted."""
+    """The screen; below each line, a letter for the style of each cell."""
     letters: dict[str, str] = {}
     out = []
     for strip in app.screen._compositor.render_strips():
@@ -70,7 +69,7 @@ def contrast(one: Color, other: Color) -> float:
 
 
 def too_faint(app: Any) -> list[str]:
-    """What can't be read: text below 4.5 : 1, curves below 3 : 1."""
+    """Everything illegible: text with a contrast below 4.5 : 1, curves below 3 : 1."""
     found = []
     for text, ink, ground in painted(app):
         if set(text) <= DECORATION | {" "}:

@@ -1,4 +1,4 @@
-"""What every panel test starts: an app, whose style sheets are the same each time."""
+"""Parses the style sheets once for all panel tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _parsed: dict[Any, list[RuleSet]] = {}
 
 
 def _parse_once(self: Stylesheet, css: str, *place: Any, **more: Any) -> list[RuleSet]:
-    """A sheet parsed with the same variables (so in the same theme) by an app before is not parsed
-    again. Rules are only read once they are parsed: Textual keeps them too, for one app."""
+    """Reuse a sheet that was parsed with the same variables, that is, in the same theme. Parsed
+    rules are never changed; Textual also reuses them within one app."""
     key = css, place, tuple(more.items()), frozenset(self._variables.items())
     if key not in _parsed:
         _parsed[key] = _parse(self, css, *place, **more)
@@ -23,5 +23,5 @@ def _parse_once(self: Stylesheet, css: str, *place: Any, **more: Any) -> list[Ru
 
 Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
-# A pause of the pilot gives up after 30 s, which a busy machine can take to bring a screen up.
+# The pilot's pause gives up after 30 s; a busy machine may take longer to show a screen.
 Pilot._wait_for_screen.__defaults__ = (300.0,)

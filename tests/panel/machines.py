@@ -1,4 +1,4 @@
-"""Machines made up of records, as several of the panel's tests show them."""
+"""Machines made of records, for the panel's tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUSY = Sample(
 
 
 def shared_machine():
-    """Four cards: two free, one of another person's, one lost."""
+    """Four cards: two free, one used by another person, one lost."""
     machine = gpus(4)
     alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
                           started=NOW - 3 * 86400 - 60)
@@ -49,7 +49,7 @@ def shared_machine():
 
 
 def busy_machine():
-    """Four cards: on the first one everything that a look can tell, on the others nothing."""
+    """Four cards: the first with every figure there is, the others idle."""
     four = gpus(4)
     samples = (replace(BUSY, device=four.devices[0]),
                *(Sample(d, 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=(), taken=NOW)
@@ -58,7 +58,7 @@ def busy_machine():
 
 
 def seen(host: Host, inventory: Inventory, *samples: Sample, age: float = 0.0) -> HostSeen:
-    """As an agent there has told."""
+    """A host as its agent has described it."""
     shot = Snapshot(NOW, samples or tuple(
         Sample(d, 0.0, 0, d.memory_total, 33.0, 54.0, 400.0, processes=())
         for d in inventory.devices))
@@ -71,7 +71,7 @@ def away(of: HostSeen, reason: str, age: float = 75.2) -> HostSeen:
 
 
 def lab() -> StillHosts:
-    """One that answers, one that answers no more, one without our program, one never heard of."""
+    """A host that answers, one that no longer does, one without our program, one never reached."""
     first, second, third = gpus(2), gpus(1), gpus(1)
     alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
                           started=NOW - 3 * 86400 - 60)

@@ -1,4 +1,4 @@
-"""What the main screen's tests share: a machine made up of records, waiting, text of the screen."""
+"""Helpers for tests of the launch screen: a machine made of records, waiting, the screen's text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = 1_800_000_000.0
 
 
 class StillSampler:
-    """A sampler that always shows the same."""
+    """A sampler that always returns the same snapshot."""
 
     def __init__(self, inventory: Inventory, samples: tuple[Sample, ...] | None = None,
                  age: float = 0.2, problem: str | None = None) -> None:
@@ -52,7 +52,7 @@ class StillSampler:
 
 
 class StillHosts:
-    """Other machines, which are always seen the same; `show` changes one."""
+    """Other machines with fixed figures; `show` changes one."""
 
     def __init__(self, *seen: HostSeen) -> None:
         self.seen: tuple[HostSeen, ...] = seen
@@ -94,12 +94,12 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float
         assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}\n" \
             + _told(pilot.app)
         await pilot.pause(0.01)
-    await pilot.pause()  # a screen that is on top may still be without what stands in it
+    await pilot.pause()  # the screen on top may not have its content yet
     return found
 
 
 def _told(app: Any) -> str:
-    """What can be known of an app that does not get on."""
+    """Facts about an app that is stuck, for the message of a failed test."""
     screen = app.screen_stack[0]
     facts = {name: vars(screen).get(name) for name in ("_debounce", "review")}
     facts |= {"resolved": screen.devices.resolved, "form": screen.form.ready}
@@ -109,12 +109,12 @@ def _told(app: Any) -> str:
 
 
 def keys_done(app: PanelApp) -> bool:
-    """Whether every key that was typed has been all the way: see `gpu_panel.common.key_order`."""
+    """Whether every typed key has taken effect: see `gpu_panel.common.key_order`."""
     return app._keys._under_way is None and not app._keys._waiting
 
 
 async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
-    """Until the engine has answered to what was typed last."""
+    """Wait until the engine has reviewed what was typed last."""
     await until(pilot, lambda: keys_done(screen.app))
     await pilot.pause()
     await until(pilot, lambda: screen._debounce is None)
@@ -125,13 +125,13 @@ async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
 
 
 async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: str) -> None:
-    """Replace what a field says, key by key."""
+    """Replace the text of a field, key by key."""
     widget = screen.query_one("#" + field)
     widget.focus()
     await pilot.pause()
     await pilot.press("home", "ctrl+k", *(_key(c) for c in text))
     # A key passes through several widgets' queues before the draft has it.
-    # … and a field that takes not all of it never has it.
+    # … and a field that refuses some of the text never holds it.
     await until(pilot, lambda: getattr(widget, "value", text) == text or keys_done(pilot.app))
     for _ in range(3):
         await pilot.pause()
@@ -151,13 +151,13 @@ def shown(widget: Widget) -> str:
 
 
 def screen_text(app: Any) -> str:
-    """The whole screen as text. The one place that knows the compositor."""
+    """The whole screen as text. Only this function uses the compositor."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips)
 
 
 def problems_below(screen: LaunchScreen) -> list[str]:
-    """Every problem that stands below a field."""
+    """Every problem that is shown below a field."""
     from textual.widgets import Static
 
     return [line for place in screen.query(".problem") if place.display
@@ -166,16 +166,16 @@ def problems_below(screen: LaunchScreen) -> list[str]:
 
 
 def compare(name: str, text: str) -> None:
-    """`text` must be what goldens/NAME.txt holds; GOLDENS=write writes it."""
+    """Compare `text` with goldens/NAME.txt; GOLDENS=write writes that file."""
     text = re.sub(r"[0-9]{1,2}:[0-9]{2}(?=\n)", "14:02", text, count=1)
     path = GOLDENS / f"{name}.txt"
     if os.environ.get("GOLDENS") == "write":
         path.write_text(text + "\n", encoding="utf-8")
     assert text + "\n" == path.read_text(encoding="utf-8"), \
-        f"the screen differs from {path.name}; GOLDENS=write writes it anew"
+        f"the screen differs from {path.name}; GOLDENS=write writes it again"
 
 
 async def looked(pilot, screen):
-    """Until the devices are judged and the runs are read."""
+    """Wait until the devices are judged and the runs are read."""
     await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
     await settled(pilot, screen)

@@ -1,4 +1,4 @@
-"""Runs written by hand, and what of a screen would reach the terminal."""
+"""Runs written by tests, and the text that a screen sends to the terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Written:
         self.run.path.joinpath("spec.toml").write_text(toml)
 
     def release(self) -> None:
-        """Its supervisor is gone."""
+        """Let its supervisor die: release the lock."""
         os.close(self._lock)
 
     def write(self, rank: int, *events: tuple[str, float, dict[str, Any]]) -> None:
@@ -75,7 +75,7 @@ class Written:
 
     def steps(self, rank: int, first: int, last: int, *, at: float | None = None,
               loss: Iterable[float] | None = None, devices: int = 1, cpu: bool = False) -> None:
-        """Steps first to last (in it), five an event, half a second a step."""
+        """Append steps first to last (included): five in an event, half a second each."""
         values = list(loss) if loss is not None else [
             1.7 + 3.8 * math.exp(-s / 60) + 0.02 * rank for s in range(first, last + 1)]
         events: list[tuple[str, float, dict[str, Any]]] = []
@@ -113,7 +113,7 @@ def trained(folder: Path, **more: Any) -> Written:
 
 
 def reached(rank: int, step: int) -> Callable[[Any], bool]:
-    """Whether this rank, and with it those before, is at this step."""
+    """Whether this rank, and all before it, have reached this step."""
     return lambda store: rank in store.ranks and all(
         store.ranks[r].step == step for r in range(rank + 1))
 
@@ -123,7 +123,7 @@ def flat(text: str) -> str:
 
 
 class Mini(ThemedApp):
-    """An app with the run screen alone; its clock stands still unless a test moves it."""
+    """An app with only the run screen; its clock moves only when a test moves it."""
 
     def __init__(self, run: Run, at: float = 200.0, screen: type[RunScreen] = RunScreen) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Mini(ThemedApp):
 
 
 async def settled(pilot: Any, so: Any = lambda store: store.caught_up) -> None:
-    """The store knows what was written, and the screen shows it."""
+    """Wait until the store has read everything written and the screen shows it."""
     screen = pilot.app.run_screen
     await screen.store.wait_for(so)
     await shown(pilot)
@@ -154,7 +154,7 @@ async def shown(pilot: Any) -> None:
 
 
 def terminal(app: App[Any]) -> str:
-    """What the terminal would be sent, without the colours that Textual itself adds."""
+    """The text that is sent to the terminal, without the colours that Textual adds."""
     return "\n".join("".join(segment.text for segment in strip)
                      for strip in app.screen._compositor.render_strips())
 
@@ -168,5 +168,5 @@ async def until(pilot: Any, condition: Callable[[], Any], seconds: float = PATIE
 
 
 async def screen_is(pilot: Any, screen: type) -> None:
-    """Until such a screen is on top."""
+    """Wait until a screen of this class is on top."""
     await until(pilot, lambda: isinstance(pilot.app.screen, screen))

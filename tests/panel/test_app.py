@@ -1,4 +1,4 @@
-"""What can go wrong while the panel is open: a driver that hangs, mistakes, faults."""
+"""Errors while the panel is open: a driver that hangs, mistakes of a person, faults of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 class Hanging(StillSampler):
-    """A sampler whose driver never answers, not even to be let go."""
+    """A sampler whose driver never answers, so that even close() hangs."""
 
     def close(self) -> None:
         threading.Event().wait()

@@ -1,4 +1,4 @@
-"""The table of keys, and what comes from it: bindings, help, palette."""
+"""The table of keys, and what follows from it: bindings, help, palette."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_no_key_of_a_screen_is_bound_past_the_table():
         | {k.id for each in ours() if issubclass(each, PaneScreen) for k in each.KEYS}
     bound: set[str | None] = set()
     for each in ours():
-        # A dialog says its keys in its border; a field has those of its kind, as Textual's have.
+        # A dialog shows its keys in its border; a field has the usual keys of its kind.
         if issubclass(each, ModalScreen | Choice):
             continue
         for binding in each.__dict__.get("BINDINGS", ()):

@@ -59,7 +59,7 @@ def test_without_a_terminal_it_says_so_in_one_line():
 
 
 class Terminal:
-    """The real program on a terminal of its own."""
+    """The real program on a pseudo-terminal of its own."""
 
     def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
         self.pid, self.fd = pty.fork()
@@ -77,7 +77,7 @@ class Terminal:
                 self.said += os.read(self.fd, 1 << 16)
 
     def end(self) -> int:
-        """Read to the end; the exit status."""
+        """Read all output. Returns the exit status."""
         while True:
             try:
                 more = os.read(self.fd, 1 << 16)

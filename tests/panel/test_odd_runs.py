@@ -1,4 +1,4 @@
-"""Odd run folders in the panel: each is a line, and its screen opens."""
+"""Odd run folders in the panel: each has a line in the list, and its screen opens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every text can be read in light and dark themes: contrast of at least 4.5 : 1, measured over the
-colours that the screens are really painted in."""
+"""Every text is legible in light and dark themes: its contrast is at least 4.5 : 1, measured in the
+colours in which the screens are really painted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_text_colours_of_every_theme(name: str) -> None:
         assert contrast(Color.parse(out[f"text-{word}"]),
                         Color.parse(out[f"{word}-muted"])) >= 4.5
     muted, plain = (contrast(Color.parse(out[n]), grounds[0]) for n in ("text-muted", "foreground"))
-    assert muted <= plain  # what is secondary is never brighter
+    assert muted <= plain  # secondary text is never brighter
 
 
 @pytest.mark.parametrize("name", THEMES)
@@ -141,13 +141,13 @@ async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPat
             [w for w in pilot.app.workers if w.group == "theme"])
     async with panel(slots(1)) as (pilot, _):
         assert pilot.app.theme == "textual-light"
-    monkeypatch.setenv("TEXTUAL_THEME", "nord")  # the environment goes first
+    monkeypatch.setenv("TEXTUAL_THEME", "nord")  # the environment takes precedence
     assert PanelApp(inventory=slots(1)).theme == "textual-dark"  # as Textual read it before
     monkeypatch.delenv("TEXTUAL_THEME")
     for damage in ('{"theme": "gone"}', '{"theme": 7}', "[]", "{", "\xff"):
         (home / "panel.json").write_text(damage, encoding="latin-1")
         assert PanelApp(inventory=slots(1)).theme == "textual-dark"
-    async with panel(slots(1), ready=False) as (pilot, _):  # damaged, it opens all the same
+    async with panel(slots(1), ready=False) as (pilot, _):  # damaged, but the panel opens
         assert pilot.app.theme == "textual-dark"
 
 

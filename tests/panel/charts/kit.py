@@ -1,4 +1,4 @@
-"""What the charts' tests share."""
+"""Helpers shared by the tests of the charts."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_label_says_its_tick(low: float, span: float, most: int, log: bool) ->
     labels = axes.tick_labels(found)
     assert len(set(labels)) == len(labels)
     said = [float(label.replace(",", "")) for label in labels]
-    # Float noise of n * step is no part of the value.
+    # Labels leave out the rounding error of n * step.
     assert said == pytest.approx(found, rel=1e-9, abs=1e-14)
 
 

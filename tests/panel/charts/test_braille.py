@@ -1,4 +1,4 @@
-"""Dots: strokes, bands and the canvas that they are drawn on."""
+"""Braille dots: strokes, bands and their canvas."""
 
 from __future__ import annotations
 

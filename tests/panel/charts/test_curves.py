@@ -1,4 +1,4 @@
-"""The chart: curves as text, the reading line, zoom, strokes that can be told apart."""
+"""The chart: curves as text, the reading line, zoom, strokes that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series in bounded memory: nothing that matters is lost, whatever comes."""
+"""Series in bounded memory keep every extreme, whatever values come."""
 
 from __future__ import annotations
 

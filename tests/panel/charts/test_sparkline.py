@@ -1,4 +1,4 @@
-"""Small curves of one line of text."""
+"""Small curves in one line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A choice between few: drawn in as many lines as it needs."""
+"""A choice between options takes as many lines as it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that come in one burst, as over a slow connection, do what they do when typed slowly."""
+"""Keys that arrive in a burst, as over a slow connection, have the same effect as typed slowly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def burst(app, *keys: str) -> None:
-    """All of them before the app has its turn."""
+    """Send all keys before the app runs again."""
     for key in keys:
         app.post_message(Key(key, key if len(key) == 1 else None))
 

@@ -23,7 +23,7 @@ from ..run_kit import SMALL, T0, WIDE, Mini, reached, settled, shown, terminal, 
 
 
 class SkippedPane(Static, RunPane):
-    """What somebody adds: how many steps each rank has skipped."""
+    """An added pane: the number of steps that each rank has skipped."""
 
     NAME = TITLE = "skipped"
     KEYS = (Key("skipped.twice", "skipped", "t", "twice", "twice", "Count every step twice",
@@ -67,7 +67,7 @@ async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path: Path)
                                    "skipped": 3}))
         await settled(pilot, lambda store: store.ranks[1].skipped == 3)
         assert "skipped {0: 0, 1: 3}" in terminal(app)
-        await pilot.press("r")  # a rank that is chosen elsewhere
+        await pilot.press("r")  # a rank that is chosen in another pane
         await shown(pilot)
         assert "rank 1 is chosen" in terminal(app)
         pane = app.run_screen.pane("skipped")
@@ -99,7 +99,7 @@ async def test_its_keys_hold_where_they_say(tmp_path: Path) -> None:
         await pilot.press("1", "t")
         assert pane.factor == 2  # everywhere
         await pilot.press("c")
-        assert pane.factor == 2  # in the pane alone
+        assert pane.factor == 2  # only in the pane
         await pilot.press(NUMBER, "c")
         assert pane.factor == 1
 

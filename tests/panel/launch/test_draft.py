@@ -1,4 +1,4 @@
-"""The draft behind the form: a preset's dict, typed into."""
+"""The draft: a preset's dict that is edited in the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main screen as text, at both sizes. GOLDENS=write writes them anew."""
+"""The launch screen as text in both sizes. GOLDENS=write writes the pictures again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = [(80, 24), (160, 48)]
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch):
-    """No figure that moves: host name, clock, what ours is on disk."""
+    """Fixed values for all that changes: host name, clock, free disk."""
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
     monkeypatch.setattr("gpu_panel.launch.host_bar.time.strftime", lambda _: "14:02")
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((), 0))

@@ -1,4 +1,4 @@
-"""The line about the machine: what is left of its disk, memory and network."""
+"""The line about the machine: disk, memory and network."""
 
 from __future__ import annotations
 

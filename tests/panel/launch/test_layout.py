@@ -1,4 +1,4 @@
-"""Nothing that takes keys is off the screen, at any size that terminals come in."""
+"""No widget that takes keys is off the screen, at any usual size of a terminal."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ async def test_the_details_are_on_the_screen():
             said = screen_text(pilot.app).splitlines()
             assert any("GPU 0 ─" in line for line in said), (width, height)
             assert any("i close" in line for line in said), (width, height)
-            if width >= 110:  # what stands beside it keeps room for its own
+            if width >= 110:  # the pane beside it keeps enough room
                 assert screen.query_one("#devices").region.height >= 9, (width, height)
                 assert screen.query_one("#launch").region in screen.region, (width, height)

@@ -1,4 +1,4 @@
-"""What the engine says to a draft: whatever is typed, and whatever the machine lacks."""
+"""The engine's review of a draft, whatever is typed and whatever the machine lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main screen, driven by keys: ticks, typing, and what is said to them."""
+"""The launch screen, driven by keys: ticks, typing, and the answers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that are not free: asked once, shared on purpose; the freest by number."""
+"""Devices that are not free are shared only after a question; the freest are ticked by number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """Launches that were asked for, none of them real."""
+    """Records launches instead of starting them."""
     plans = []
 
     def start(prepared):
@@ -112,7 +112,7 @@ async def test_so_many_of_the_freest_and_again():
         await until(pilot, lambda: isinstance(pilot.app.screen, AskCount))
         await pilot.press("9", "enter")
         await pilot.pause()
-        assert isinstance(pilot.app.screen, AskCount)  # there are four
+        assert isinstance(pilot.app.screen, AskCount)  # there are only four
         await pilot.press("backspace", "3", "enter")
         await until(pilot, lambda: pilot.app.screen is screen)
         await until(pilot, lambda: len(screen.draft.ids) == 3)

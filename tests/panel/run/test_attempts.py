@@ -1,4 +1,4 @@
-"""Attempts: why earlier ones ended, waiting for the next, all of them in one sheet."""
+"""Attempts: why earlier ones ended, waiting for the next one, the sheet with all of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
         assert "↻ attempt 2; attempt 1 failed: rank 1: boom [x" in text
         assert "failed first" not in text
         assert "silent" not in text
-        assert "step 99 of 400" in text  # it goes on from there
+        assert "step 99 of 400" in text  # it continues from there
         for rank in (0, 1):
             run.start(rank, at=60, attempt=2)
             run.steps(rank, 80, 99, at=61)
@@ -68,7 +68,7 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path: Path) -> No
         text = terminal(app)
         assert "↻ attempt 2; attempt 1 failed" in text
         assert app.run_screen.store.begins == {2: 80}
-        assert text.count("┊") > 5  # where it began, on the loss
+        assert text.count("┊") > 5  # a mark in the loss chart where it began
 
 
 async def test_a_failure_of_a_later_attempt_is_news(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
             await app.run_screen.store.wait_for(lambda s: not s.state.live)
             app.screen._paint()
             await pilot.pause()
-            assert "failed rank 0: worse" in flat(terminal(app))  # it goes on with the run
+            assert "failed rank 0: worse" in flat(terminal(app))  # it is updated with the run
             await pilot.press("escape")
             await pilot.pause()
             assert app.screen is app.run_screen

@@ -1,4 +1,4 @@
-"""Whatever a run may hold, the run screen shows what can be shown."""
+"""Whatever a run folder holds, the run screen shows what it can."""
 
 from __future__ import annotations
 
@@ -157,4 +157,4 @@ async def test_on_cpu_host_memory_is_drawn(tmp_path: Path) -> None:
         await settled(pilot, reached(1, 19))
         text = flat(terminal(app))
         assert "host memory ─ 2.2 GiB a rank" in text
-        assert "allocated" not in text  # columns of GPUs
+        assert "allocated" not in text  # columns for GPUs

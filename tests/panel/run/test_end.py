@@ -1,4 +1,4 @@
-"""How the run screen tells that a run failed, was lost, completed or stopped."""
+"""How the run screen shows that a run has failed, was lost, completed or stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run screen as text, at both sizes. GOLDENS=write writes them anew."""
+"""The run screen as text in both sizes. GOLDENS=write writes the pictures again."""
 
 from __future__ import annotations
 

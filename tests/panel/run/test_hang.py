@@ -36,7 +36,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
         app.at = 171
         await shown(pilot)
         text = flat(terminal(app))
-        # What was true before it stood still is not said as if it were now.
+        # The rate from before the standstill is not shown as the present one.
         assert "stands still" in text
         assert "left" not in text.partition("┌")[0].partition("loss ─")[0]
         assert "k/s" not in text
@@ -47,7 +47,7 @@ async def test_a_rank_that_stands_still_is_named_with_its_phase(tmp_path: Path) 
 
 async def answered(pilot) -> None:
     asking = [w for w in pilot.app.workers if w.group == "stacks"]
-    if asking:  # of an empty list Textual makes all there are
+    if asking:  # Textual takes an empty list for all workers
         await pilot.app.workers.wait_for_complete(asking)
     await shown(pilot)
 
@@ -125,7 +125,7 @@ async def test_where_ranks_stand_still_all_are_asked(tmp_path: Path, monkeypatch
 
 
 async def test_a_rank_that_a_signal_stopped_says_how_it_goes_on(tmp_path: Path) -> None:
-    """A real process, stopped, in the place of a rank."""
+    """A real process, stopped by a signal, in the place of a rank."""
     process = await asyncio.create_subprocess_exec("sleep", "60")
     try:
         run = trained(tmp_path)

@@ -1,4 +1,4 @@
-"""The ranks pane: which columns fit, a line for each rank, what repaints, who is chosen."""
+"""The ranks pane: columns that fit, a line for each rank, repainting, the chosen rank."""
 
 from __future__ import annotations
 

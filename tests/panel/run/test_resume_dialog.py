@@ -1,4 +1,4 @@
-"""Another attempt of a run, asked for on its screen."""
+"""Starting another attempt on the screen of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def saved(run: Written, step: int, **metrics: float) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What `launch.resume` was asked for; it refuses what is in `refused`."""
+    """Records the arguments of `launch.resume`, which refuses those in `refused`."""
     calls: list[list[str]] = []
 
     def resume(run, sets=(), like=None, start="newest"):

@@ -136,7 +136,7 @@ async def test_keys_type_into_the_search(tmp_path: Path) -> None:
         await pilot.press("slash", *"slrmy1 7", "backspace", "backspace")
         field = app.run_screen.query_one("#find")
         assert field.value == "slrmy1"
-        assert isinstance(app.screen, RunScreen)  # s asked nothing
+        assert isinstance(app.screen, RunScreen)  # s has opened no question
         await pilot.press("escape")
         assert not field.display
         assert app.run_screen.query_one(LogView).needle == ""

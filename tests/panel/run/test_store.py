@@ -1,4 +1,4 @@
-"""The store: bounded batches, whatever the files hold; and what the words make of it."""
+"""The store: bounded batches, whatever the files hold; and the texts made from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_long_run_is_read_in_pieces(tmp_path: Path) -> None:
         if store.state is not None and store.ranks:
             shares += banner(store, T0)[0]
     task.cancel()
-    assert len(set(shares)) > 3  # the share that is read moves: others have their turn between
+    assert len(set(shares)) > 3  # the share that was read rises, so other tasks run in between
     assert any("reading what the ranks wrote… " in s and s.endswith(" %") for s in shares)
     assert store.ranks[1].step == 39_999
     assert sum(store.loss.ranks[0].count) == 40_000

@@ -1,4 +1,4 @@
-"""Ending one's own process: the right one, after a question, and never another's."""
+"""Ending a process of one's own: the right one, after a question, and never another user's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLITE = "import time; print('up', flush=True); time.sleep(60)"
 
 @pytest.fixture
 def child():
-    """Starts a process; a test that fails leaves none behind."""
+    """Starts processes, and ends them after the test even if it fails."""
     started = []
 
     def start(code: str = POLITE) -> subprocess.Popen:

@@ -1,4 +1,4 @@
-"""Everything that a look tells of a device, unknown as a dash."""
+"""Everything known about a device as lines of text; a dash for unknown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_not_known_is_a_dash_and_never_a_zero():
                   "– corrected, – not", "persistence  –", "compute mode –", "lease        –",
                   "The driver does not list the processes", "? –"):
         assert label in said, label
-    assert "no hardware fault" not in said  # nobody has looked
+    assert "no hardware fault" not in said  # there was no sample
 
 
 def test_nobody_on_it_and_nobody_holds_it():

@@ -1,4 +1,4 @@
-"""Other machines in the device table: grouped, with their age, ticked into devices.hosts."""
+"""Other machines in the device table: grouped, with the age of their figures, and ticked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the ticks is the order of the ranks: it is shown, kept, and can be chosen."""
+"""The order of ticking is the order of the ranks: it is shown, kept, and can be changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def roles(table: DevicesPane) -> dict[str, str]:
-    """What each device's second line begins with, by its id."""
+    """Device id → the start of its second line."""
     lines = [line.strip("│ ") for line in shown(table).splitlines()]
     found = {}
     for above, below in itertools.pairwise(lines):

@@ -1,4 +1,4 @@
-"""What the form has below "more"."""
+"""The fields below "more"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_key_has_a_field_or_is_known_to_have_none():
 
 
 def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
-    """Drawn as if the table did not name it."""
+    """The field of a key that the table does not name."""
     (steps,), (mode,), (tf32,), (best,) = (
         row.fields for row in rows_of([keys()[k] for k in (
             "train.checkpoint_every", "batch.meaning", "amp.tf32", "train.best")]))
@@ -48,4 +48,4 @@ async def test_what_is_typed_there_is_planned():
         assert [p.key for p in screen.review.problems] == ["train.hang_timeout"]
         screen.form.query_one("#f-parallel-mode").choose("single")
         await settled(pilot, screen)
-        assert not choice.display  # one rank has nobody to wait for
+        assert not choice.display  # a single rank waits for no other

@@ -1,4 +1,4 @@
-"""What a person's own command is not told: shown as such in the form, and not said in the plan."""
+"""Fields that a person's own command does not use: struck out, and left out of the plan."""
 
 from __future__ import annotations
 

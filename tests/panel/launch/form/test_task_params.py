@@ -1,5 +1,4 @@
-"""A task's parameters of any type in the form: choices to choose from, lists and tables typed as
-they are shown, and what does not fit said below its field."""
+"""A task's parameters of any type in the form: choices, lists and tables, and their problems."""
 
 from __future__ import annotations
 

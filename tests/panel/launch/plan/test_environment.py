@@ -1,4 +1,4 @@
-"""What will run says the environment too: shared once, different as a range."""
+"""The plan pane shows the environment: shared values once, different ones as a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What will run, on the screen."""
+"""The plan pane on the screen."""
 
 from __future__ import annotations
 

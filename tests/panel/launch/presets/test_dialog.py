@@ -1,4 +1,4 @@
-"""Presets are listed and loaded, and what was changed is not lost without asking."""
+"""Presets are listed and loaded, and changes are not lost without asking."""
 
 from __future__ import annotations
 

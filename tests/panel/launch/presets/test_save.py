@@ -1,5 +1,5 @@
-"""Presets are saved under a name: comments stay, one that ships is not hidden unseen, and a name
-that won't do stays to be mended."""
+"""Presets are saved under a name: comments are kept, replacing one that ships is announced, and an
+invalid name stays in its field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def on(pilot, kind):
 
 
 def said(pilot) -> str:
-    """What the dialog on top says."""
+    """The text of the dialog on top."""
     texts = [str(s.content) for s in pilot.app.screen.query(Static) if s.display]
     return " ".join(" ".join(texts).split())
 
@@ -37,7 +37,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
         await pilot.press("enter")
         await on(pilot, Confirm)
         assert not (presets.own_folder() / "single.toml").exists()
-        await pilot.press("n")  # another name: the one that was typed stands there
+        await pilot.press("n")  # "Another name" keeps the name that was typed
         asking = await on(pilot, AskName)
         assert asking.query_one(Input).value == "single"
         await pilot.press("enter")
@@ -69,7 +69,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
         await until(pilot, lambda: pilot.app.screen is screen)
         await until(pilot, lambda: screen.draft.preset is None)
         await settled(pilot, screen)
-        assert "gpu-engine run --set" in screen.review.plan.lines[0]  # builds on nothing deleted
+        assert "gpu-engine run --set" in screen.review.plan.lines[0]  # without the deleted one
 
 
 async def test_a_name_that_will_not_do_stays():

@@ -1,4 +1,4 @@
-"""The runs as the pane shows them, from folders made by hand."""
+"""The runs as the pane shows them, from folders written by the tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN = plan()
 
 
 def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, created=None):
-    """A run folder, its lock let go."""
+    """A run folder whose lock is free."""
     run, lock = create_run(name, "", PLAN)
     os.close(lock)
     for rank in range(2):
@@ -144,7 +144,7 @@ def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
 
 
 def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
-    run = make(losses=[5.0] * 4000, total=2000)  # what the first attempt said
+    run = make(losses=[5.0] * 4000, total=2000)  # from the first attempt
     told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})
     (run.path / "plan.json").write_text(json.dumps(told.to_dict()))
     (line,), _ = RunsFeed().refresh()
@@ -241,6 +241,6 @@ def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
         run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
         (line,), _ = RunsFeed().refresh()
         assert line.live
-        assert line.pids == ((4001, 1),)  # a pid of another machine means nothing here
+        assert line.pids == ((4001, 1),)  # pids of another machine are not ours
     finally:
         os.close(lock)

@@ -1,4 +1,4 @@
-"""What can be done with the runs in the list: resume one, delete one, delete all but the newest."""
+"""Actions on the runs in the list: resume one, delete one, delete all but the newest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_only_what_can_be_done_is_offered():
             await until(pilot, lambda: "u resume" in screen_text(pilot.app))
             assert "s stop" not in screen_text(pilot.app)
             assert table.line_at_cursor.id == stopped.id
-            # There is no other pane to go to: the list's keys go on.
+            # There is no other pane to go to, so the list keeps the focus.
             await pilot.press("escape", "up")
             await until(pilot, lambda: table.line_at_cursor.id == live.id)
             assert table.has_focus
@@ -94,7 +94,7 @@ async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
         await pilot.press("home", "pagedown")
         seen = table.key_at_cursor
         await until(pilot, lambda: seen in screen_text(pilot.app))
-        assert 10 < [r.id for r in made].index(seen) < 24  # a screenful on
+        assert 10 < [r.id for r in made].index(seen) < 24  # one page further
         await pilot.press("pageup")
         assert table.key_at_cursor == made[0].id
         await pilot.press("end")

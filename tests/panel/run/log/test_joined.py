@@ -1,4 +1,4 @@
-"""A log that is cut when it grows too large, read as one with the part that was set aside."""
+"""A log that was emptied when it grew too large, read together with its older part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...run_kit import terminal
 
 
 class Growing:
-    """A log that lines are appended to, cut as the supervisor does it."""
+    """A log to which lines are appended, and which is emptied as by the supervisor."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "00000.log"
@@ -175,5 +175,5 @@ async def test_whoever_reads_on_the_way_stays_where_they_are(tmp_path: Path) -> 
         log.say(10)
         view = await idle(pilot)
         assert rows(pilot) == seen
-        view.move_to(0)  # what was before is gone, what is kept begins here
+        view.move_to(0)  # older lines are gone; the kept ones start here
         assert view.current() == "line 140" or view.current().startswith("---")

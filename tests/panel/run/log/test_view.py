@@ -1,4 +1,4 @@
-"""The log pane: the end, a place in it, a search, and what a hostile log could do."""
+"""The log pane: following, staying, searching, and hostile logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the state of a run looks, told once for the list and for the run's own screen."""
+"""How the state of a run looks, in the list and on the run's own screen."""
 
 from __future__ import annotations
 

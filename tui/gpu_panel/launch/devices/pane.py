@@ -87,7 +87,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         """Source of an inventory → what was ticked when another inventory replaced it."""
         self.entitle(self.TITLE)
 
-    # --- what it is told -----------------------------------------------------------------------
+    # --- input from the screen -------------------------------------------------------------------
 
     def show_draft(self, draft: Draft) -> None:
         """Show and edit another draft. The devices that it asks for are ticked as soon as they are

@@ -1,15 +1,15 @@
-"""What the rows of the device table are called: a device of this machine by its id, one of a host
-by both names. Neither has a space in it."""
+"""The keys of the rows of the device table: for a device of this machine its id, for a device of a
+host the host's name, a space and its id. Neither name contains a space."""
 
 from __future__ import annotations
 
 
 def of(host: str | None, device: str) -> str:
-    """The key of a device's row; `host` None: this machine's."""
+    """The key of a device's row. `host`: None for this machine."""
     return device if host is None else f"{host} {device}"
 
 
 def split(key: str) -> tuple[str | None, str]:
-    """Host (None: this machine) and device id."""
+    """The host (None for this machine) and the device id of a key."""
     host, space, device = key.partition(" ")
     return (host, device) if space else (None, key)

@@ -47,7 +47,7 @@ class Sampling(Protocol):
 
 
 class Watching(Protocol):
-    """What the screen needs of whoever watches other machines."""
+    """What the screen needs of the watcher of other machines."""
 
     @property
     def seen(self) -> Sequence[HostSeen]:

@@ -1,7 +1,7 @@
-"""Which rows of the device table are ticked, and what that is in a spec. Pure.
+"""Converts between ticked rows of the device table and a spec. Pure.
 
-On this machine alone a spec names ids (`devices.ids`). As soon as another machine takes part, it
-names a host and its devices an entry (`devices.hosts`), this machine being "local".
+If only devices of this machine are ticked, the spec names their ids (`devices.ids`). Otherwise each
+entry of `devices.hosts` names a host and its devices; this machine is called "local".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gpu_panel.launch.devices import row_keys
 def of_hosts(entries: Sequence[str], inventories: Mapping[str, Inventory | None]
              ) -> tuple[str, ...]:
     """The keys of the rows that entries of `devices.hosts` tick, in the order of the ranks. An
-    entry without ids ticks all that its host has; none that is not known yet. `inventories`: host
-    (`LOCAL` among them) → its devices."""
+    entry without ids ticks all known devices of its host. `inventories`: host, including `LOCAL`,
+    → its devices."""
     try:
         parsed = parse_all(entries)
-    except (BadName, AttributeError):  # the review says what is wrong with it
+    except (BadName, AttributeError):  # the review reports the problem
         return ()
     keys: list[str] = []
     for entry in parsed:
@@ -34,8 +34,8 @@ def of_hosts(entries: Sequence[str], inventories: Mapping[str, Inventory | None]
 
 
 def entries(keys: Sequence[str]) -> list[str] | None:
-    """The entries of `devices.hosts` that these rows are; None where all are this machine's. A
-    host has its place by its first device."""
+    """The entries of `devices.hosts` for these rows; None if all are of this machine. Hosts are in
+    the order of their first devices."""
     if all(row_keys.split(key)[0] is None for key in keys):
         return None
     ids: dict[str, list[str]] = {}
@@ -46,7 +46,7 @@ def entries(keys: Sequence[str]) -> list[str] | None:
 
 
 def named_in(entries: Sequence[str]) -> list[str]:
-    """The other machines that entries of `devices.hosts` name; none where they can't be read."""
+    """The other machines that entries of `devices.hosts` name; empty if they can't be parsed."""
     try:
         return [entry.host for entry in parse_all(entries) if entry.host != LOCAL]
     except (BadName, AttributeError):

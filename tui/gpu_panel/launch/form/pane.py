@@ -81,7 +81,7 @@ from field to field; left and right choose between options."""
         if self._fields is not None:
             self._fields.focus_first()
 
-    # --- what it is told -----------------------------------------------------------------------
+    # --- input from the screen -------------------------------------------------------------------
 
     async def show_draft(self, draft: Draft) -> None:
         """Show and edit another draft. Waits until its task's parameters are drawn."""

@@ -61,7 +61,7 @@ launchers, and the supervisor's log."""
         self._sources: LogSources | None = None
         """None before the first painting."""
         self._rank: int | None = None
-        """The chosen rank, as last told by or to the other panes."""
+        """The chosen rank, as last exchanged with the other panes."""
         self._attempt = 1
         self._failure_shown = False
         self._stalled: int | None = None
