@@ -86,12 +86,12 @@ def _of_terminal(dark: bool) -> dict[str, str]:
     primary, warning, error, success = (
         ("ansi_cyan", "ansi_yellow", "ansi_bright_red", "ansi_green") if dark else
         ("ansi_blue", "ansi_magenta", "ansi_red", "ansi_blue"))
-    words = {"primary": primary, "secondary": primary, "accent": primary, "warning": warning,
+    named = {"primary": primary, "secondary": primary, "accent": primary, "warning": warning,
              "error": error, "success": success}
     plain = "ansi_default"
-    out = {f"text-{name}": color for name, color in words.items()}
-    out |= words  # Textual's buttons use the names without "text-"
-    out |= {f"{name}-muted": plain for name in words}
+    out = {f"text-{name}": color for name, color in named.items()}
+    out |= named  # Textual's buttons use the names without "text-"
+    out |= {f"{name}-muted": plain for name in named}
     return out | {
         "text-muted": plain, "text-disabled": plain, "cursor": plain, "cursor-blurred": plain,
         "cursor-style": "reverse", "faint": plain, "frame": plain, "frame-focus": primary,

@@ -22,8 +22,8 @@ _SKIPPED = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__
 
 @dataclass
 class BytesGPT(Task):
-    """Predicts the next byte of a text, by default the source of Python's standard library. The
-    last part of the text is held out for evaluation.
+    """Predicts each next byte of a text. The text is by default the source of Python's standard
+    library; its last part is held out for evaluation.
 
     Shapes: B examples of T = `context` bytes; batch = (bytes (B, T), the bytes that follow
     (B, T)), both int64; logits (B, T, 256).

@@ -14,7 +14,7 @@ from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.hosts import file
 from gpu_engine.hosts.records import Host
 from gpu_panel.launch.devices import row_keys, ticks
-from gpu_panel.launch.devices.lines import Look, build
+from gpu_panel.launch.devices.lines import DeviceTable, build
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
@@ -23,7 +23,7 @@ from ...panel_kit import NOW, StillHosts, panel, settled, shown, until
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def text(look: Look, width: int = 90) -> str:
+def text(look: DeviceTable, width: int = 90) -> str:
     header, rows = build(look, width)
     lines = ([header] if header else []) + [line for row in rows for line in row.lines]
     return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
@@ -31,7 +31,7 @@ def text(look: Look, width: int = 90) -> str:
 
 def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     own = slots(1)
-    said = text(Look(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
+    said = text(DeviceTable(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
                      ticked=("gpu1 0",), now=time.monotonic()), 120).splitlines()
     groups = [line for line in said if line.startswith(("this machine", "gpu", "alice"))]
     assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
@@ -49,8 +49,8 @@ def test_what_a_host_says_can_do_nothing_to_the_terminal():
     host = seen(Host("gpu1", label="x\x1b[2J"), replace(bad, devices=(evil,), problem="\x1b[2J!"))
     host = replace(host, reason="no\x1b[2J", state="away",
                    freedom={"0": Availability("busy", "\x1b]0;x\x07")})
-    assert "\x1b" not in text(Look(own, None, hosts=(host,)))
-    assert "\x9b" not in text(Look(own, None, hosts=(host,)))
+    assert "\x1b" not in text(DeviceTable(own, None, hosts=(host,)))
+    assert "\x9b" not in text(DeviceTable(own, None, hosts=(host,)))
 
 
 _KEYS = st.lists(st.builds(row_keys.of, st.sampled_from(["gpu1", "alice@gpu2", None]),

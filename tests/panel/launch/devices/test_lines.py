@@ -16,20 +16,20 @@ from gpu_engine.devices.records import (
     Snapshot,
 )
 from gpu_panel.launch.devices.history import History
-from gpu_panel.launch.devices.lines import Look, bar, build
+from gpu_panel.launch.devices.lines import DeviceTable, bar, build
 
 from ....conftest import gpus, slots
 
 
-def text(look: Look, width: int = 80) -> str:
+def text(look: DeviceTable, width: int = 80) -> str:
     header, rows = build(look, width)
     lines = ([header] if header else []) + [line for row in rows for line in row.lines]
     return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
 
 
-def look(inventory, *samples, **more) -> Look:
+def look(inventory, *samples, **more) -> DeviceTable:
     shot = Snapshot(time.time(), samples)
-    return Look(inventory, shot, freedom=judge_all((shot,) * 3, {}), **more)
+    return DeviceTable(inventory, shot, freedom=judge_all((shot,) * 3, {}), **more)
 
 
 def test_a_gpu_with_everything_known():
@@ -72,11 +72,11 @@ def test_a_problem_stands_with_its_device():
 @pytest.mark.parametrize("inventory", [Inventory((), "nvml"),
                                        Inventory((), "cpu", problem="no driver is loaded")])
 def test_no_devices_say_what_to_do(inventory):
-    assert "driver" in text(Look(inventory))
+    assert "driver" in text(DeviceTable(inventory))
 
 
 def test_looking_is_said():
-    assert "Looking for devices" in text(Look())
+    assert "Looking for devices" in text(DeviceTable())
 
 
 @pytest.mark.parametrize("width", range(24, 140, 3))
@@ -130,7 +130,7 @@ def test_of_a_slice_its_size_is_read_first():
     card = gpus(1).devices[0]
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)
     machine = Inventory((card, part), "nvml")
-    said = text(Look(machine, Snapshot(1.0, (Sample(card), Sample(part)))), 60)
+    said = text(DeviceTable(machine, Snapshot(1.0, (Sample(card), Sample(part)))), 60)
     assert "1:2  1g.10gb of" in said
 
 
@@ -155,7 +155,7 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
     kept = tuple(replace(machine.devices[i], visible_index=n) for n, i in enumerate((3, 1)))
     found = replace(machine, devices=kept, inherited_visible="3,1",
                     visible_variable="CUDA_VISIBLE_DEVICES")
-    _, rows = build(Look(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
+    _, rows = build(DeviceTable(found, Snapshot(1.0, tuple(map(Sample, kept)))), 80)
     said = "\n".join("".join(part for part, _ in line) for row in rows for line in row.lines)
     assert "☐ 3→0" in said
     assert "☐ 1→1" in said

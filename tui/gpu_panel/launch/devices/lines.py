@@ -22,7 +22,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DeviceTable:
     """Everything the device table shows."""
 
     inventory: Inventory | None = None
@@ -77,43 +77,43 @@ ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fulles
 """How the table can be sorted → the words for it in the title."""
 
 
-def build(look: Look, width: int) -> tuple[Line | None, list[Row]]:
+def build(table: DeviceTable, width: int) -> tuple[Line | None, list[Row]]:
     """The header and the rows, `width` cells wide."""
-    if look.inventory is None:
+    if table.inventory is None:
         return None, [_text("Looking for devices …", "dim", width)]
-    own = _Machine(look.inventory, look.snapshot, look.freedom, look.history)
+    own = _Machine(table.inventory, table.snapshot, table.freedom, table.history)
     others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
-                       look.histories.get(seen.host.name), seen) for seen in look.hosts]
+                       table.histories.get(seen.host.name), seen) for seen in table.hosts]
     pairs = {id(m): [(d, m.sample(d)) for d in m.inventory.devices] for m in (own, *others)}
     every = [pair for found in pairs.values() for pair in found]
     rows: list[Row] = []
     header = columns = None
     if every:
         columns = _columns([d for d, _ in every], [s for _, s in every], width,
-                           look.history is not None)
+                           table.history is not None)
         header = _header(columns)
 
     def devices(machine: _Machine) -> None:
         if columns is not None:
-            rows.extend(_device(look, machine, device, sample, columns, width)
-                        for device, sample in _sorted(look, machine, pairs[id(machine)]))
+            rows.extend(_device(table, machine, device, sample, columns, width)
+                        for device, sample in _sorted(table, machine, pairs[id(machine)]))
 
-    if look.hosts:
+    if table.hosts:
         rows.append(_text("this machine", "strong", width))
     devices(own)
     if not own.inventory.devices:
         rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
-    if look.inventory.problem:
-        rows.append(_text("! " + clean(look.inventory.problem), "warn", width))
-    if look.inventory.inherited_visible is not None:
-        rows.append(_text(f"{look.inventory.visible_variable} was set when the panel started: "
-                           f"\"{clean(look.inventory.inherited_visible)}\". Only those GPUs are "
+    if table.inventory.problem:
+        rows.append(_text("! " + clean(table.inventory.problem), "warn", width))
+    if table.inventory.inherited_visible is not None:
+        rows.append(_text(f"{table.inventory.visible_variable} was set when the panel started: "
+                           f"\"{clean(table.inventory.inherited_visible)}\". Only those GPUs are "
                            "offered; 3→0 means that GPU 3 is the first of them", "dim",
                            width))
-    for machine, seen in zip(others, look.hosts, strict=True):
-        rows.append(_host(seen, look.now, width))
+    for machine, seen in zip(others, table.hosts, strict=True):
+        rows.append(_host(seen, table.now, width))
         devices(machine)
-    rows += [_text(text, style, width) for text, style in look.notes]
+    rows += [_text(text, style, width) for text, style in table.notes]
     return header, rows
 
 
@@ -148,14 +148,14 @@ def _indented(text: str, style: str, width: int) -> list[Line]:
     return [(("  " + part, style),) for part in wrap(clean(text), width - 2)]
 
 
-def _sorted(look: Look, machine: _Machine, pairs: list[tuple[Device, Sample]]
+def _sorted(table: DeviceTable, machine: _Machine, pairs: list[tuple[Device, Sample]]
             ) -> list[tuple[Device, Sample]]:
     """The devices in the wanted order: equal ones by index, unknown ones last."""
-    if look.order == "utilization":
+    if table.order == "utilization":
         return sorted(pairs, key=lambda p: -_or(p[1].utilization, -1.0))
-    if look.order == "memory":
+    if table.order == "memory":
         return sorted(pairs, key=lambda p: -_or(p[1].memory_used, -1))
-    if look.order == "free":
+    if table.order == "free":
         order = ("free", "unknown", "busy", "leased", "unhealthy")
         states = machine.freedom or {}
         return sorted(pairs, key=lambda p: order.index(
@@ -223,10 +223,10 @@ def _header(c: DeviceColumns) -> Line:
     return ((text, ""),)
 
 
-def _device(look: Look, machine: _Machine, device: Device, sample: Sample, c: DeviceColumns,
+def _device(table: DeviceTable, machine: _Machine, device: Device, sample: Sample, c: DeviceColumns,
             width: int) -> Row:
     key = machine.key(device)
-    on = key in look.ticked
+    on = key in table.ticked
     box = TICKED if on else UNTICKED if machine.can_run else NOT_TO_TICK
     parts: list[Part] = [
         (box, "accent" if on else "dim"),
@@ -247,41 +247,42 @@ def _device(look: Look, machine: _Machine, device: Device, sample: Sample, c: De
         parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
     if c.power:
         parts.append((f"  {_watts(sample):>8}", ""))
-    return Row(key, (tuple(parts), _second(look, machine, device, sample, width)))
+    return Row(key, (tuple(parts), _second(table, machine, device, sample, width)))
 
 
-def role(look: Look, key: str) -> str:
+def role(table: DeviceTable, key: str) -> str:
     """The rank of a ticked device, or under DataParallel its `cuda:` number. Empty if only one
     device is ticked or the mode uses only one."""
-    places = [i for i, name in enumerate(look.ticked) if name == key]
-    mode = modes.find(look.mode)
-    if len(look.ticked) < 2 or not places or mode is None \
+    places = [i for i, name in enumerate(table.ticked) if name == key]
+    mode = modes.find(table.mode)
+    if len(table.ticked) < 2 or not places or mode is None \
             or mode.most_devices == 1:
         return ""
     if not mode.process_a_device:
         return f"cuda:{places[0]}"
-    return "rank " + ", ".join(str(look.first_rank + i) for i in places)
+    return "rank " + ", ".join(str(table.first_rank + i) for i in places)
 
 
-def in_machines_order(look: Look) -> bool:
+def in_machines_order(table: DeviceTable) -> bool:
     """Whether the ticked devices are in the order of the machines and their numbers."""
-    numbers = {key: i for i, key in enumerate(keys(look))}
-    order = [numbers[name] for name in look.ticked if name in numbers]
+    numbers = {key: i for i, key in enumerate(keys(table))}
+    order = [numbers[name] for name in table.ticked if name in numbers]
     return order == sorted(order)
 
 
-def keys(look: Look) -> list[str]:
+def keys(table: DeviceTable) -> list[str]:
     """The keys of all devices' rows, machine by machine, in the order of each machine's numbers."""
-    own = look.inventory.devices if look.inventory is not None else ()
+    own = table.inventory.devices if table.inventory is not None else ()
     return [d.id for d in own] + [
-        row_keys.of(seen.host.name, d.id) for seen in look.hosts
+        row_keys.of(seen.host.name, d.id) for seen in table.hosts
         if seen.inventory is not None for d in seen.inventory.devices]
 
 
-def _second(look: Look, machine: _Machine, device: Device, sample: Sample, width: int) -> Line:
+def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sample,
+            width: int) -> Line:
     """The line below a device: its rank, who uses it, and what is wrong with it."""
-    text, style = _use(look, machine, device, sample)
-    mine = role(look, machine.key(device))
+    text, style = _use(table, machine, device, sample)
+    mine = role(table, machine.key(device))
     mine += " · " if mine else ""
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
@@ -289,8 +290,8 @@ def _second(look: Look, machine: _Machine, device: Device, sample: Sample, width
     return (("  └ ", "dim"), (mine, "accent"), (fit(text + clean(extra), room).rstrip(), style))
 
 
-def _use(look: Look, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
-    ours = (look.ours or {}).get(machine.key(device))
+def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:
+    ours = (table.ours or {}).get(machine.key(device))
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"

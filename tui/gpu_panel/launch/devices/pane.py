@@ -22,7 +22,7 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.devices import lines, row_keys, ticks
-from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, Look
+from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
 from gpu_panel.launch.draft import Draft, freest
 from gpu_panel.launch.runs.feed import RunLine
@@ -73,7 +73,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         self._draft: Draft | None = None
         self._problems: tuple[Problem, ...] = ()
         self._runs: tuple[RunLine, ...] = ()
-        self._look = Look()
+        self._table = DeviceTable()
         """What was painted last."""
         self._order = "index"
         self._count: int | None = None
@@ -146,7 +146,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         if not self.is_on_screen and self.size.width:
             return
         source, draft = self._source, self._draft
-        self._look = Look(
+        self._table = DeviceTable(
             source.inventory, source.snapshot, self._ticked,
             mode=str(draft.value("parallel.mode")) if draft else "single",
             first_rank=draft.first_rank if draft else 0,
@@ -160,7 +160,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         self.paint()
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return lines.build(self._look, width)
+        return lines.build(self._table, width)
 
     @property
     def _ticked(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
                   *(f for seen in source.hosts for f in seen.freedom.values())]
         counted = f" · {sum(f.free for f in judged)} free" if judged else ""
         order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
-        ranks = "" if lines.in_machines_order(self._look) else " · ranks in your order (r)"
+        ranks = "" if lines.in_machines_order(self._table) else " · ranks in your order (r)"
         return f"Devices ─ {len(set(self._ticked))} ticked{counted}{order}{ranks}"
 
     def _stale(self) -> str:
@@ -352,7 +352,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
     @property
     def _in_order(self) -> list[str]:
         """The keys in the order of the machines' numbers, however the pane is sorted."""
-        return lines.keys(self._look)
+        return lines.keys(self._table)
 
     # --- what is offered, and how it is shown --------------------------------------------------
 

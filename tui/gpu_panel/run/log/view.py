@@ -304,9 +304,9 @@ class LogView(ScrollView, can_focus=True):
         ground = self.rich_style
         lines = self.lines
         if lines is None or not len(lines):
-            words = self._nothing() if y == 0 else ""
+            text = self._nothing() if y == 0 else ""
             style = ground + self.get_component_rich_style("log--empty", partial=True)
-            return Strip([Segment(words, style)]).adjust_cell_length(width, ground)
+            return Strip([Segment(text, style)]).adjust_cell_length(width, ground)
         number = self.top + y
         if number >= len(lines):
             return Strip.blank(width, ground)
