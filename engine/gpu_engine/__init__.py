@@ -25,7 +25,8 @@ _WHERE = {
 
 
 def log(**values: float) -> None:
-    """Add named values to this rank's record. Outside a run this does nothing.
+    """Add named values to this rank's record. Outside a run this does nothing; in a run, before
+    torch is imported, it warns that it does nothing.
 
     A value is a number: anything that `float()` takes. A tensor is read later, so that the step
     does not wait for it.
@@ -38,6 +39,14 @@ def log(**values: float) -> None:
         if current is not None and current.recorder is not None:
             current.recorder.metric(values)
             return
+    if "torch" not in sys.modules:
+        import os
+
+        if os.environ.get("GPU_PANEL_RUN"):
+            import warnings
+
+            warnings.warn("gpu_engine.log: nothing is recorded of a process that has not imported "
+                          "torch", stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

@@ -174,6 +174,19 @@ if "GPU_PANEL_RUN" in os.environ:
     assert '"accuracy":0.5' in run.events(0).read_text()
 
 
+@pytest.mark.parametrize(("imports", "in_a_run", "warned"), [
+    ("", True, True), ("import torch", True, False), ("", False, False)])
+def test_values_that_are_not_recorded_are_said_to_be(tmp_path, imports, in_a_run, warned):
+    env = {k: v for k, v in os.environ.items() if k != "GPU_PANEL_RUN"}
+    done = subprocess.run(
+        [PYTHON, "-c", f"{imports}\nimport gpu_engine\n"
+         "for n in range(3): gpu_engine.log(accuracy=n)"],
+        env=env | ({"GPU_PANEL_RUN": str(tmp_path)} if in_a_run else {}),
+        capture_output=True, text=True, check=True)
+    told = "nothing is recorded of a process that has not imported torch"
+    assert done.stderr.count(told) == warned
+
+
 def test_a_folder_that_is_gone_is_no_problem_of_the_scripts(tmp_path):
     _, errors = faulty(tmp_path, code="""
 import os, shutil
