@@ -43,6 +43,30 @@ from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
 _ALL_ROWS = (*TASK_ROWS, *ROWS, *MORE_ROWS)
 
 
+class More(Collapsible):
+    """What is needed now and then. Opened by the person it comes into view, opened for a problem
+    the field with the problem does, unless the person is in a field: that one stays in view."""
+
+    def __init__(self) -> None:
+        # The class is set here too: setting it after mounting would style all fields again.
+        super().__init__(title="more", id="more", collapsed=True, classes="-collapsed")
+        self._field: Widget | None = None
+
+    def open_at(self, field: Widget) -> None:
+        """Open it for a problem with `field`; nothing where it is open."""
+        if self.collapsed:
+            self._field = field
+            self.collapsed = False
+
+    def scroll_visible(self, *args: Any, **options: Any) -> None:
+        """Called by Textual once it is open."""
+        field, self._field = self._field, None
+        if field is None:
+            super().scroll_visible(*args, **options)
+        elif not any(isinstance(w, Fieldset) and w.has_focus_within for w in self.ancestors):
+            field.scroll_visible(animate=False)
+
+
 class Fieldset(VerticalScroll):
     """All fields of the form. They report the typed text; the engine decides what it means."""
 
@@ -83,8 +107,7 @@ class Fieldset(VerticalScroll):
         yield TaskParams(id="params")
         for row in ROWS:
             yield from self._row(row)
-        # The class is set here too: setting it after mounting would style all fields again.
-        with Collapsible(title="more", id="more", collapsed=True, classes="-collapsed"):
+        with More():
             for row in MORE_ROWS:
                 yield from self._row(row)
         yield Static("", id="other-problems", classes="problem")
@@ -203,8 +226,9 @@ class Fieldset(VerticalScroll):
         where = {"task.use": "task", "": ""}
         _show_lines(self.query_one("#other-problems", Static),
                     [problem_text(p, where.get(p.key, p.key)) for p in left])
-        if any(p.key in {f.key for r in MORE_ROWS for f in r.fields} for p in problems):
-            self.query_one("#more", Collapsible).collapsed = False
+        below_more = {f.key for row in MORE_ROWS for f in row.fields}
+        if first := next((p for p in problems if p.key in below_more), None):
+            self.query_one(More).open_at(self.query_one("#" + widget_id(first.key)))
 
     def focus_problem(self, problems: Sequence[Problem]) -> None:
         """Move the focus to the first field with a problem."""
