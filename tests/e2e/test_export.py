@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch.torchside import ask
+from gpu_engine.launch import torchside
 from gpu_engine.runs import folder as runs
 
 from .test_headless import call, sets
@@ -103,4 +103,4 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path
 
 def test_without_a_checkpoint_it_says_so(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
-        ask("export", str(tmp_path), str(tmp_path / "x.pt"))
+        torchside.export(tmp_path, tmp_path / "x.pt", None)

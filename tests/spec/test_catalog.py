@@ -121,7 +121,7 @@ def test_source_and_import_describe_the_same(home):
     from gpu_engine.launch import torchside
 
     for info in catalog.builtin():
-        told = torchside.ask("describe", info.use)["fields"]
+        told = torchside.describe(info.use)["fields"]
         assert [(f["name"], f["type"]) for f in told] == [(f.name, f.type) for f in info.fields]
         for imported, read in zip(told, info.fields, strict=True):
             assert imported.get("default") == read.default, info.use
@@ -134,11 +134,11 @@ def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("import json\n\nvalue = json.loads('nothing')\n")
     with pytest.raises(UserError) as caught:
-        torchside.ask("describe", f"{path}:X")
+        torchside.describe(f"{path}:X")
     assert f"{path}, line 3" in str(caught.value)
     assert "JSONDecodeError" in str(caught.value)
     with pytest.raises(UserError, match="can't be started"):
-        torchside.ask("describe", "a:B", python="/no/such/python")
+        torchside.describe("a:B", python="/no/such/python")
 
 
 def test_several_threads_may_read_tasks_at_once(monkeypatch):

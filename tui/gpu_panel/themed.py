@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import App
 
@@ -45,7 +45,7 @@ def path() -> Path:
     return places.home() / "panel.json"
 
 
-def read() -> dict[str, Any]:
+def read() -> dict[str, object]:
     """The saved choices; empty if they can't be read."""
     try:
         kept = json.loads(path().read_bytes())
@@ -54,7 +54,7 @@ def read() -> dict[str, Any]:
     return kept if isinstance(kept, dict) else {}
 
 
-def write(kept: dict[str, Any]) -> None:
+def write(kept: dict[str, object]) -> None:
     """Save `kept` in place of the earlier choices. Raises OSError."""
     where = path()
     where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

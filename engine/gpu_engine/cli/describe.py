@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from gpu_engine.launch.torchside import Described, Parameter
     from gpu_engine.spec.catalog import TaskInfo
 
 
@@ -27,7 +28,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
     else:
         from gpu_engine.launch import torchside
 
-        found = [torchside.ask("describe", task, python=python)]
+        found = [torchside.describe(task, python=python)]
     if as_json:
         click.echo(dumps(found[0] if task else found))
         return
@@ -42,10 +43,14 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         click.echo()
 
 
-def _plain(info: TaskInfo) -> dict[str, Any]:
-    fields = [{"name": f.name, "type": f.type, "help": f.help}
-              | ({} if f.required else {"default": f.default})
-              | ({"choices": [text for text, _ in f.kind.without_none.choices]}
-                 if f.kind.without_none.choices else {}) for f in info.fields]
+def _plain(info: TaskInfo) -> Described:
+    fields: list[Parameter] = []
+    for f in info.fields:
+        told: Parameter = {"name": f.name, "type": f.type, "help": f.help}
+        if not f.required:
+            told["default"] = f.default
+        if choices := f.kind.without_none.choices:
+            told["choices"] = [text for text, _ in choices]
+        fields.append(told)
     return {"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
             "fields": fields}

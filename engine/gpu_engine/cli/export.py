@@ -31,8 +31,7 @@ def command(run: str, out: Path, which: str, as_json: bool) -> None:
         name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    told = torchside.ask("export", str(found.checkpoints), str(out.absolute()),
-                         *([name] if name else []), python=spec.run.python)
+    told = torchside.export(found.checkpoints, out.absolute(), name, python=spec.run.python)
     for warning in told["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     click.echo(runs.dumps(told) if as_json else

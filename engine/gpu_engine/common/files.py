@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
@@ -119,7 +119,7 @@ _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK,
           (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
 
-def read_json(path: Path) -> Any | None:
+def read_json(path: Path) -> object | None:
     """The JSON value in `path`; None if the file is missing, unreadable or not JSON."""
     try:
         with open_file(path) as file:

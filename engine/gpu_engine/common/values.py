@@ -87,7 +87,7 @@ _NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false",
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
 
-def convert(value: Any, kind: Kind) -> Any:
+def convert(value: Any, kind: Kind) -> object:
     """Convert `value`, from TOML, JSON or `parse`, to the type `kind`.
 
     Raises ValueError, which says what was expected.
@@ -134,7 +134,7 @@ def describe(kind: Kind) -> str:
     return f"{_NAMES[kind.name]} {limits}" if limits else _NAMES[kind.name]
 
 
-def parse(text: str, kind: Kind) -> Any:
+def parse(text: str, kind: Kind) -> object:
     """Parse the text of a form field or of `--set key=…` into a value as a preset would hold it.
 
     Text that does not parse is returned unchanged, and `convert` then says what is wrong with it.
@@ -162,7 +162,7 @@ def parse(text: str, kind: Kind) -> Any:
     return json_value(_literal(text.strip()))
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as the text of a form field: "[3, 4]", "{a = 1}", "true", "ADAM"."""
     if isinstance(value, enum.Enum):
         return value.name
@@ -182,7 +182,7 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> object:
     """`value` as JSON can hold it: a tuple as a list, a path as text, an Enum's member by name."""
     if isinstance(value, (list, tuple)):
         return [json_value(v) for v in value]

@@ -8,14 +8,64 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.plan.records import WORKER
 
+_TIMEOUT = 300.0
+"""Seconds for an answer."""
 
-def ask(question: str, *args: str, python: str | None = None, cwd: str | None = None,
-        timeout: float = 300.0) -> Any:
+
+class _Parameter(TypedDict):
+    name: str
+    type: str
+    help: str
+
+
+class Parameter(_Parameter, total=False):
+    """A parameter of a task."""
+
+    default: object
+    """It is left out where the parameter has to be given."""
+    choices: list[object]
+
+
+class Described(TypedDict):
+    """A task, as its imported class tells."""
+
+    use: str
+    name: str
+    doc: str
+    file: str
+    fields: list[Parameter]
+
+
+class Exported(TypedDict):
+    """What was written of a checkpoint's weights."""
+
+    step: int
+    checkpoint: str
+    """The path of the checkpoint."""
+    tensors: int
+    bytes: int
+    warnings: list[str]
+
+
+def describe(task: str, *, python: str | None = None) -> Described:
+    """Import a task and describe it. Raises UserError."""
+    return _ask("describe", task, python=python)
+
+
+def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None
+           ) -> Exported:
+    """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`.
+    Raises UserError."""
+    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
+
+
+def _ask(question: str, *args: str, python: str | None) -> Any:
     """The JSON that the rank's program prints for `--ask QUESTION ARGS…`. Raises UserError with
     its words.
 
@@ -24,11 +74,11 @@ def ask(question: str, *args: str, python: str | None = None, cwd: str | None = 
     try:
         done = subprocess.run([python or sys.executable, WORKER, "--ask", question, *args],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", cwd=cwd, timeout=timeout, check=False)
+                              errors="replace", timeout=_TIMEOUT, check=False)
     except OSError as err:
         raise UserError(f"{python}: can't be started: {err.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"no answer from {python or sys.executable} in {timeout:.0f} s") from None
+        raise UserError(f"no answer from {python or sys.executable} in {_TIMEOUT:.0f} s") from None
     if done.returncode != 0:
         raise UserError(done.stderr.strip() or f"{question} ended with {done.returncode}")
     try:

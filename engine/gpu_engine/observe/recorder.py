@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class ScriptRecorder:
         if isinstance(loss, PendingLoss):
             self.queue.append(Values({"": loss}))
 
-    def metric(self, values: dict[str, Any]) -> None:
+    def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
         text = self._reserved.warning(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpu_engine.common.records import read_record
 from gpu_engine.plan import own_command as cmd
@@ -155,9 +155,9 @@ class LaunchPlan:
             out.append("told: " + ", ".join(rest))
         return out or ["your command is told neither batch size nor lr: it has its own"]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""
-        out: dict[str, Any] = {k: v for k in ("id", "cwd", "origin")
+        out: dict[str, object] = {k: v for k in ("id", "cwd", "origin")
                                if (v := getattr(self, k)) is not None}
         out["version"] = 1
         for name in ("name", "mode", "backend", "device_type", "source", "world_size",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.spec.best import parse_best
@@ -39,10 +39,29 @@ def listed(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+class FileEntry(TypedDict):
+    """A file of a checkpoint, as its manifest has it."""
+
+    size: int
+    sha256: str
+
+
+class _Manifest(TypedDict):
+    step: int
+    files: dict[str, FileEntry]
+
+
+class Manifest(_Manifest, total=False):
+    """What is known here of a checkpoint's manifest."""
+
+    metrics: dict[str, float]
+    """What the evaluation of its step has found."""
+
+
+def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest. Raises Damaged."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest: Manifest = json.loads((path / MANIFEST).read_text())
         if not isinstance(manifest["files"][STATE]["sha256"], str):
             raise TypeError
         int(manifest["step"])

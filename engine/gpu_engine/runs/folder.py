@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
@@ -316,6 +315,6 @@ def _created(run: Run) -> float:
         return 0.0
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
     return json.dumps(value, indent=2, allow_nan=False)

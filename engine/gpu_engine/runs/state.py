@@ -104,12 +104,12 @@ class State:
         """Whether the run has not ended: it is queued, starting, running or stopping."""
         return self.state in LIVE
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Any) -> State | None:
+    def from_dict(cls, data: object) -> State | None:
         """The inverse of `to_dict`; None if `data` is not a state."""
         try:
             known = _known(cls, data)

@@ -28,7 +28,15 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import DELETING, WRITING, write_atomic
-from gpu_engine.runs.checkpoints import MANIFEST, STATE, Damaged, listed, name_of, read_manifest
+from gpu_engine.runs.checkpoints import (
+    MANIFEST,
+    STATE,
+    Damaged,
+    FileEntry,
+    listed,
+    name_of,
+    read_manifest,
+)
 from gpu_engine.training import checkpoint_files, checkpoint_state
 from gpu_engine.training.checkpoint_writer import Gate
 from gpu_engine.worker.rank.recorder import Progress
@@ -138,7 +146,7 @@ def load_ranks(path: Path) -> list[bytes]:
     return found
 
 
-def _entry(path: Path, file: str) -> dict[str, Any]:
+def _entry(path: Path, file: str) -> FileEntry:
     entry = read_manifest(path)["files"].get(file)
     if entry is None:
         raise Damaged(f"{path.name}: has no {file}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.runs.checkpoints import FileEntry
 from gpu_engine.training.checkpoint_writer import Gate
 from gpu_engine.worker.rank.recorder import Progress
 
@@ -20,7 +21,7 @@ the final sync does not take minutes in which nothing seems to happen."""
 
 
 def write(path: Path, fill: Callable[[Any], Any], progress: Progress,
-          gate: Gate | None = None) -> dict[str, Any]:
+          gate: Gate | None = None) -> FileEntry:
     """Make a new file, have `fill` write to it, and sync it. Returns its size and SHA-256. `gate`
     is given by the thread that writes while training goes on. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

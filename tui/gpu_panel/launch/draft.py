@@ -76,7 +76,7 @@ class Draft:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
         return from_dict(self.data)
 
-    def value(self, key: str) -> Any:
+    def value(self, key: str) -> object:
         """The present value of a dotted key, or its default."""
         section, _, name = key.partition(".")
         if key == "name":
@@ -188,7 +188,7 @@ class Draft:
     @property
     def first_rank(self) -> int:
         """The rank of the first device that is ticked on this machine."""
-        node, mode = self.value("parallel.node_rank"), modes.find(self.value("parallel.mode"))
+        node, mode = self.value("parallel.node_rank"), modes.find(str(self.value("parallel.mode")))
         return mode.node_rank(node) * len(self.ids) if mode and isinstance(node, int) else 0
 
     def tick(self, ids: Sequence[str]) -> None:

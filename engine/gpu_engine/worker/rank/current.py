@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 
 class TakesMetrics(Protocol):
     """A recorder, as `gpu_engine.log` sees it."""
 
-    def metric(self, values: dict[str, Any]) -> None:
+    def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step."""
         ...
 

@@ -7,9 +7,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ...events import schema
+
+if TYPE_CHECKING:
+    import torch
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (\w+)")
@@ -17,7 +20,7 @@ _TRIED_CPU = re.compile(r"you tried to allocate (\d+) bytes", re.IGNORECASE)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def in_use(gpus: Sequence[Any]) -> schema.Memory:
+def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
     """What this process uses now of the host's memory and of each of `gpus` (devices or indices,
     as torch.cuda takes them)."""
     if not gpus:

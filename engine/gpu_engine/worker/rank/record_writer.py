@@ -12,12 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...events import schema
 from ...events.writer import encode
 from . import captures, memory
 from .events_file import EventsFile
+
+if TYPE_CHECKING:
+    import torch
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats."""
@@ -40,7 +43,7 @@ class Source(Protocol):
         """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds)."""
         ...
 
-    def gpus(self) -> Sequence[Any]:
+    def gpus(self) -> Sequence[int | torch.device]:
         """The GPUs whose memory is this rank's, as torch.cuda takes them."""
         ...
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -135,7 +135,7 @@ class Recorder:
         the rates."""
         self._queue.append(_Mark(time.monotonic()))
 
-    def metric(self, values: dict[str, Any]) -> None:
+    def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step. Tensors are read later, in the other thread."""
         self._queue.append(_Values(self.step_now, {k: _copy(v) for k, v in values.items()}))
         self._warn_of_names(values)
@@ -171,7 +171,7 @@ class Recorder:
         if self.nonfinite is None and not math.isfinite(loss):
             self.nonfinite = (step, loss)
 
-    def _warn_of_names(self, values: dict[str, Any]) -> None:
+    def _warn_of_names(self, values: Iterable[str]) -> None:
         text = self._reserved.warning(values)
         if text is not None:
             self.warn(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from ...events import schema
@@ -57,7 +58,7 @@ class ReservedNames:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    def warning(self, values: dict[str, Any]) -> str | None:
+    def warning(self, values: Iterable[str]) -> str | None:
         """A sentence about those names in `values` that are recorded under another name; None if
         there are none, or the sentence has been returned before."""
         if schema.RESERVED_NAMES.isdisjoint(values):

@@ -147,7 +147,7 @@ class Fieldset(VerticalScroll):
             use, command = draft.value("task.use"), draft.value("task.command")
             known = [t.use for t in self._tasks]
             self._kind = OWN_COMMAND if command is not None else \
-                (use if use in known else OWN_CLASS)
+                (use if isinstance(use, str) and use in known else OWN_CLASS)
             self._task_choice.value = self._kind
         self.adapt(draft)
 
