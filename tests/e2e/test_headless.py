@@ -18,6 +18,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import apply_set, from_dict
 
 from .. import event_lines
+from ..cable import joined
 from ..conftest import wait_for
 
 TINY = {
@@ -206,28 +207,8 @@ def test_the_torchrun_lines_of_two_nodes_pasted_into_two_shells(home, reference)
 @pytest.fixture
 def namespaces():
     """Two network namespaces joined by a cable, 10.77.0.1 and 10.77.0.2."""
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("needs root and iproute2")
-    names = [f"gpupanel{os.getpid()}{i}" for i in (0, 1)]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", "gp0", "netns", names[0], "type", "veth", "peer", "name", "gp1",
-           "netns", names[1])
-        for i, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", f"gp{i}")
-            ip("-n", name, "link", "set", f"gp{i}", "up")
-            ip("-n", name, "link", "set", "lo", "up")
+    with joined("10.77.0") as names:
         yield names
-    except subprocess.CalledProcessError as err:
-        pytest.skip(f"no network namespaces here: {err.stderr.decode().strip()}")
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 @pytest.mark.root

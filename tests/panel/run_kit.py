@@ -13,6 +13,7 @@ from typing import Any
 
 from textual.app import App
 
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.themed import ThemedApp
@@ -25,6 +26,18 @@ WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
 """When every run here began, unix seconds."""
 GIB = 1 << 30
+NOW = T0 + 100
+"""When a run is looked at, unix seconds."""
+
+
+def view(rank: int, **known: object) -> RankView:
+    """A rank in the midst of a step, heard of right before `NOW`, but for what is given."""
+    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
+              "samples_per_s": 100.0} | known
+    seen = RankView(rank)
+    for name, value in values.items():
+        setattr(seen, name, value)
+    return seen
 
 
 class Written:

@@ -16,6 +16,7 @@ import pytest
 from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.identity import Identity, expand_counts, identify
 
+from ..cable import joined
 from ..training import ranks
 from ..training.conftest import TOY, recorded
 
@@ -273,39 +274,21 @@ def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
 def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
     """Two machines, 10.78.0.1 and 10.78.0.2, which know each other by name; as on Debian, each
     one's own name means 127.0.1.1. Returns the command prefix for each of them."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("needs root, iproute2 and unshare")
-    names = [f"gpuagain{os.getpid()}{i}" for i in (0, 1)]
+    if not shutil.which("unshare"):
+        pytest.skip("needs unshare")
+    with joined("10.78.0") as names:
+        def on(node: int) -> list[str]:
+            hosts = tmp_path / f"hosts{node}"
+            hosts.write_text("127.0.0.1 localhost\n" + "".join(
+                f"{'127.0.1.1' if i == node else f'10.78.0.{i + 1}'} node{i}\n" for i in (0, 1)))
+            other = tmp_path / f"home{1 - node}"  # hidden: each has its own disk
+            other.mkdir(exist_ok=True)
+            inside = (f"mount --bind {hosts} /etc/hosts && mount -t tmpfs none {other} && "
+                      f'hostname node{node} && exec "$@"')
+            return ["ip", "netns", "exec", names[node], "unshare", "--mount", "--uts", "sh", "-c",
+                    inside, "sh"]
 
-    def ip(*line: str) -> None:
-        subprocess.run(["ip", *line], check=True, capture_output=True)
-
-    def on(node: int) -> list[str]:
-        hosts = tmp_path / f"hosts{node}"
-        hosts.write_text("127.0.0.1 localhost\n" + "".join(
-            f"{'127.0.1.1' if i == node else f'10.78.0.{i + 1}'} node{i}\n" for i in (0, 1)))
-        other = tmp_path / f"home{1 - node}"  # hidden: each has its own disk
-        other.mkdir(exist_ok=True)
-        inside = (f"mount --bind {hosts} /etc/hosts && mount -t tmpfs none {other} && "
-                  f'hostname node{node} && exec "$@"')
-        return ["ip", "netns", "exec", names[node], "unshare", "--mount", "--uts", "sh", "-c",
-                inside, "sh"]
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", "ga0", "netns", names[0], "type", "veth", "peer", "name", "ga1",
-           "netns", names[1])
-        for i, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", f"ga{i}")
-            ip("-n", name, "link", "set", f"ga{i}", "up")
-            ip("-n", name, "link", "set", "lo", "up")
         yield on
-    except subprocess.CalledProcessError as err:
-        pytest.skip(f"no network namespaces here: {err.stderr.decode().strip()}")
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 @pytest.mark.root

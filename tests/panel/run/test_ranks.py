@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
 from gpu_panel.themed import ThemedApp
 
 from ...plans import plan
-from ..run_kit import GIB, T0
-
-NOW = T0 + 100
-
-
-def view(rank: int, **known: object) -> RankView:
-    made = RankView(rank)
-    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
-              "samples_per_s": 100.0} | known
-    for name, value in values.items():
-        setattr(made, name, value)
-    return made
-
+from ..run_kit import GIB, NOW, view
 
 # --- columns -----------------------------------------------------------------------------------
 

@@ -6,18 +6,7 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Error
 from gpu_panel.run.text.ranks import doing
 
-from ...run_kit import T0
-
-NOW = T0 + 100
-
-
-def view(rank: int, **known: object) -> RankView:
-    made = RankView(rank)
-    values = {"phase": "forward", "phase_since": NOW - 1, "beat": NOW - 0.3, "step": 100,
-              "samples_per_s": 100.0} | known
-    for name, value in values.items():
-        setattr(made, name, value)
-    return made
+from ...run_kit import NOW, view
 
 
 def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
