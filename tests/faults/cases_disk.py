@@ -28,7 +28,7 @@ def chatty(box: Box) -> str:
 
 
 @case("The disk fills up while a real rank trains and prints; there is room again before the end",
-      "training goes on; the checkpoint that failed is said, those before it load; events resume",
+      "training goes on; a warning names the failed checkpoint, earlier ones load; events resume",
       root=True)
 def a_full_disk_for_a_while(box: Box) -> None:
     with mounted(box.home, SMALL):
@@ -57,7 +57,7 @@ def a_full_disk_for_a_while(box: Box) -> None:
 
 
 @case("The disk fills up and stays full to the end of a real rank",
-      "failed, as the final checkpoint could not be written; that very state is on the disk",
+      "failed, as the final checkpoint could not be written; the disk holds that state",
       root=True)
 def a_full_disk_to_the_end(box: Box) -> None:
     with mounted(box.home, SMALL):

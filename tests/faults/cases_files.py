@@ -87,7 +87,7 @@ finish("completed", 199)
 
 
 @case("state.json damaged in ten ways while the run goes on",
-      "told by the lock meanwhile; written whole at the end")
+      "the lock tells its state meanwhile; the file is written anew at the end")
 def a_damaged_state_of_a_live_run(box: Box) -> None:
     run = box.go("start(); train(150)")
     box.running(run)
@@ -247,7 +247,7 @@ def left_temporary_files(box: Box) -> None:
     assert not [p for p in old if p.exists()]
 
 
-@case("What an earlier attempt failed of is still in the events; the next one dies without a word",
+@case("An earlier attempt's error is still in the events; the next attempt dies without one",
       "the cause is the new one, not the old")
 def an_old_error_is_not_blamed_again(box: Box) -> None:
     run = box.go("""
@@ -264,7 +264,7 @@ finish("failed")
 
 
 @case("The whole run folder is deleted under a running run",
-      "nothing of it lives on; it is gone from the list, and the next run starts")
+      "none of its processes is left; it is gone from the list, and the next run starts")
 def a_deleted_run_folder(box: Box) -> None:
     run = box.go("start(); train(every=5)", run={"grace": 2.0})
     state = box.running(run)

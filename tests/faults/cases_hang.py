@@ -65,7 +65,7 @@ def a_slow_start_is_no_hang(box: Box) -> None:
 
 
 @case("gpu-engine stacks on a training, a starting and a stopped rank",
-      "stacks of the first; the others aren't hurt, and it says so")
+      "stacks of the first; the others are left alone, with a message")
 def stacks_are_asked_for(box: Box) -> None:
     run = box.go("""
 if rank == 1:

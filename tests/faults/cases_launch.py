@@ -41,7 +41,7 @@ def body(box: Box, text: str) -> None:
 
 
 @case("SIGKILL to the launching program at many moments of a launch",
-      "either there is a run that lives and can be stopped, or nothing, or a lost one that says so")
+      "there is a live run that can be stopped, or a run that is shown as lost, or none")
 def the_launcher_is_killed(box: Box) -> None:
     body(box, "start(); train()")
     for round_ in range(24 if box.full else 6):
@@ -260,8 +260,8 @@ def removing_what_lives(box: Box) -> None:
     box.ended(run)
 
 
-@case("Many look at the list and its runs all the time, while runs start and end",
-      "no state is ever torn, and looking never makes a run seem lost")
+@case("Many processes read the list and its runs all the time, while runs start and end",
+      "no state is ever read half-written, and reading never makes a run seem lost")
 def looked_at_all_the_time(box: Box) -> None:
     done = threading.Event()
     seen: set[str] = set()

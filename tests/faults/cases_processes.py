@@ -68,7 +68,7 @@ def guard_and_supervisor_are_killed(box: Box) -> None:
     assert run.state().state == "lost"
 
 
-@case("SIGKILL to any of a run's processes at a random moment, round after round",
+@case("SIGKILL to any of a run's processes at a random moment, in many rounds",
       "failed or lost, and nothing left, whatever it hit")
 def anything_is_killed_at_random(box: Box) -> None:
     chance = random.Random(os.environ.get("GPU_PANEL_SEED", time.time_ns()))
@@ -186,7 +186,7 @@ def the_supervisor_above_torchrun_is_killed(box: Box) -> None:
 
 
 @case("SIGKILL to guard and supervisor at once, above torchrun and a person's own script",
-      "the ranks, which train on as orphans of nobody's, end themselves within 5 s")
+      "the orphaned ranks, which train on, end themselves within 5 s")
 def ranks_below_nobody(box: Box) -> None:
     run, pids = torchrun_ranks(box, TRAINER)
     state = run.state()
@@ -221,7 +221,7 @@ def a_stopped_rank_can_be_ended(box: Box) -> None:
     assert "did not stop in time" in state.reason
 
 
-@case("A rank that exits 0 before training ended", "failed, and said so, not completed")
+@case("A rank that exits 0 before training ended", "failed, with the reason, not completed")
 def a_rank_leaves_early(box: Box) -> None:
     run = box.go("start(); step(1)\nif rank == 1: sys.exit(0)\ntrain()")
     state = box.ended(run)

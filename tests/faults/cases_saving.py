@@ -19,7 +19,7 @@ finish("stopped", 1)
 
 
 @case("A stop, and a checkpoint that takes longer than run.grace",
-      "let finish as long as it grows, and show says so; the checkpoint is there")
+      "it may finish as long as the file grows, and show says so; the checkpoint is there")
 def a_save_beyond_the_grace(box: Box) -> None:
     # A rank also takes a moment to exit, as torch takes its modules apart.
     slow = SAVES_SLOWLY.format(done="n << 20").replace("finish(", "time.sleep(1.5)\nfinish(")
@@ -37,7 +37,7 @@ def a_save_beyond_the_grace(box: Box) -> None:
 
 
 @case("A rank that fails while another writes a large checkpoint",
-      "the save is let finish, and show says for what; the checkpoint is there")
+      "the save may finish, and show says what the run waits for; the checkpoint is there")
 def a_save_beyond_a_failure(box: Box) -> None:
     slow = SAVES_SLOWLY.format(done="n << 20").replace("26", "96").replace(
         "while not asked: time.sleep(0.01)", "meet()\nif rank == 1: sys.exit(7)")
@@ -64,8 +64,8 @@ def a_stuck_save(box: Box) -> None:
     assert not checkpoints(run)
 
 
-@case("A stop, and a script that writes what it learned for longer than run.grace",
-      "let finish as long as it writes")
+@case("A stop, and a script that takes longer than run.grace to save",
+      "it may finish as long as it writes")
 def a_scripts_save_beyond_the_grace(box: Box) -> None:
     target = box.tmp / "weights"
     run = box.script(

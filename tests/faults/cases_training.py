@@ -71,7 +71,7 @@ def long_imports(box: Box) -> None:
 
 
 @case("A GPU's memory is not enough (the worker's error event)",
-      "failed; rank, asked, allocated, reserved, and a batch that would likely fit")
+      "failed; names the rank, memory requested, allocated, reserved, and a batch that may fit")
 def out_of_gpu_memory(box: Box) -> None:
     run = box.go("""
 start()
@@ -91,7 +91,7 @@ train()
 
 
 @case("The host's memory is not enough: the kernel kills a rank in a small control group",
-      "failed; said to be out of host memory, as the kernel counted it", root=True)
+      "failed, with host memory as the reason, by the kernel's count", root=True)
 def out_of_host_memory(box: Box) -> None:
     with small_group("64m") as enter:
         text = box.tmp / "eater.py"
@@ -158,7 +158,7 @@ finish("failed", 3)
 
 
 @case("Stopped at a random step, a real run of two ranks, and resumed",
-      "the checkpoint is of the very step it ended at; the next attempt goes on there")
+      "the checkpoint is of the step at which it ended; the next attempt goes on there")
 def stopped_and_resumed(box: Box) -> None:
     run = box.toy(ranks=2, params={"pause": 0.005, "examples": 48_000}, train={"steps": 100_000})
     box.stepping(run, 5)
