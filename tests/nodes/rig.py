@@ -308,6 +308,9 @@ class Rig:
         """Connect a node that was switched on to the switch."""
         assert self._switch is not None
         port = f"port{node.number}"
+        # The kernel takes a network away some time after its last process.
+        with contextlib.suppress(AssertionError):
+            self.switch(f"link delete {port}")
         # Always the same hardware address: others would ask the one of before for a while.
         _ip(f"link add e0 address 02:00:00:00:00:{node.number:02x} netns {node.pid} "
             f"type veth peer name {port} netns {_child(self._switch)}")

@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection
 
 SUPERVISOR = "supervisor.log"
-_EVENTS = re.compile(r"ranks/(\d{5})\.jsonl")
-_LOG = re.compile(r"ranks/(\d{5})\.log")
-_NODE = re.compile(r"node(\d{1,4})\.log")
-_CHECKPOINT = re.compile(r"step-\d{8}/[a-z]{1,16}(?:-\d{1,5})?\.(?:json|pt)")
+_EVENTS = re.compile(r"ranks/([0-9]{5})\.jsonl")
+_LOG = re.compile(r"ranks/([0-9]{5})\.log")
+_NODE = re.compile(r"node([0-9]{1,4})\.log")
+_CHECKPOINT = re.compile(r"step-[0-9]{8}/[a-z]{1,16}(?:-[0-9]{1,5})?\.(?:json|pt)")
 
 
 def of_run(name: str) -> bool:

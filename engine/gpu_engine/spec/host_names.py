@@ -17,7 +17,7 @@ NAME_HELP = ("letters, digits and . _ - (after a letter or digit), with user@ be
              "user is another one")
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}@)?[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._/-]{0,127}")
-_MORE = re.compile(r"\d{1,4}|cpu:\d{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}")
+_MORE = re.compile(r"[0-9]{1,4}|cpu:[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}")
 """A device that stands alone between commas belongs to the host before it."""
 
 

@@ -1,0 +1,179 @@
+"""Runs over machines that are reached by the system's ssh, and what can go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.launch.found import find
+from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import wait_for
+from ..spanning.kit import DIGITS, ended, losses, there
+from .rig import Rig
+
+pytestmark = pytest.mark.root
+TWO = {"devices": {"hosts": ["gpu1:cpu:0", "gpu2:cpu:1"]}}
+LONG = DIGITS | {"train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
+
+
+@pytest.fixture
+def hosts(home: Path, rig: Rig) -> Rig:
+    """The nodes, with the interpreter that has our program."""
+    home.mkdir()
+    home.joinpath("hosts.toml").write_text("".join(
+        f"[hosts.{n.name}]\npython = \"{sys.executable}\"\n" for n in rig.nodes))
+    return rig
+
+
+def many(run: Run, rank: int, more: int = 1) -> bool:
+    """Whether the rank has recorded `more` losses."""
+    return run.events(rank).exists() and len(losses_so_far(run.path, rank)) >= more
+
+
+def losses_so_far(folder: Path, rank: int) -> list[float]:
+    """As `losses`, of a file that is being written: its last line may be half."""
+    path = folder / f"ranks/{rank:05d}.jsonl"
+    lines = path.read_bytes().rpartition(b"\n")[0].splitlines()
+    return [loss for line in map(json.loads, lines) if line["kind"] == "step"
+            for loss in line["losses"]]
+
+
+def goes_on(run: Run) -> None:
+    """Wait until both ranks' losses here are more than now."""
+    now = [len(losses_so_far(run.path, rank)) for rank in (0, 1)]
+    for rank in (0, 1):
+        wait_for(lambda rank=rank: many(run, rank, now[rank] + 3))
+
+
+def same_here_and_there(run: Run) -> None:
+    for rank, host in enumerate(("gpu1", "gpu2")):
+        for name in (f"ranks/{rank:05d}.jsonl", f"ranks/{rank:05d}.log"):
+            assert (run.path / name).read_bytes() == (there(run, host) / name).read_bytes()
+
+
+def nothing_left(rig: Rig) -> None:
+    for node in rig.nodes[:2]:
+        wait_for(lambda node=node: not [a for a in node.processes().values() if "gpu_engine" in a])
+
+
+def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig):
+    """To the bit; they meet at an address of the first that is none of loopback, though its own
+    name is."""
+    one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
+                                     "parallel": {"mode": "ddp"}}))
+    over = launch(from_dict(DIGITS | TWO))
+    for run in (one, over):
+        assert ended(run).state == "completed", run.state()
+    for rank in (0, 1):
+        assert losses(over.path, rank) == losses(one.path, rank)
+        assert len(losses(over.path, rank)) == 6
+    assert over.require_plan().master_addr == hosts.nodes[0].address
+    same_here_and_there(over)
+    nothing_left(hosts)
+
+
+def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(hosts: Rig):
+    """One channel killed, all killed, a cable pulled for five seconds, the process here killed:
+    training goes on, and so does the mirror. Then a power cut: the cause names the machine, and
+    the run resumes."""
+    second = hosts.nodes[1]
+    run = launch(from_dict(LONG | TWO))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    second.end_connections()
+    goes_on(run)
+    for node in hosts.nodes:
+        node.end_connections()
+    goes_on(run)
+    second.cut()
+    time.sleep(5)  # the length of the cut is what is tried
+    second.mend()
+    goes_on(run)
+    os.kill(run.state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not run.supervised())
+    find(run.id)
+    goes_on(run)
+    assert run.state().live
+    assert run.state().attempt == 1
+
+    second.reboot()
+    state = ended(run)
+    assert state.state == "failed", state
+    assert state.cause is not None
+    assert state.cause.host == "gpu2"
+    assert "its supervisor died" in state.cause.message, state  # all nodes share one boot id
+    nothing_left(hosts)
+    done = max(len(losses(run.path, 0)), 1)
+    resume(run, [f"train.steps={done + 40}"])
+    assert ended(run).state == "completed", run.state()
+    nothing_left(hosts)
+
+
+def test_a_stop_reaches_a_machine_that_can_not_be_reached_as_soon_as_it_can(hosts: Rig):
+    second = hosts.nodes[1]
+    run = launch(from_dict(LONG | TWO))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    second.stop_sshd()
+    second.end_connections()
+    wait_for(lambda: "gpu2 has not been reached since" in (run.state().reason or ""))
+    assert parts.read(run.path)[1].problem
+    run.stop()
+    wait_for(lambda: run.state().state == "stopping")
+    second.start_sshd()
+    state = ended(run)
+    assert state.state == "stopped", state
+    same_here_and_there(run)
+    nothing_left(hosts)
+
+
+def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):
+    first, second, third = hosts.nodes
+    second.change_key()
+    third.start_sshd("AuthorizedKeysFile /dev/null")
+    with pytest.raises(SpecError) as caught:
+        prepare(from_dict(DIGITS | {"devices": {"hosts": [
+            "gpu1:cpu:0", "gpu2:cpu:0", "gpu3:cpu:0", "nowhere:cpu:0"]}}))
+    said = {p.value: p.message for p in caught.value.problems}
+    assert set(said) == {"gpu2", "gpu3", "nowhere"}
+    assert "host key" in said["gpu2"]
+    assert "ssh-keygen -R gpu2" in said["gpu2"]
+    assert "ssh-copy-id gpu3" in said["gpu3"]
+    assert "no host of that name" in said["nowhere"]
+    first.cut()
+    with pytest.raises(SpecError, match=r"gpu1.*(no answer|no way to it)"):
+        prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
+    assert not list(home.glob("runs/*"))
+
+
+def test_a_port_that_is_closed_between_machines_is_named(hosts: Rig):
+    first = hosts.nodes[0]
+    closed = first.run(["sh", "-c", "iptables -A INPUT -p tcp --dport 29511 -j DROP 2>/dev/null || "
+                        "ip route add blackhole " + hosts.nodes[1].address], check=False)
+    assert closed.returncode == 0, closed
+    with pytest.raises(SpecError) as caught:
+        prepare(from_dict(DIGITS | TWO | {"parallel": {"master_port": 29511}}))
+    first.run(["sh", "-c", "iptables -F; ip route del blackhole " + hosts.nodes[1].address],
+              check=False)
+    assert [p.key for p in caught.value.problems] == ["parallel.master_addr"]
+    assert "gpu2 can't reach gpu1" in caught.value.problems[0].message
+    assert first.address in caught.value.problems[0].message
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "noisy"])
+def test_whatever_the_login_shell_prints(hosts: Rig, shell: str, home: Path):
+    node = hosts.nodes[0]
+    if shell == "noisy":
+        (node.home / ".bashrc").write_text(
+            "echo welcome; echo '{\"id\":1}'; printf 'no newline: '\n")
+    prepared = prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
+    assert prepared.plan.ranks[0].host == "gpu1"

@@ -1,0 +1,141 @@
+"""Files of a host, here: the same bytes, under names of ours alone, and no more than may be."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.agent.follow import _Sender
+from gpu_engine.hosts.protocol import BadMessage, Piece
+from gpu_engine.hosts.records import Host
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import mirror
+from gpu_engine.spanning.mirror import Mirror
+from gpu_engine.spanning.parts import Part
+
+PART = Part(host=Host("gpu1"), node=1, ranks=(2, 3), spec={}, folders=(), key="k")
+EVENTS, LOG = "ranks/00002.jsonl", "ranks/00003.log"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "here" / "ranks").mkdir(parents=True)
+    (tmp_path / "there" / "ranks").mkdir(parents=True)
+    return tmp_path / "here"
+
+
+class Pieces:
+    """Takes what a sender says, as a wire would."""
+
+    def __init__(self, to: Mirror) -> None:
+        self.to = to
+
+    def say(self, piece: Piece) -> None:
+        self.to.take(piece)
+
+
+def send(sender: _Sender, to: Mirror) -> None:
+    sender.find()
+    while sender.send(Pieces(to)):  # pyright: ignore[reportArgumentType]
+        continue
+
+
+@given(st.lists(st.tuples(st.sampled_from(["write", "cut", "break", "send"]),
+                          st.binary(max_size=600)), max_size=12))
+def test_whatever_happens_there_it_is_the_same_here(tmp_path_factory, steps):
+    """Written to, cut as logs are, with connections that break between any two pieces."""
+    folder = tmp_path_factory.mktemp("m")
+    here, there = folder / "here", Run(folder / "there")
+    for path in (here, there.path):
+        (path / "ranks").mkdir(parents=True)
+    to = Mirror(here, PART, 1 << 20)
+    sender = _Sender(there, to.at())
+    for what, data in steps:
+        if what == "write":
+            for name in (EVENTS, LOG):
+                with (there.path / name).open("ab") as file:
+                    file.write(data)
+        elif what == "cut" and (there.path / LOG).exists():
+            send(sender, to)
+            (there.path / LOG).write_bytes(data[:100])
+        elif what == "break":
+            to = Mirror(here, PART, 1 << 20)
+            sender = _Sender(there, to.at())
+        else:
+            send(sender, to)
+    send(_Sender(there, to.at()), to)
+    for name in (EVENTS, LOG):
+        if (there.path / name).exists() and (there.path / name).stat().st_size:
+            assert (here / name).read_bytes() == (there.path / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", [
+    "../spec.toml", "ranks/../state.json", "/etc/passwd", "state.json", "plan.json", "lock",
+    "ranks/00001.jsonl", "ranks/00004.log", "ranks/2.jsonl", "node0.log", "ranks/00002.jsonl\n",
+    "ranks/00002.JSONL", "hosts/gpu1.json", "", ".", "ranks/00002.jsonl/../x",
+    "supervisor.log.1",
+    "\x1b]0;x\x07", "ranks/\u0660\u0660\u0660\u0660\u0662.jsonl"])
+def test_a_name_that_is_none_of_its_own_is_refused(here, name):
+    before = sorted(p for p in here.parent.rglob("*"))
+    with pytest.raises(BadMessage):
+        Mirror(here, PART, 1 << 20).take(Piece(name, 0, b"x"))
+    assert sorted(p for p in here.parent.rglob("*")) == before
+
+
+def test_its_own_names_are_taken(here):
+    to = Mirror(here, PART, 1 << 20)
+    for name in (EVENTS, LOG, "node1.log", "supervisor.log"):
+        to.take(Piece.of(name, 0, b"text\n"))
+    assert (here / "hosts/gpu1.log").read_bytes() == b"text\n"
+    assert all((here / name).read_bytes() == b"text\n" for name in (EVENTS, LOG, "node1.log"))
+    assert not (here / "supervisor.log").exists()
+
+
+def test_a_link_that_lies_in_the_way_is_not_followed(here):
+    (here / EVENTS).symlink_to(here.parent / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        Mirror(here, PART, 1 << 20).take(Piece(EVENTS, 0, b"x"))
+    assert not (here.parent / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("offset", [1, 5, 1 << 60])
+def test_bytes_that_do_not_go_on_where_the_file_ends_are_refused(here, offset):
+    to = Mirror(here, PART, 1 << 20)
+    to.take(Piece(EVENTS, 0, b"abc"))
+    with pytest.raises(BadMessage, match="3 are here"):
+        to.take(Piece(EVENTS, offset, b"x"))
+    assert (here / EVENTS).read_bytes() == b"abc"
+
+
+def test_a_log_without_end_stops_here(here, monkeypatch):
+    """And begins anew when the host has cut it."""
+    monkeypatch.setattr(Mirror, "_most", lambda self, name: 1000)
+    to = Mirror(here, PART, 1)
+    for i in range(50):
+        to.take(Piece.of(LOG, i * 100, b"x" * 100)) if i < 10 else to.take(
+            Piece.of(LOG, (here / LOG).stat().st_size, b"x" * 100))
+    assert (here / LOG).stat().st_size < 1200
+    assert b"it is not kept here" in (here / LOG).read_bytes()
+    to.take(Piece.of(LOG, 0, b"new\n", start=True))
+    assert (here / LOG).read_bytes() == b"new\n"
+    assert (here / (LOG + ".1")).exists()
+
+
+def test_events_without_end_are_refused(here, monkeypatch):
+    monkeypatch.setattr(mirror, "MOST_EVENTS", 150)
+    to = Mirror(here, PART, 1)
+    to.take(Piece(EVENTS, 0, b"x" * 100))
+    with pytest.raises(BadMessage, match="more than 150"):
+        to.take(Piece(EVENTS, 100, b"x" * 100))
+
+
+def test_a_place_says_what_stands_before_it(here):
+    to = Mirror(here, PART, 1)
+    to.take(Piece(EVENTS, 0, b"abc" * 200))
+    at, = to.at()
+    assert (at.name, at.offset, at.checked) == (EVENTS, 600, 256)
+    assert at.crc == zlib.crc32((b"abc" * 200)[-256:])

@@ -1,0 +1,47 @@
+"""How several hosts' ends come to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_engine.runs.state import Cause, State
+from gpu_engine.spanning.verdict import End, judge
+
+
+def end(state, cause=None, at=None, reason=None, **more):
+    return End(State(state, "ab", "run", 1.0, reason=reason, cause=cause), failed_at=at, **more)
+
+
+OWN = Cause("boom", 1, "ValueError")
+ECHO = Cause("Connection reset by peer", 0, "RuntimeError")
+PEER = Cause("rank 1 has failed", 0, "PeerLost")
+
+
+@pytest.mark.parametrize(("ends", "outcome", "line"), [
+    ({"a": end("completed"), "b": end("completed")}, "completed", None),
+    ({"a": end("failed", ECHO, 1.0), "b": end("failed", OWN, 2.0)}, "failed", "rank 1 on b: boom"),
+    ({"a": end("failed", PEER, 1.0), "b": end("failed", OWN, 2.0)}, "failed", "rank 1 on b: boom"),
+    ({"a": end("failed", OWN, 3.0), "b": end("failed", Cause("bang", 2, "OSError"), 2.0)},
+     "failed", "rank 2 on b: bang"),
+    ({"a": end("failed", ECHO, 1.0), "b": End(None, refused="GPU 0 is held by run 12")},
+     "failed", "b: GPU 0 is held by run 12"),
+    ({"a": end("failed", ECHO, 1.0), "b": end("lost", reason="the machine was restarted")},
+     "failed", "b: the machine was restarted"),
+    ({"a": end("failed", ECHO, 1.0), "b": End(None, lost="no answer")},
+     "failed", "b: it can't be reached: no answer"),
+    ({"a": end("completed"), "b": end("failed", ECHO, 1.0)},
+     "failed", "rank 0 on b: Connection reset by peer"),
+    ({"a": end("stopped"), "b": end("stopped")}, "stopped", None),
+    ({"a": end("stopped"), "b": end("completed")}, "stopped", None)])
+def test_an_attempt(ends, outcome, line):
+    said = judge(ends, stop_asked=False)
+    assert said[:2] == (outcome, line)
+    assert (said[2].line if said[2] else None) == (line if outcome == "failed" else None)
+
+
+def test_a_stop_that_somebody_asked_for():
+    stopped = {"a": end("stopped"), "b": end("failed", ECHO, 1.0)}
+    assert judge(stopped, stop_asked=True)[0] == "stopped"
+    assert judge(stopped | {"b": End(None, lost="no answer")}, stop_asked=True)[:2] \
+        == ("stopped", "whether it still runs on b is not known")
+    assert judge(stopped | {"b": end("failed", OWN, 1.0)}, stop_asked=True)[0] == "failed"
