@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.training import checkpoint
+from gpu_engine.training import checkpoint, resuming
 
 from . import ranks
 from .conftest import recorded
@@ -203,3 +203,21 @@ def test_rank_0_without_a_checkpoint_starts_all_afresh(make) -> None:
         assert ranks.read(run, rank, "schedule")[-1]["first_step"] == 0
         assert recorded(run, rank, 2)[:10] == recorded(run, rank, 1)[:10]
     assert "rank 0 has no checkpoint" in ranks.read(second, 1, "warning")[-1]["message"]
+
+
+# --- another model than the checkpoint's ---------------------------------------------------------
+
+@pytest.mark.parametrize(("sizes", "told"), [
+    ((4, 8, 2), ""),
+    ((4, 6, 2), "3 tensors have another shape (0.weight is (8, 4) in the checkpoint and (6, 4) in "
+                "the model)"),
+    ((4, 8, 2, 1), "2 tensors have no place in the checkpoint (2.weight)"),
+    ((4, 8), "2 tensors have no place in the model (1.weight)"),
+    ((4, 9, 2, 1), "3 tensors have another shape (0.weight is (8, 4) in the checkpoint and (9, 4) "
+                   "in the model); 2 tensors have no place in the checkpoint (2.weight)"),
+])
+def test_a_model_that_does_not_fit_is_described_by_names_and_shapes(sizes, told) -> None:
+    def linears(*sizes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
+
+    assert resuming.misfit(linears(4, 8, 2).state_dict(), linears(*sizes)) == told

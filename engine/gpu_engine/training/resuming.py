@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpu_engine.common import files, procs, units
@@ -87,6 +88,33 @@ def find(folder: Path, group: Group, rec: Recorder, requested: RequestedCheckpoi
             received.close()
     mine = checkpoint.from_bytes(own[group.rank]) if len(own) == group.size else None
     return Found(path, state, mine)
+
+
+def misfit(saved: Mapping[str, Any], model: nn.Module) -> str:
+    """How the weights of a checkpoint differ from a model's in names and shapes, with the first of
+    each kind; "" where they do not. torch names every tensor, which for a large model are thousands
+    of lines."""
+    here = {name: _shape(value) for name, value in model.state_dict().items()}
+    there = {name: _shape(value) for name, value in saved.items()}
+    other = [n for n in there if n in here and there[n] != here[n]]
+    lacking, unknown = [n for n in here if n not in there], [n for n in there if n not in here]
+    found = []
+    if other:
+        found.append(f"{_tensors(other)} another shape ({other[0]} is {there[other[0]]} in the "
+                     f"checkpoint and {here[other[0]]} in the model)")
+    if lacking:
+        found.append(f"{_tensors(lacking)} no place in the checkpoint ({lacking[0]})")
+    if unknown:
+        found.append(f"{_tensors(unknown)} no place in the model ({unknown[0]})")
+    return "; ".join(found)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def _tensors(names: Sequence[str]) -> str:
+    return f"{len(names)} tensors have" if len(names) > 1 else "1 tensor has"
 
 
 def take_copies(optimizer: Optimizer) -> None:

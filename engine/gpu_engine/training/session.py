@@ -188,7 +188,8 @@ class Session:
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
-            raise UserError(f"{self._from} does not fit this task's model: {err}") from err
+            why = resuming.misfit(state["model"], self.strategy.raw) or err
+            raise UserError(f"{self._from} does not fit this task's model: {why}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])
         self.loop.skipped = self.recorder.skipped = state["skipped"]
