@@ -126,7 +126,7 @@ def test_prune_keeps_the_newest(home, script):
     for _ in range(3):
         out = engine("run", "--json", "--devices", "cpu:0", "--", *script)
         ids.append(json.loads(out.stdout)["id"])
-    assert "would go" in engine("runs", "prune", "--keep", "1", "--dry-run").stdout
+    assert "would be removed" in engine("runs", "prune", "--keep", "1", "--dry-run").stdout
     assert len(runs.all_runs()) == 3
     engine("runs", "prune", "--keep", "1")
     assert [r.id for r in runs.all_runs()] == [ids[-1]]

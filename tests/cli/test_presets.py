@@ -21,10 +21,10 @@ def engine(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_line_deletes_ones_own():
     presets.save("ddp", presets.load("ddp").spec)
-    assert "ddp.toml  (in place of the shipped one)" in engine().stdout
+    assert "ddp.toml  (hides the shipped one)" in engine().stdout
     gone = engine("ddp", "--delete")
     assert gone.returncode == 0
-    assert "ddp.toml deleted; the one that ships is in its place again" in gone.stdout
+    assert "ddp.toml deleted; the shipped preset of this name is used again" in gone.stdout
     assert presets.load("ddp").shipped
     again = engine("ddp", "--delete")
     assert again.returncode == 2

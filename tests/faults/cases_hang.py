@@ -82,7 +82,7 @@ in_my_loop()
     assert done.returncode == 1
     first, second, third = done.stdout.split("--- rank ")[1:]
     assert "in in_my_loop" in first
-    assert "can't be asked" in second
+    assert "can't be requested" in second
     assert "nothing came" in third
     at = steps(run)
     box.stepping(run, at + 2)

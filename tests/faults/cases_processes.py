@@ -111,7 +111,7 @@ def a_daemon_below_nobody(box: Box) -> None:
     kill(guard_of(state))
     kill(state.pid)
     wait_for(lambda: members(run) == [daemon], SOON)
-    assert f"still running of it: pid {daemon}" in box.cli("show", run.id).stdout
+    assert f"processes of it still run: pid {daemon}" in box.cli("show", run.id).stdout
     assert box.cli("runs", "rm", run.id).returncode != 0
     box.cli("stop", run.id)
     assert procs.start_ticks(daemon) is None

@@ -54,7 +54,7 @@ def test_a_mistake_is_shown_and_taken_back():
     assert again.returncode == 1
     assert "train.lr=9.0 train.seed=3 stays, with which the last attempt ended badly" \
         in again.stderr
-    assert "--like 1 starts from the settings of attempt 1" in again.stderr
+    assert "--like 1 uses the settings of attempt 1" in again.stderr
     assert run.state().attempts[-1].changed == ()
 
     half = engine("resume", run.id, "--set", "train.lr=0.5")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gpu_engine import __version__
-from gpu_engine.cli.asked import WithCommand
+from gpu_engine.cli.spec_options import WithCommand
 
 
 @click.command(cls=WithCommand, context_settings={"help_option_names": ["-h", "--help"]},

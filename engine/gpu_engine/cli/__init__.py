@@ -1,6 +1,7 @@
-"""`gpu-engine`: all that the panel does, without a screen. One file a verb, imported when used.
+"""`gpu-engine`: everything that the panel does, without a screen. Each command is a file here and
+is imported when it is used.
 
-Exit codes: 0 completed, 1 failed, 2 a spec or command line that is wrong, 130 interrupted.
+Exit codes: 0 completed, 1 failed, 2 a mistake in the spec or command line, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "
 
 
 class _Lazy(click.Group):
-    """Looks a verb's file up when it is used: `gpu-engine stop` pays for nothing else."""
+    """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -43,11 +44,12 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpu-engine")
 def cli() -> None:
-    """Plan, launch and watch PyTorch training runs. The same engine as gpu-panel's."""
+    """Plan, launch and watch PyTorch training runs, with the same engine as gpu-panel."""
 
 
 def main() -> None:
-    """Console entry: a person's mistake is its text and exit code 2, without a traceback."""
+    """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
+    traceback."""
     try:
         cli.main(standalone_mode=False)
     except UserError as err:

@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.cli` is `gpu-engine` too."""
+"""`python -m gpu_engine.cli` is the same as `gpu-engine`."""
 
 from gpu_engine.cli import main
 

@@ -1,4 +1,4 @@
-"""gpu-engine check: do the ranks reach each other, and how fast? In seconds, without training."""
+"""gpu-engine check: whether the ranks reach each other, and how fast, without training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, seconds, per second.")
 @spec_options
-def command(asked: Asked, as_json: bool) -> None:
-    """Start the ranks of PRESET with a tiny job: each reduces a tensor over all, the sum is
-    verified, and every rank's device and the bandwidth for a few sizes are printed. With several
-    machines: start it on each of them, as with run."""
+def command(choice: SpecChoice, as_json: bool) -> None:
+    """Start the ranks of PRESET with a tiny job instead of training: all ranks sum up tensors, and
+    the sum is verified. Prints every rank's device, and the bandwidth for a few sizes. With
+    several machines, start it on each of them, as with run."""
     from gpu_engine.cli import watch
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.launcher import prepare_check, start
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import folder
     from gpu_engine.runs.follow import Follower
 
-    prepared = prepare_check(asked.spec)
+    prepared = prepare_check(choice.spec)
     run = start(prepared)
     try:
         state = watch.watch(Follower(run), quiet=True)
@@ -36,7 +36,7 @@ def command(asked: Asked, as_json: bool) -> None:
         devices = [x for x in found if x["check"] == "device"]
         speeds = [x for x in found if x["check"] == "reduce"]
         if as_json:
-            click.echo(runs.dumps({"ok": state.state == "completed", "state": state.to_dict(),
+            click.echo(folder.dumps({"ok": state.state == "completed", "state": state.to_dict(),
                                    "ranks": devices, "reductions": speeds}))
         else:
             for x in devices:
@@ -47,18 +47,18 @@ def command(asked: Asked, as_json: bool) -> None:
             took = ""
             if state.started is not None and state.ended is not None:
                 took = f" in {units.clock(state.ended - state.started)}"
-            click.echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks met, "
+            click.echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks connected, "
                        f"the sum is right{took}" if state.state == "completed"
                        else f"{state.state}{took}", err=state.state != "completed")
             watch.explain(state)
     finally:
         if not run.state().live:
             run.remove()
-    sys.exit(runs.EXIT_CODES[state.state])
+    sys.exit(folder.EXIT_CODES[state.state])
 
 
 def _lines(run: Run, rank: int) -> list[dict[str, Any]]:
-    """What the job printed: lines of JSON among whatever else is in the rank's log."""
+    """The results that the job printed: lines of JSON among other output in the rank's log."""
     out = []
     try:
         text = run.log(rank).read_text(errors="replace")

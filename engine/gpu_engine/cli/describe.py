@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("task", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts and forms.")
-@click.option("--source", is_flag=True, help="Read the source alone: nothing is imported or run.")
-@click.option("--python", help="The interpreter to import it in; default: this one.")
+@click.option("--source", is_flag=True, help="Only read the source; import and run nothing.")
+@click.option("--python", help="The interpreter in which to import it; default: this one.")
 def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
-    tasks. TASK is imported, in a process of its own, unless --source is given."""
+    tasks. Unless --source is given, TASK is imported, in a process of its own."""
     from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import catalog
 
     if task is None or source:
         infos = [catalog.describe(task)] if task else catalog.builtin()
-        found = [_plain(info) for info in infos]
+        found = [_to_dict(info) for info in infos]
     else:
         from gpu_engine.launch import torchside
 
@@ -43,7 +43,7 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
         click.echo()
 
 
-def _plain(info: TaskInfo) -> Described:
+def _to_dict(info: TaskInfo) -> Described:
     fields: list[Parameter] = []
     for f in info.fields:
         told: Parameter = {"name": f.name, "type": f.type, "help": f.help}

@@ -1,4 +1,4 @@
-"""gpu-engine logs: what the ranks printed, made harmless for a terminal."""
+"""gpu-engine logs: the output of the ranks, made harmless for a terminal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--rank", type=click.IntRange(0), help="One rank alone.")
+@click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
-@click.option("--raw", is_flag=True, help="As it was written, control characters and all.")
-@click.option("--supervisor", is_flag=True, help="The supervisor's own log.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
+@click.option("--raw", is_flag=True, help="Print the output unchanged, control characters too.")
+@click.option("--supervisor", is_flag=True, help="Print the supervisor's own log instead.")
 def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
             supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
@@ -35,7 +35,7 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     many = len(files) > 1
     readers = {name: _lines(path, count) for name, path in files.items()}
     while True:
-        live = follow and found.state().live  # asked first, so that the last lines still come
+        live = follow and found.state().live  # before reading, so that the last lines are printed
         all_read = True
         for name, reader in readers.items():
             lines, at_end = next(reader)
@@ -53,7 +53,7 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
 
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
-    """The logs to print, by what stands before their lines. Raises UserError."""
+    """The logs to print, by the prefix of their lines. Raises UserError."""
     from gpu_engine.common.errors import UserError
 
     known = run.ranks()
@@ -64,8 +64,8 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
             raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
                             f"{have or 'none'}")
         if path != run.log(rank):
-            click.echo(f"rank {rank} was started by the command itself: what it printed is among "
-                       "what the command and its other ranks did", err=True)
+            click.echo(f"rank {rank} was started by the command itself: its output is mixed with "
+                       "that of the command and its other ranks", err=True)
         return {f"rank {rank}": path}
     shared: dict[Path, list[str]] = {}
     for one in known:
@@ -76,8 +76,8 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
 
 
 def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
-    """Each `next` gives lines that have come since, at first those there are (or `count`), and
-    whether that was all of them."""
+    """Each `next` returns the new lines, and whether these were all of them. The first call returns
+    all lines so far, or the last `count`."""
     offset, rest, first = 0, b"", True
     if count is None:
         yield _older(path), False
@@ -87,7 +87,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
                 size = file.seek(0, 2)
                 if count is not None:
                     offset, count = _last_lines(file, count), None
-                if size < offset:  # cut, as it had grown too large
+                if size < offset:  # it was cut, as it had grown too large
                     offset, rest = 0, b""
                 file.seek(offset)
                 data = file.read(1 << 20)
@@ -104,7 +104,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
 
 
 def _older(path: Path) -> list[bytes]:
-    """The lines of the part that was set aside when the log grew too large."""
+    """The lines of the older part, which was moved to its own file when the log grew too large."""
     try:
         with open_file(path.with_name(path.name + ".1")) as file:
             return file.read().splitlines()
@@ -113,7 +113,7 @@ def _older(path: Path) -> list[bytes]:
 
 
 def _last_lines(file, count: int) -> int:
-    """Where the last `count` lines begin."""
+    """The offset at which the last `count` lines begin."""
     end = file.seek(0, 2)
     if count == 0:
         return end

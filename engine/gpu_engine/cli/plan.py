@@ -6,18 +6,18 @@ import shlex
 
 import click
 
-from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
 @spec_options
-def command(asked: Asked, as_json: bool) -> None:
-    """Show what would run: batch arithmetic, devices, processes and the line to type."""
+def command(choice: SpecChoice, as_json: bool) -> None:
+    """Show what would run: batch arithmetic, devices, processes, and the command line for it."""
     from gpu_engine.launch.launcher import prepare
     from gpu_engine.runs.folder import dumps
 
-    plan = prepare(asked.spec, base=asked.base).plan
+    plan = prepare(choice.spec, base=choice.base).plan
     if as_json:
         click.echo(dumps(plan.to_dict()))
         return

@@ -1,4 +1,4 @@
-"""gpu-engine presets: which there are, and what one says."""
+"""gpu-engine presets: list, print and delete presets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(name: str | None, as_json: bool, delete: bool) -> None:
         if name is None:
             raise click.UsageError("--delete needs the NAME of a preset of your own")
         path = presets.remove(name)
-        click.echo(f"{path} deleted" + ("; the one that ships is in its place again"
+        click.echo(f"{path} deleted" + ("; the shipped preset of this name is used again"
                                         if presets.ships(name) else ""))
         return
     if name is not None:
@@ -41,7 +41,7 @@ def command(name: str | None, as_json: bool, delete: bool) -> None:
         return
     for row in rows:
         what = modes.get(row["mode"]).label if row["mode"] else f"unreadable: {row['problem']}"
-        over = "  (in place of the shipped one)" \
+        over = "  (hides the shipped one)" \
             if row["shipped"] is not True and presets.ships(row["name"]) else ""
         click.echo(f"{row['name']:<16} {what:<14} {row['path']}{over}")
     click.echo(f"\nYour own are kept in {presets.own_folder()}", err=True)

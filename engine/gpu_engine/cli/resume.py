@@ -1,4 +1,4 @@
-"""gpu-engine resume: another attempt of a run, from its last checkpoint."""
+"""gpu-engine resume: start another attempt of a run, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from gpu_engine.common.clean import clean
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
               help="Change a key for this attempt and those after it.")
 @click.option("--like", type=click.IntRange(1), metavar="ATTEMPT",
-              help="Start from the settings of this attempt, not of the last.")
+              help="Use the settings of this attempt, not those of the last.")
 @click.option("--from", "start", metavar="best|STEP", default="newest",
-              help="Go on from the best checkpoint (by train.best), or from that of a step; what "
-                   "was trained behind it is set aside.")
+              help="Continue from the best checkpoint (by train.best), or from the one of a step; "
+                   "later checkpoints are moved aside.")
 @click.option("--detach", is_flag=True, help="Return at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run's state as JSON.")
 def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detach: bool,
             as_json: bool) -> None:
     """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
 
-    Under the same mode and number of ranks the losses go on to the bit as if nothing had
-    happened; under another mode or number it loads and goes on.
+    With the same mode and number of ranks, the losses continue bit for bit as if the run had never
+    ended. With another mode or number of ranks, the checkpoint is loaded too.
     """
     from gpu_engine.cli import watch
     from gpu_engine.launch.found import find
     from gpu_engine.launch.launcher import resume
-    from gpu_engine.runs import attempts
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import attempts, folder
 
     found = find(run)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
@@ -42,10 +41,10 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
         given = {s.partition("=")[0].strip() for s in sets}
         left = [o for o in other if o.partition("=")[0] not in given]
         if left:
-            click.echo(clean(f"note: {' '.join(map(shlex.quote, left))} stays, with which the last "
-                             f"attempt ended badly; --like {number} starts from the settings of "
+            click.echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
+                             f"attempt failed with it; --like {number} uses the settings of "
                              f"attempt {number}"), err=True)
     if detach:
-        click.echo(runs.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
+        click.echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json))

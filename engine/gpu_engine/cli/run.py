@@ -1,4 +1,4 @@
-"""gpu-engine run: launch, and follow to the end unless told to detach."""
+"""gpu-engine run: start a run, and follow it to its end or detach from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from gpu_engine.cli.asked import Asked, WithCommand, spec_options
+from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 
 @click.command(cls=WithCommand)
@@ -14,20 +14,20 @@ from gpu_engine.cli.asked import Asked, WithCommand, spec_options
 @click.option("--json", "as_json", is_flag=True,
               help="Print the run's state as JSON, at the end (with --detach: now).")
 @spec_options
-def command(asked: Asked, detach: bool, as_json: bool) -> None:
+def command(choice: SpecChoice, detach: bool, as_json: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
-    The run lives on its own: closing this terminal leaves it going, Ctrl-C stops it.
+    The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
     """
     from gpu_engine.launch.launcher import prepare, start
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import folder
 
-    prepared = prepare(asked.spec, base=asked.base)
+    prepared = prepare(choice.spec, base=choice.base)
     run = start(prepared)
     if detach:
         for warning in prepared.plan.warnings:
             click.echo(f"warning: {warning}", err=True)
-        click.echo(runs.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+        click.echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
         return
     from gpu_engine.cli import watch
 

@@ -1,4 +1,4 @@
-"""gpu-engine runs: list them, and clean up."""
+"""gpu-engine runs: list and delete runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True,
-              help="How many of the newest.")
+              help="How many runs to list.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int) -> None:
     """List the runs, newest first."""
@@ -25,13 +25,13 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.taking_up import take_up_all
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import folder
 
     take_up_all()
-    found = runs.all_runs()
+    found = folder.all_runs()
     rows = [(run, run.state()) for run in found[:count]]
     if as_json:
-        click.echo(runs.dumps([s.to_dict() | {"path": str(r.path)} for r, s in rows]))
+        click.echo(folder.dumps([s.to_dict() | {"path": str(r.path)} for r, s in rows]))
         return
     now = time.time()
     for run, state in rows:
@@ -44,11 +44,11 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
     if not rows:
         click.echo("no runs yet; gpu-engine run default starts one", err=True)
     elif len(found) > count:
-        click.echo(f"and {len(found) - count} earlier; -n shows more", err=True)
+        click.echo(f"and {len(found) - count} older ones; -n shows more", err=True)
 
 
 def _why(run: Run, state: State) -> list[str]:
-    """How it came to this, and what of its folder can't be read."""
+    """The reason for a run's state, and the first file of its folder that can't be read."""
     odd = [why for why in run.odd()[:1] if why != state.reason]
     return [*([state.reason] if state.reason else []), *odd]
 
@@ -56,25 +56,26 @@ def _why(run: Run, state: State) -> list[str]:
 @command.command()
 @click.argument("run", nargs=-1, required=True)
 def rm(run: tuple[str, ...]) -> None:
-    """Delete RUNs that have ended, checkpoints included."""
+    """Delete RUNs that have ended, with their checkpoints."""
     from gpu_engine.common import units
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import folder
 
-    for one in [runs.find(name) for name in run]:
+    for one in [folder.find(name) for name in run]:
         size = one.size()
         one.remove()
         click.echo(f"{one.id} removed, {units.size(size)} freed")
 
 
 @command.command()
-@click.option("--keep", type=click.IntRange(0), required=True, help="How many of the newest stay.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--keep", type=click.IntRange(0), required=True,
+              help="How many of the newest to keep.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 def prune(keep: int, dry_run: bool) -> None:
-    """Delete all but the newest runs; those that still run stay."""
+    """Delete all but the newest of the runs that have ended."""
     from gpu_engine.common import units
-    from gpu_engine.runs import folder as runs
+    from gpu_engine.runs import folder
 
-    ended = [r for r in runs.all_runs() if r.state().state in runs.FINAL]
+    ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0
     for one in ended[keep:]:
         size = one.size()
@@ -85,5 +86,5 @@ def prune(keep: int, dry_run: bool) -> None:
                 click.echo(f"{one.id}: {err}", err=True)
                 continue
         total += size
-        click.echo(f"{one.id} {'would go' if dry_run else 'removed'}, {units.size(size)}")
+        click.echo(f"{one.id} {'would be removed' if dry_run else 'removed'}, {units.size(size)}")
     click.echo(f"{units.size(total)} in all", err=True)

@@ -1,4 +1,4 @@
-"""gpu-engine show: one run, all that is known of it."""
+"""gpu-engine show: everything that is known about one run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import State
 
 _METRICS = 30
-"""The most of a script's own values that are shown of a rank."""
+"""How many of a script's own values are shown for a rank."""
 
 
 @click.command()
 @click.argument("run", default="last")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(run: str, as_json: bool) -> None:
-    """Show RUN (an id, the beginning of one, or "last"): state, cause, every rank."""
+    """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
     from gpu_engine.launch.found import find
@@ -50,8 +50,8 @@ def command(run: str, as_json: bool) -> None:
         if why != state.reason:
             click.echo(clean(f"warning: {why}"))
     if state.state == "lost" and (left := leftovers.processes(found.path)):
-        click.echo(f"still running of it: pid {', '.join(map(str, left))}; gpu-engine stop "
-                   f"{found.id} ends that")
+        click.echo(f"processes of it still run: pid {', '.join(map(str, left))}; gpu-engine stop "
+                   f"{found.id} ends them")
     for text in _processes(state):
         click.echo(text)
     still = hang.stalled(follower.ranks.values(), time.time()) if state.live else []
@@ -74,7 +74,7 @@ def command(run: str, as_json: bool) -> None:
                    f"{units.pace(view.samples_per_s, view.steps_per_s)}{_each(view)}  "
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
-        if view.error is not None and state.cause is None:  # it ended well all the same
+        if view.error is not None and state.cause is None:  # the run ended well nevertheless
             click.echo(clean(f"  {view.error.type}: {view.error.message}"))
         for name, value in view.evaluations.items():
             click.echo(f"  eval {clean(name)} {units.loss(value)}")
@@ -87,14 +87,14 @@ def command(run: str, as_json: bool) -> None:
 
 
 def _training(view: RankView) -> str:
-    """ " (training 3: step 12)" where a script has trained before in the same process."""
+    """" (training 3: step 12)" if the script has trained before in the same process, else ""."""
     if view.training is None or view.step is None:
         return ""
     return f" (training {view.training}: step {units.count(view.step - (view.training_from or 0))})"
 
 
 def _each(view: RankView) -> str:
-    """The time between two steps, where that is known."""
+    """The time per step, ", 21.3 ms a step"; "" if it is not known."""
     pace = view.steps_per_s
     return f", {1000 / pace:.3g} ms a step" if pace else ""
 

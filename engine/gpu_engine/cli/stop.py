@@ -1,4 +1,4 @@
-"""gpu-engine stop: ask a run to finish its step, save and end."""
+"""gpu-engine stop: let a run finish its step, save and end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("run")
-@click.option("--now", is_flag=True, help="End the ranks at once, without a checkpoint.")
+@click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 def command(run: str, now: bool, wait: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save."""

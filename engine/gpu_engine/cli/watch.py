@@ -1,4 +1,4 @@
-"""Following a run in a terminal (in place) or a pipe (plain lines), until it ends."""
+"""Following a run until it ends: in place in a terminal, line by line in a pipe."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gpu_engine.plan.records import LaunchPlan
 
 _PLAIN_EVERY = 2.0
-"""Seconds between plain lines."""
+"""Seconds between two lines of progress."""
 _LOOK_EVERY = 0.25
 
 
 def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
-    """Follow a run that was just started; the exit code to end with."""
+    """Follow a run that was just started. Returns the exit code for this program."""
     if not as_json:
         for warning in plan.warnings:
             click.echo(f"warning: {warning}", err=True)
@@ -42,8 +42,8 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
 
 
 def watch(follower: Follower, *, quiet: bool = False) -> State:
-    """Show progress until the run has ended; Ctrl-C asks it to stop, a second one ends it now."""
-    asked = 0
+    """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it."""
+    interrupts = 0
     while True:
         try:
             if quiet:
@@ -52,18 +52,18 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
                 return _in_place(follower)
             return _plain(follower)
         except KeyboardInterrupt:
-            asked += 1
+            interrupts += 1
             try:
-                follower.run.stop(now=asked > 1)
+                follower.run.stop(now=interrupts > 1)
             except UserError:
-                continue  # it has just ended: the next look says how
-            if asked == 1:
-                click.echo("\nasked the ranks to finish their step and save; "
-                           "Ctrl-C again ends them now", err=True)
+                continue  # it has just ended; the next check finds out how
+            if interrupts == 1:
+                click.echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
+                           "to end them now", err=True)
 
 
 def _silent(follower: Follower) -> State:
-    # The state alone, and seldom: the ranks need the cores.
+    # Only the state is read, and not often: the ranks need the cores.
     while follower.run.state().live:
         time.sleep(_LOOK_EVERY)
     follower.poll(budget=2.0)
@@ -136,7 +136,7 @@ def _table(follower: Follower) -> Table:
 
 
 def report_end(follower: Follower) -> None:
-    """Say how it ended: the cause first, then where to look."""
+    """Print how the run ended: one line, then the cause if it failed."""
     follower.poll(budget=2.0)
     state, p = follower.state, follower.progress()
     evaluations = next((v.evaluations for v in follower.ranks.values() if v.evaluations), {})
@@ -157,7 +157,7 @@ def report_end(follower: Follower) -> None:
 
 
 def explain(state: State) -> None:
-    """Why it failed, the first rank's own words before anything else."""
+    """Print why the run failed: the error of the rank that failed first, with its traceback."""
     if state.cause is not None:
         who = f"{state.cause.who} failed first: " if state.cause.who is not None else ""
         kind = f"{state.cause.type}: " if state.cause.type else ""

@@ -20,7 +20,7 @@ from pathlib import Path
 _WAIT = 2.0
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
 
-Ask = Callable[[Sequence[str]], "str | None"]
+Query = Callable[[Sequence[str]], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ def decide(*, in_session: bool, root: bool, kills: bool | None, lingers: bool | 
                             "lingering on first: loginctl enable-linger")
 
 
-def look(ask: Ask | None = None, root: Path = Path("/")) -> Decision:
+def look(query: Query | None = None, root: Path = Path("/")) -> Decision:
     """Ask this machine. Costs nothing where there is no login session, and some ten milliseconds
     where there is."""
-    ask = ask or _ask
+    query = query or _query
     try:
         session = bool(_IN_SESSION.search((root / "proc/self/cgroup").read_text()))
     except OSError:
@@ -59,13 +59,13 @@ def look(ask: Ask | None = None, root: Path = Path("/")) -> Decision:
     is_root = os.geteuid() == 0
     if not session or is_root:
         return decide(in_session=session, root=is_root, kills=None, lingers=None, can_scope=False)
-    kills = _yes(ask(["busctl", "get-property", "org.freedesktop.login1",
+    kills = _yes(query(["busctl", "get-property", "org.freedesktop.login1",
                       "/org/freedesktop/login1", "org.freedesktop.login1.Manager",
                       "KillUserProcesses"]))
     if not kills:
         return decide(in_session=True, root=False, kills=kills, lingers=None, can_scope=False)
-    lingers = _yes(ask(["loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"]))
-    can = bool(lingers) and ask([*_SCOPE, "--", "true"]) is not None
+    lingers = _yes(query(["loginctl", "show-user", str(os.getuid()), "-p", "Linger", "--value"]))
+    can = bool(lingers) and query([*_SCOPE, "--", "true"]) is not None
     return decide(in_session=True, root=False, kills=True, lingers=lingers, can_scope=can)
 
 
@@ -92,7 +92,7 @@ def _yes(answer: str | None) -> bool | None:
     return words[-1] in ("true", "yes", "1") if words else None
 
 
-def _ask(argv: Sequence[str]) -> str | None:
+def _query(argv: Sequence[str]) -> str | None:
     """What a program prints; None where it is missing, fails or takes too long."""
     if shutil.which(argv[0]) is None:
         return None

@@ -44,11 +44,11 @@ class Draft:
     def of_command(cls, command: Sequence[str], preset: Preset | None = None) -> Draft:
         """A draft with the person's own command in place of the preset's task; without a preset,
         with the defaults. The run's name is chosen as on the command line. Raises UserError."""
-        from gpu_engine.cli.asked import ask
+        from gpu_engine.cli.spec_options import choose_spec
 
-        asked = ask(preset.name if preset else None, [], list(command))
+        chosen = choose_spec(preset.name if preset else None, [], list(command))
         draft = cls(preset)
-        draft.data = to_dict(asked.spec, defaults=False)
+        draft.data = to_dict(chosen.spec, defaults=False)
         draft._loaded = draft.copy()
         return draft
 

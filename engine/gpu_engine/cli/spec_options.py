@@ -1,4 +1,5 @@
-"""What `run` and `plan` are asked for: preset, `--set`s and a command behind `--`, as one spec."""
+"""The arguments of `run`, `plan` and `check` that choose a spec: a preset, `--set` and a command
+after `--`."""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ from gpu_engine.spec.schema import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SpecChoice:
+    """The spec that the arguments choose."""
+
     spec: RunSpec
     base: tuple[str, RunSpec] | None
-    """The preset that the typed line may name."""
+    """(name, spec) of the preset that it is based on; None without a preset."""
 
 
 class WithCommand(click.Command):
-    """Takes what stands behind `--` as the person's own command, whole."""
+    """A command that accepts a person's own command line after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep everything after `--` in `ctx.meta["command"]`, and parse the rest."""
         if "--" in args:
             cut = args.index("--")
             args, ctx.meta["command"] = args[:cut], args[cut + 1:]
@@ -32,7 +36,7 @@ class WithCommand(click.Command):
 
 
 def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments that choose a spec; the function gets `asked`."""
+    """Decorator: add the arguments that choose a spec. The function gets a `choice`."""
 
     @click.argument("preset", required=False)
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
@@ -48,15 +52,17 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if preset is None and not sets and not command:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
-                "or your own command behind --", ctx)
-        return function(asked=ask(preset, [*short, *sets], command), **rest)
+                "or your own command after --", ctx)
+        return function(choice=choose_spec(preset, [*short, *sets], command), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
 
 
-def ask(preset: str | None, sets: list[str], command: list[str] | None = None) -> Asked:
-    """Resolve to a spec. Raises UserError, SpecError."""
+def choose_spec(preset: str | None, sets: list[str], command: list[str] | None = None
+                ) -> SpecChoice:
+    """The spec of a preset, changed by `sets` (`key=value`), that runs `command` if there is one.
+    Raises UserError, SpecError."""
     base = presets.load(preset) if preset is not None else None
     data: dict[str, Any] = copy.deepcopy(base.data) if base else {}
     if command is not None:
@@ -67,11 +73,11 @@ def ask(preset: str | None, sets: list[str], command: list[str] | None = None) -
         if base is None:
             data.setdefault("name", _name_of(command))
     apply_sets(data, sets)
-    return Asked(from_dict(data), (base.name, base.spec) if base else None)
+    return SpecChoice(from_dict(data), (base.name, base.spec) if base else None)
 
 
 def _name_of(command: list[str]) -> str:
-    """A run of `python train.py` is called train."""
+    """The name for a run of a command: "train" for `python train.py`."""
     from pathlib import PurePath
 
     scripts = [a for a in command if a.endswith((".py", ".sh"))]
