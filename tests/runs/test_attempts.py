@@ -52,7 +52,7 @@ def test_a_mistake_is_shown_and_taken_back():
 
     again = engine("resume", run.id)
     assert again.returncode == 1
-    assert "train.lr=9.0 train.seed=3 stays, with which the last attempt ended badly" \
+    assert "train.lr=9.0 train.seed=3 is kept, though the last attempt failed with it" \
         in again.stderr
     assert "--like 1 uses the settings of attempt 1" in again.stderr
     assert run.state().attempts[-1].changed == ()
