@@ -59,7 +59,7 @@ def test_a_mistake_is_shown_and_taken_back():
 
     half = engine("resume", run.id, "--set", "train.lr=0.5")
     assert half.returncode == 0, half.stderr
-    assert "note: train.seed=3 stays" in half.stderr
+    assert "note: train.seed=3 is kept" in half.stderr
     assert attempts.failed_settings(run, run.state()) is None
 
     first = engine("resume", run.id, "--like", "1")
