@@ -50,7 +50,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
         listed = await on(pilot, PresetsScreen)
         box = listed.query_one(OptionList)
         await until(pilot, lambda: box.option_count)
-        assert "your own, in place of the shipped one" in str(
+        assert "your own, used instead of the shipped one" in str(
             box.get_option("single").prompt)
         box.highlighted = box.get_option_index("ddp")
         await pilot.press("x")
