@@ -67,8 +67,11 @@ def read(run: Path) -> tuple[Part, ...]:
 
 
 def spans(run: Path) -> bool:
-    """Whether the run is on hosts."""
-    return (run / FOLDER).is_dir()
+    """Whether the run is on hosts; False where its folder can't be entered."""
+    try:
+        return (run / FOLDER).is_dir()
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> Part | None:
