@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_engine.devices.records import Device
 from gpu_panel.launch.devices.pane import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
@@ -120,3 +121,18 @@ async def test_the_freest_are_ticked_however_long_the_first_look_takes():
         assert screen.draft.ids == []
         late.latest, late.recent = seen, (seen,) * 3
         await until(pilot, lambda: screen.draft.ids == ["0", "1"])
+
+
+async def test_why_fewer_than_the_preset_asks_for_are_ticked():
+    card = gpus(1).devices[0]
+    part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:0", 1, "MIG-a", 10 << 30)
+    machine = replace(gpus(1), devices=(card, part))
+    async with panel(machine, "ddp", sets=("devices.pick=2",)) as (pilot, screen):
+        await until(pilot, lambda: "2 free" in screen_text(pilot.app))
+        assert screen.draft.ids == ["0"]
+        said = " ".join(shown(screen.devices).replace("│", " ").split())
+        assert "but a whole GPU and a MIG slice are not taken together" in said
+    async with panel(replace(machine, devices=(card, replace(part, kind="gpu"))), "ddp",
+                     sets=("devices.pick=3",)) as (_, screen):
+        assert screen.draft.ids == ["0", "MIG-a"]
+        assert "are not taken together" not in shown(screen.devices)

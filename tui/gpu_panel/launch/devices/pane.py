@@ -190,8 +190,11 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         if self.resolved and draft is not None and draft.missing and inventory is not None:
             there = min(draft.picks or 0, len(inventory.devices))
             if len(draft.ids) < there:
-                notes.append((f"The preset asks for the {draft.picks} freest devices, but fewer "
-                              "are free; tick others yourself", "warn"))
+                free = sum(f.free for f in (self._source.freedom or {}).values())
+                why = "fewer are free" if free < there else \
+                    "a whole GPU and a MIG slice are not taken together"
+                notes.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
+                              "tick others yourself", "warn"))
         return (*notes, *((f"✗ {p.message}", "bad") for p in self._problems))
 
     def _title(self) -> str:
