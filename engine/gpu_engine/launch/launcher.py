@@ -31,7 +31,7 @@ from gpu_engine.spec.write import to_toml
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A spec that fits, resolved on this machine, not yet started."""
+    """A spec that was checked and planned on this machine, but not started yet."""
 
     spec: RunSpec
     inventory: Inventory
@@ -45,9 +45,9 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             cwd: Path | None = None) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects.
 
-    Who is on the devices is judged by `looks` (newest last). Without any it is looked for only
-    where the devices had to be found here; who brings an inventory looks for themselves, and the
-    supervisor looks before the ranks start anyway.
+    Whether the devices are free is judged by the snapshots in `looks`, newest last. Without any,
+    they are read here, but only if `inventory` is not given. The supervisor checks the devices
+    again before the ranks start.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """

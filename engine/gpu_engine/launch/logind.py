@@ -70,7 +70,7 @@ def look(query: Query | None = None, root: Path = Path("/")) -> Decision:
 
 
 def here() -> Decision:
-    """`look` at this machine, asked again every half minute at most: forms ask as they're typed."""
+    """The result of `look`, at most half a minute old: a form needs it at every key press."""
     return _at(int(time.monotonic() // 30))
 
 

@@ -27,8 +27,8 @@ _PATIENCE = 1.0
 
 
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
-    """What keeps this spec from running here that only the machine can tell; what does not fit
-    together is told by `check`. `cwd`: where a task's relative path starts."""
+    """The problems of a spec that only this machine can show; `plan.check` finds the others.
+    `cwd`: the folder from which a task's relative path starts."""
     python = _python(spec)
     return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
             + _port(spec) + _meeting(spec) + _leases(spec, inventory))
@@ -139,8 +139,8 @@ def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
 
 
 def _unlike(value: object, kind: Kind) -> str | None:
-    """What a parameter of this kind takes, where `value` is not like it; None: it fits, or only
-    the task itself can say."""
+    """Why `value` is not a value of this type; None if it is, or if only the task itself can
+    tell."""
     try:
         convert(value, kind)
     except ValueError as err:

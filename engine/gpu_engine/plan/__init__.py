@@ -1,1 +1,1 @@
-"""What follows from a spec: arithmetic, checks, processes, the line to type."""
+"""What follows from a spec: batch arithmetic, checks, processes and command lines."""

@@ -44,6 +44,7 @@ class LearningRate:
     scaled: float
 
     def sentence(self) -> str:
+        """For people: "lr 0.0006 = 0.0003 × 2 (linear, reference batch 128)"."""
         if self.rule == "none":
             return f"lr {self.base:g}, not scaled"
         return (f"lr {self.scaled:g} = {self.base:g} × {self.factor:g} "
@@ -100,7 +101,7 @@ def replicas_of(spec: RunSpec, layout: Layout, devices: int) -> int:
 
 
 def batch_of(spec: RunSpec, replicas: int) -> Batch | None:
-    """The batch arithmetic, or None where a global size does not divide."""
+    """The batch arithmetic; None if a global size can't be divided evenly."""
     b = spec.batch
     if b.meaning == "per_gpu":
         total = b.size * replicas * b.accumulate
@@ -112,8 +113,8 @@ def batch_of(spec: RunSpec, replicas: int) -> Batch | None:
 
 
 def batch_untold(spec: RunSpec, replicas: int) -> Batch:
-    """The arithmetic of a person's own command that is told nothing of it, so that it need not
-    come out: as much of the size as each replica could have."""
+    """The batch arithmetic for a person's own command that uses none of it. It need not divide
+    evenly: each replica's share is rounded down."""
     b = spec.batch
     return Batch(b.size, b.meaning, b.accumulate, replicas, b.size,
                  max(b.size // (replicas * b.accumulate), 1))
@@ -126,6 +127,8 @@ def nearest_batches(size: int, divisor: int) -> tuple[int, int]:
 
 
 def backend_of(spec: RunSpec, *, cpu: bool) -> Literal["nccl", "gloo", "none"]:
+    """The backend of the process group; "none" if the mode has only one process. `cpu`: whether it
+    runs on CPU slots."""
     if not modes.get(spec.parallel.mode).process_a_device:
         return "none"
     if spec.parallel.backend != "auto":
@@ -134,14 +137,15 @@ def backend_of(spec: RunSpec, *, cpu: bool) -> Literal["nccl", "gloo", "none"]:
 
 
 def port_of(spec: RunSpec) -> int:
-    """The rendezvous port: the mode's own where the spec names none, torchrun's 29500 where nodes
-    must agree on one without asking each other, 0 (any free one) where they need not."""
+    """The rendezvous port. If the spec names none it is the mode's: 29500, as with torchrun, for
+    several nodes, which must all know it; else 0, any free port."""
     if spec.parallel.master_port is not None:
         return spec.parallel.master_port
     return modes.get(spec.parallel.mode).port
 
 
 def learning_rate(spec: RunSpec, global_size: int) -> LearningRate:
+    """The learning rate of `spec`, scaled for a global batch of `global_size` examples."""
     t = spec.train
     ratio = 1.0 if t.lr_scale == "none" else global_size / (t.lr_reference_batch or global_size)
     factor = math.sqrt(ratio) if t.lr_scale == "sqrt" else ratio

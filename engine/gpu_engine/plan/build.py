@@ -47,13 +47,13 @@ def resolve(
     base: tuple[str, RunSpec] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LaunchPlan:
-    """The plan of a spec that fits.
+    """Make the plan of a checked spec. Raises SpecError with all problems that were found.
 
-    python: the interpreter that runs ranks where the spec names none.
-    base: the preset (name or path, its spec) that the typed line may build on.
-    environ: what the processes inherit; only OMP_NUM_THREADS is looked at.
-    Of a rank that a launcher has started no processes and lines are planned: it runs already.
-    Raises SpecError with all that does not fit.
+    python: the interpreter for the ranks, if the spec names none.
+    base: the preset (its name or path, and its spec) that the command line may name.
+    environ: the environment that the processes inherit.
+    For a rank that a person's own launcher has started, no processes and command lines are planned,
+    as it runs already.
     """
     spec, layout, batch = checked.spec, checked.layout, checked.batch
     if checked.problems or batch is None:
@@ -78,8 +78,8 @@ def resolve(
 
 
 def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
-    """Which rank uses what. Under DDP a rank sees all the run's GPUs, as under torchrun, and
-    uses cuda:local_rank; a slice (MIG) is alone in its process, so it is cuda:0 there."""
+    """The devices of each rank. With DDP a rank sees all GPUs of the run, as with torchrun, and
+    uses cuda:local_rank; a MIG slice is the only device of its process, so it is cuda:0."""
     devices, layout = checked.devices, checked.layout
     seen = list(dict.fromkeys(d.id for d in devices))  # a repeated GPU is visible once
     alone = any(d.is_slice for d in devices)

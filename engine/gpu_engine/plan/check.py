@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import (
     Batch,
     Layout,
@@ -41,11 +41,12 @@ class Checked:
 
 
 def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> Checked:
-    """What `spec` comes to on this machine, and everything of it that does not fit together or
-    does not fit the machine.
+    """Work out devices, layout and batch of `spec` on this machine, and everything in it that does
+    not fit together or does not fit the machine.
 
-    layout: of a rank that a launcher has started, with `inventory` what that has left to it; None:
-    gpu-panel starts the ranks, one layout following from the devices.
+    layout: given for a rank that a person's own launcher has started; `inventory` then holds the
+    devices that the launcher has made visible. None: gpu-panel starts the ranks, and the layout
+    follows from the devices.
     """
     if layout is None:
         devices, problems = chosen_devices(spec, inventory)
@@ -81,13 +82,13 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
 
 
 def _told(spec: RunSpec, key: str) -> bool:
-    """Whether what trains hears of this key: a task always, a person's own command by its
-    placeholders."""
-    return spec.task.command is None or cmd.is_told(spec.task.command, key)
+    """Whether this key reaches what trains: always with a task, through placeholders with a
+    person's own command."""
+    return spec.task.command is None or own_command.is_told(spec.task.command, key)
 
 
 def batch_told(spec: RunSpec) -> bool:
-    """Whether the batch arithmetic has a say in what runs, be it in a scaled learning rate."""
+    """Whether the batch arithmetic affects what runs, even if only by a scaled learning rate."""
     scaled = spec.train.lr_scale != "none" and _told(spec, "train.lr")
     return scaled or _told(spec, "batch.meaning")
 
@@ -109,7 +110,7 @@ def _check_task(spec: RunSpec) -> list[Problem]:
     if task.command is not None and not task.command:
         return [Problem("task.command", [], "the command is empty")]
     if task.command is not None:
-        return cmd.check(task.command)
+        return own_command.check(task.command)
     return []
 
 
@@ -144,8 +145,8 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
 
 
 def _check_launched(spec: RunSpec, layout: Layout) -> list[Problem]:
-    """Of a rank that somebody else's launcher has started: that says where the ranks are and how
-    many, whatever the spec says of it."""
+    """The problems for a rank that a person's own launcher has started. The launcher decides how
+    many ranks there are and where, not the spec."""
     out = _check_task(spec)
     if not out and spec.task.command is not None:
         out.append(Problem("task.use", None, "name a task; a command of your own needs no "

@@ -1,4 +1,4 @@
-"""The line that a person or a script would type for the same run."""
+"""The command line with which a person or a script would start the same run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
-from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan import own_command
 from gpu_engine.plan.processes import placeholders, torchrun_options
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
@@ -29,17 +29,19 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]
-        return tuple(_typed(env, cmd.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
-                     for n in range(plan.nodes))
-    argv = cmd.fill(command, placeholders(plan))
-    if not modes.get(plan.mode).process_a_device or cmd.launches_itself(command):
+        return tuple(
+            _typed(env, own_command.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
+            for n in range(plan.nodes))
+    argv = own_command.fill(command, placeholders(plan))
+    if not modes.get(plan.mode).process_a_device or own_command.launches_itself(command):
         return (_typed(env, argv),)
-    return tuple(_typed(env, cmd.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
-                 for node in range(plan.nodes))
+    return tuple(
+        _typed(env, own_command.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
+        for node in range(plan.nodes))
 
 
 def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
-    """The run as `gpu-engine run` is told it."""
+    """The `gpu-engine run` command line for a spec."""
     return shlex.join(["gpu-engine", "run", *_arguments(spec, base)])
 
 
@@ -72,7 +74,7 @@ def _gives(base: RunSpec, sets: Sequence[str], wanted: RunSpec) -> bool:
 
 
 def _without_place(spec: RunSpec) -> RunSpec:
-    """torchrun's options say where and how many; saying it twice would let them disagree."""
+    """`spec` without the keys that torchrun's options give already, so that they can't disagree."""
     fresh = RunSpec().parallel
     return replace(spec, parallel=replace(
         spec.parallel, node_rank=fresh.node_rank, master_addr=fresh.master_addr,

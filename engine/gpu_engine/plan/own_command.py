@@ -36,9 +36,10 @@ TOLD_BY = {
     "train.epochs": ("epochs",), "train.steps": ("steps",), "train.seed": ("seed",),
     "train.workers": ("workers",),
 }
-"""Key of the spec → the placeholders by which alone it reaches a person's own command."""
+"""The placeholders of each key of the spec: only through these does it reach a person's own
+command."""
 _WHATEVER_RUNS = frozenset({"train.restarts", "train.hang_timeout"})
-"""Keys of [train] that the supervisor goes by."""
+"""Keys of [train] that the supervisor itself follows, whatever it runs."""
 NEVER_TOLD = frozenset({
     "parallel.find_unused", "parallel.static_graph", "parallel.bucket_cap_mb", "parallel.backend",
     "run.python",
@@ -59,7 +60,7 @@ def used(command: Sequence[str] | None) -> frozenset[str]:
 
 
 def is_told(command: Sequence[str] | None, key: str) -> bool:
-    """Whether a key of the spec has a say in what a person's own command does."""
+    """Whether a key of the spec has an effect on a person's own command."""
     return key not in NEVER_TOLD and (key not in TOLD_BY
                                       or not used(command).isdisjoint(TOLD_BY[key]))
 
@@ -106,8 +107,8 @@ _MODULES = frozenset({
 
 
 def launches_itself(command: Sequence[str]) -> bool:
-    """Whether the command starts its own ranks, so that it runs once, as it is: whatever stands
-    before the launcher (`env X=1`, `uv run`) and whatever options its Python has."""
+    """Whether the command starts its own ranks, so that it is run once and unchanged. Wrappers
+    before the launcher (`env X=1`, `uv run`) and options of its Python are looked through."""
     behind = program(command)
     if not behind:
         return False

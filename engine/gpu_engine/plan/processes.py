@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_engine.devices.backends.registry import environment
 from gpu_engine.devices.records import Device
-from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import ranks_a_node
 from gpu_engine.plan.records import RUN_DIR, WORKER, LaunchPlan, Process
 from gpu_engine.spec import modes
@@ -19,13 +19,13 @@ HOOK = str(Path(__file__).parents[1] / "observe" / "hook")
 
 def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
               environ: Mapping[str, str]) -> tuple[Process, ...]:
-    """What this node's supervisor starts."""
+    """The processes that this node's supervisor starts."""
     command = plan.spec.task.command
     if command is None:
         argv: tuple[str, ...] = (python, WORKER, "--run", RUN_DIR)
     else:
-        argv = cmd.fill(command, placeholders(plan))
-    once = command is not None and cmd.launches_itself(command)
+        argv = own_command.fill(command, placeholders(plan))
+    once = command is not None and own_command.launches_itself(command)
     mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
     if once or not mode.process_a_device:
         return (_once(plan, devices, argv, environ),)
@@ -91,7 +91,7 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
     if plan.spec.task.command is not None:
         # A script's output goes to files a rank, which torchrun names in its own way.
         options += ("--redirects=3", f"--log-dir={RUN_DIR}/torchrun")
-    whole = cmd.under_torchrun(argv, options)
+    whole = own_command.under_torchrun(argv, options)
     # The agent's own few lines must not wait in a buffer (measured: up to 3 s).
     env = environment(plan.source, devices) | {"PYTHONUNBUFFERED": "1"}
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
@@ -101,8 +101,8 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
 
 def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]
               ) -> dict[str, str]:
-    """What lets a person's own command be seen: the hook, first on the path of every Python below
-    it, and which ranks and devices are its own. Our own worker tells by itself."""
+    """The environment with which a person's own command is observed: the hook, first on the
+    PYTHONPATH, and the command's ranks and devices. Empty for a task, which needs no hook."""
     if plan.spec.task.command is None:
         return {}
     inherited = environ.get("PYTHONPATH")

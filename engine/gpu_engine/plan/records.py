@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_engine.common.records import read_record
-from gpu_engine.plan import own_command as cmd
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.spec.read import from_dict_leniently
 from gpu_engine.spec.schema import RunSpec
@@ -134,7 +134,7 @@ class LaunchPlan:
         command = self.spec.task.command
         if command is None:
             return [self.batch.sentence(self.unit), self.lr.sentence()]
-        told = cmd.used(command)
+        told = own_command.used(command)
         out = []
         whole = self.batch.accumulate == 1 or "batch.accumulate" in told
         if whole and not told.isdisjoint(("batch.per_gpu", "batch.global")):
@@ -175,11 +175,11 @@ class LaunchPlan:
 
     @classmethod
     def from_dict(cls, data: object) -> LaunchPlan | None:
-        """The plan that a plan.json holds, the inverse of `to_dict`; None where it holds none:
-        what has no default here is missing, or of another type.
+        """The plan in the dict of a plan.json, the inverse of `to_dict`. None if a field without a
+        default is missing or has a wrong type.
 
-        A key that is not known here is passed over, and a value of another type has its default:
-        another version may have written it, or somebody's editor.
+        Another version, or a person, may have written the file: unknown keys are ignored, and a
+        value of a wrong type is replaced by the default.
         """
         if not isinstance(data, dict):
             return None
