@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import replace
 
+from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json
 from gpu_engine.launch.launcher import supervise
@@ -21,7 +23,7 @@ from gpu_engine.spanning import parts
 def take_up(run: Run) -> bool:
     """Start the process that holds `run` together where it is on hosts, has not ended and has none.
     Whether it was started now. Raises UserError where it can't be."""
-    if not parts.spans(run.path) or not _left(run) or run.supervised():
+    if not parts.spans(run.path) or _left(run) is None or run.supervised():
         return False
     try:
         lock = lock_of(run.path)
@@ -32,9 +34,16 @@ def take_up(run: Run) -> bool:
     except OSError:  # somebody else does
         os.close(lock)
         return False
-    if not _left(run) or not parts.read(run.path):
+    recorded = _left(run)
+    if recorded is None or not parts.read(run.path):
         os.close(lock)
         return False
+    try:
+        # Whoever wants to stop it waits for the new process's id.
+        run.write_state(replace(recorded, pid=None, ticks=None, boot=procs.boot_id()))
+    except OSError as err:
+        os.close(lock)
+        raise UserError(f"run {run.id} can't be taken up: {err.strerror}") from None
     supervise(run, lock)
     return True
 
@@ -51,6 +60,7 @@ def take_up_all() -> list[Run]:
     return out
 
 
-def _left(run: Run) -> bool:
+def _left(run: Run) -> State | None:
+    """Its state as it was recorded; None where it has ended."""
     recorded = State.from_dict(read_json(run.path / "state.json"))
-    return recorded is not None and recorded.live
+    return recorded if recorded is not None and recorded.live else None

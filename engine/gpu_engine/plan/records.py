@@ -128,6 +128,12 @@ class LaunchPlan:
         """Copies of the model, over all nodes: under DataParallel more than processes."""
         return self.batch.replicas
 
+    @property
+    def on_hosts(self) -> bool:
+        """Whether its ranks are on other machines: their process ids and device ids mean nothing
+        on this one."""
+        return any(r.host is not None for r in self.ranks)
+
     def sentences(self) -> list[str]:
         """Batch and learning rate for people. Of a person's own command no more than it is told:
         whatever else it trains with is its own affair."""

@@ -197,7 +197,7 @@ class Run:
             return
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
-        if state.state == "queued" and state.pid is None:
+        if state.pid is None:
             state = self._wait_for_supervisor()
         if state.pid is None or not procs.send(state.pid, state.ticks,
                                                signal.SIGQUIT if now else signal.SIGTERM):

@@ -44,7 +44,8 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     if plan is None or attempt not in (None, state.attempt):
         plan = run.plan()
     left = leftovers.processes(run.path) if state.state == "lost" else []
-    silent = _silent(views) if state.live else {}
+    here = plan is None or not plan.on_hosts
+    silent = _silent(views) if state.live and here else {}
     return Look(state, ranks, plan, left, launchers, _suspended(state, silent),
                 disk_room.silence(run.path) if silent else None)
 

@@ -188,8 +188,9 @@ def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = 
 
 
 def where_of(plan: LaunchPlan | None) -> dict[int, list[str]]:
-    """Rank → labels of its devices."""
-    return {r.rank: [clean(d.label, 16) for d in r.devices]
+    """Rank → labels of its devices, with the machine before them if it is another one."""
+    return {r.rank: [clean(f"{r.host} {d.label}" if r.host else d.label, 32 if r.host else 16)
+                     for d in r.devices]
             for r in (plan.ranks if plan is not None else ())}
 
 

@@ -17,6 +17,7 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import both_ends
 from gpu_engine.events.schema import Event, Step
 from gpu_engine.events.view import RunView
+from gpu_engine.launch.taking_up import take_up_all
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
@@ -148,7 +149,8 @@ class RunsFeed:
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
-        file system's clock is not seen."""
+        file system's clock is not seen. Runs on other machines that nobody mirrors any more are
+        then mirrored again."""
         try:
             stamp = places.runs_folder().stat().st_mtime_ns
         except OSError:
@@ -157,6 +159,7 @@ class RunsFeed:
         if stamp == self._folder_stamp and now - self._listed_at < 30:
             return
         self._folder_stamp, self._listed_at = stamp, now
+        take_up_all()
         every = runs.all_runs()
         # A live run stays in the list, however many newer ones there are.
         live = [run for run in every[NEWEST:] if run.supervised()]
@@ -223,7 +226,8 @@ class RunsFeed:
         plan = self._plans.get(line.id)
         here = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
-                     if view.pid is not None and view.node in (None, here))
+                     if view.pid is not None and view.node in (None, here)
+                     and not (plan is not None and plan.on_hosts))
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss,
                        history=tuple(history.points), pids=pids)
         if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
@@ -264,6 +268,6 @@ def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
 
 
 def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
-    """(device id, rank) of all devices that the ranks use."""
+    """(device id, rank) of all devices of this machine that the ranks use."""
     return tuple((d.id, r.rank) for r in (plan.ranks if plan is not None else ())
-                 for d in r.devices)
+                 if r.host is None for d in r.devices)

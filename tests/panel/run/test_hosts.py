@@ -1,0 +1,37 @@
+"""A run on other machines, on this one's screen."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from gpu_engine.launch.launcher import launch
+from gpu_engine.spec.read import from_dict
+from gpu_panel.launch.runs.feed import RunsFeed
+from gpu_panel.run.look import look
+from gpu_panel.run.ranks import where_of
+
+from ...conftest import wait_for
+from ...spanning.kit import DIGITS, ended, make_hosts
+
+
+def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
+    """Nor are its processes; and the list takes it up again when its mirror was killed."""
+    make_hosts(home, "far")
+    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["far:cpu:0"]},
+                                     "train": {"steps": 1_000_000, "workers": 0}}))
+    feed = RunsFeed()
+
+    def line():
+        return feed.refresh()[0][0]
+
+    wait_for(lambda: line().step)
+    assert where_of(run.plan()) == {0: ["far CPU 0"]}
+    assert (line().devices, line().pids) == ((), ())
+    os.kill(run.state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not run.supervised())
+    feed.look_anew()
+    wait_for(lambda: line().live and run.supervised())
+    assert look(run, run.plan(), 1, ()).state.live
+    run.stop()
+    assert ended(run).state == "stopped"
