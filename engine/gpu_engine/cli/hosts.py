@@ -159,8 +159,8 @@ def _devices(inventory: Inventory) -> str:
                                "used. Without it: the first that has torch.")
 @click.option("--no-torch", is_flag=True, help="Don't download torch where there is none.")
 def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
-    """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own. Says what it will
-    do, and asks."""
+    """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
+    into hosts.toml. Says what it will do, and asks."""
     from dataclasses import replace
 
     from gpu_engine import __version__
@@ -181,12 +181,9 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     if not yes and not click.confirm("Do it?", default=True):
         raise click.Abort
     bring.bring(plan, wheels.requirements(), lambda step: click.echo(f"  {step}", err=True))
-    if plan.drops_python:
-        host = replace(host, python=None)
-        file.add(host)
+    host = replace(host, python=None)
+    file.add(host)
     found, = checkup.check([host])
     for line in _said(found):
         click.echo(clean(line))
-    if name not in file.read():
-        click.echo(f"gpu-engine hosts add {name} shows it in the panel", err=True)
     sys.exit(0 if found.welcome is not None else 1)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.hosts.protocol import Welcome
 from gpu_engine.hosts.records import Host
 
 KEPT = 120
@@ -32,6 +33,8 @@ class HostSeen:
     """By device id; a device that is absent has not been judged."""
     heard: float | None = None
     """Monotonic time here at which the newest look came."""
+    welcome: Welcome | None = None
+    """What the agent there said of the machine."""
     reason: str | None = None
     """Why it is away or read only, in a sentence to act on."""
 

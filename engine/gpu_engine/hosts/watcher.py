@@ -101,18 +101,19 @@ class _Watch:
                     if self.over.is_set():
                         break
                     if isinstance(answer, protocol.Devices):
-                        self._take_devices(answer.inventory)
+                        self._take_devices(welcome, answer.inventory)
                     elif isinstance(answer, protocol.Looked):
                         self._take_look(answer)
         except (Unreachable, Refused) as err:
             return err.reason
         return "it was closed"
 
-    def _take_devices(self, inventory: Inventory) -> None:
+    def _take_devices(self, welcome: protocol.Welcome, inventory: Inventory) -> None:
         seen = self.seen
         if inventory != seen.inventory:  # what was seen of others is not of these
             seen = HostSeen(self._host, inventory=inventory)
-        self._tell(replace(seen, state="seen", reason=None, heard=time.monotonic()))
+        self._tell(replace(seen, state="seen", reason=None, heard=time.monotonic(),
+                           welcome=welcome))
 
     def _take_look(self, look: protocol.Looked) -> None:
         freedom = {f.device: Availability(f.state, f.reason) for f in look.freedom}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_engine import __version__
 from gpu_engine.common import places
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.hosts.protocol import VERSION, Welcome
+from gpu_engine.hosts.records import LOCAL, Host
+from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.launch import preflight
 from gpu_engine.launch.launcher import Prepared, prepare
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
+from gpu_engine.spanning import nodes
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 
@@ -22,22 +29,27 @@ class Review:
 
     problems: tuple[Problem, ...]
     prepared: Prepared | None = None
-    """What Launch starts; None if there is a problem."""
+    """What Launch starts; None if there is a problem, and if the run uses hosts: they are asked
+    when Launch is pressed."""
     unusable: bool = False
     """Whether a device can't be used at all, so that sharing it would not help."""
+    over_hosts: LaunchPlan | None = None
+    """What would run on hosts, by what was seen of them; None if the run uses this machine alone."""
 
     @property
     def plan(self) -> LaunchPlan | None:
         """What would run; None if there is a problem."""
-        return self.prepared.plan if self.prepared else None
+        return self.prepared.plan if self.prepared else self.over_hosts
 
 
 def review(data: dict[str, Any], inventory: Inventory,
-           base: tuple[str, RunSpec] | None, shot: Snapshot | None = None) -> Review:
+           base: tuple[str, RunSpec] | None, shot: Snapshot | None = None,
+           hosts: Sequence[HostSeen] = ()) -> Review:
     """Review a draft's `data`. Blocks while it checks, for example, the port and the task.
 
     `base`: the preset's name and spec that the shown command builds on. `shot`: the newest snapshot
-    of the devices; a lost device is refused here, one in use only when Launch is pressed.
+    of the devices; a lost device is refused here, one in use only when Launch is pressed. `hosts`:
+    what is known of other machines.
     """
     unusable: list[Problem] = []
     full = disk_room.problem(places.runs_folder())
@@ -45,6 +57,8 @@ def review(data: dict[str, Any], inventory: Inventory,
         return Review((full,))
     try:
         spec = from_dict(data)
+        if spec.devices.hosts is not None:
+            return _over_hosts(spec, inventory, base, hosts)
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
         prepared = prepare(spec, inventory=inventory, base=base)
         return Review(tuple(unusable), None if unusable else prepared, bool(unusable))
@@ -55,3 +69,33 @@ def review(data: dict[str, Any], inventory: Inventory,
         return Review((*unusable, *others), unusable=bool(unusable))
     except UserError as err:
         return Review((Problem("", None, str(err)),))
+
+
+def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None,
+                hosts: Sequence[HostSeen]) -> Review:
+    """The plan by what was seen of the hosts, none of which is asked now. Raises SpecError."""
+    known = {seen.host.name: seen for seen in hosts}
+    machines: list[nodes.Machine] = []
+    problems: list[Problem] = []
+    for entry in nodes.entries(spec):
+        seen = known.get(entry.host)
+        if entry.host == LOCAL:
+            machines.append(nodes.Machine(Host(LOCAL), _here(), inventory))
+        elif seen is None or seen.welcome is None or seen.inventory is None \
+                or seen.state != "seen":
+            why = seen.reason if seen is not None and seen.reason else "it has not answered yet"
+            problems.append(Problem("devices.hosts", entry.host, why))
+        else:
+            machines.append(nodes.Machine(seen.host, seen.welcome, seen.inventory))
+    if problems:
+        return Review(tuple(problems))
+    address = next(iter(machines[0].welcome.addresses), "127.0.0.1")
+    port = spec.parallel.master_port or (29500 if len(machines) > 1 else None)
+    _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
+    return Review((), over_hosts=plan)
+
+
+def _here() -> Welcome:
+    """This machine, as far as a plan asks."""
+    return Welcome(VERSION, __version__, sys.executable, "", "", "", str(places.home()), "", None,
+                   None, "", 0.0)

@@ -16,6 +16,7 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from gpu_engine.launch import launcher
+from gpu_engine.launch.launcher import Prepared
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard, show
@@ -194,13 +195,26 @@ class LaunchScreen(PaneScreen):
             self.plan.show_waiting("Looking for devices …")
             self.form.show_waiting("still looking for devices")
             return None
+        asking = self._not_heard_of()
+        if asking:
+            self.plan.show_waiting(f"Asking {', '.join(asking)} …")
+            self.form.show_waiting(f"{asking[0]} has not answered yet")
+            return None
         data, base, shot = self.draft.copy(), self.draft.base, self.source.snapshot
-        found = await in_thread(lambda: review(data, inventory, base, shot), name="panel-review")
+        hosts = self.source.hosts
+        found = await in_thread(lambda: review(data, inventory, base, shot, hosts),
+                                name="panel-review")
         if data == self.draft.data:
             self._show_review(found)
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
         return found
+
+    def _not_heard_of(self) -> list[str]:
+        """Hosts of the draft that are still being asked for the first time."""
+        named = named_in(self.draft.hosts)
+        known = {seen.host.name: seen.state for seen in self.source.hosts}
+        return [name for name in named if known.get(name, "asking") == "asking"]
 
     def _show_review(self, found: Review) -> None:
         self.review = found
@@ -223,8 +237,8 @@ class LaunchScreen(PaneScreen):
             if found is None:
                 self.notify("Still looking for devices", severity="warning")
                 return
-            taken = await taken_devices(self.source, self.draft.ids)
-            if found.prepared is None and not sharing_would_help(found, taken):
+            taken = await taken_devices(self.source, self.devices.ticked)
+            if found.plan is None and not sharing_would_help(found, taken):
                 self._go_to_problem(found)
                 return
             # The engine uses a device beside others only if the spec allows it.
@@ -239,12 +253,22 @@ class LaunchScreen(PaneScreen):
             if share:
                 self.draft.share()
                 found = await self._reviewed()
-            prepared = found.prepared if found is not None else None
+            prepared = await self._ask_hosts(found) if found is not None else None
             if prepared is None:
                 if found is not None:
                     self._go_to_problem(found)
                 return
             self.runs.open(await in_thread(lambda: launcher.start(prepared), name="panel-launch"))
+
+    async def _ask_hosts(self, found: Review) -> Prepared | None:
+        """What is launched; where it runs on hosts, after each was asked what is wrong there. None
+        where something is. Raises SpecError with what the hosts have said."""
+        if found.over_hosts is None:
+            return found.prepared
+        names = ", ".join(named_in(self.draft.hosts)) or "this machine"
+        self.notify(f"Asking {names} before anything starts …", markup=False)
+        spec, base = self.draft.spec(), self.draft.base
+        return await in_thread(lambda: launcher.prepare(spec, base=base), name="panel-ask-hosts")
 
     def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""

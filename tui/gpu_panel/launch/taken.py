@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_engine.devices.records import Device
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.review import Review
 
@@ -18,6 +19,8 @@ class Taken:
     state: str
     """The state's name in `gpu_engine.devices.availability`."""
     reason: str
+    host: str | None = None
+    """None: it is this machine's."""
 
     @property
     def can_be_shared(self) -> bool:
@@ -26,16 +29,22 @@ class Taken:
         return self.state in ("leased", "busy") and not self.device.is_cpu
 
     def __str__(self) -> str:
-        return f"{self.device.label}: {self.reason}"
+        where = f" on {self.host}" if self.host is not None else ""
+        return f"{self.device.label}{where}: {self.reason}"
 
 
-async def taken_devices(source: DeviceSource, ids: Sequence[str]) -> dict[str, Taken]:
-    """The ticked devices that are not free now, by id. Those that have not been sampled long enough
-    to be judged are left out. Raises OSError if the leases can't be read."""
-    freedom = await source.judge()
-    inventory = source.inventory
+async def taken_devices(source: DeviceSource, keys: Sequence[str]) -> dict[str, Taken]:
+    """The ticked devices that are not free now, by the key of their row; on a host, by what it said
+    last. Those that have not been sampled long enough to be judged are left out. Raises OSError if
+    the leases can't be read."""
+    own = await source.judge()
+    hosts = {seen.host.name: seen for seen in source.hosts}
     found: dict[str, Taken] = {}
-    for name in ids:
+    for key in keys:
+        host, name = row_keys.split(key)
+        seen = hosts.get(host) if host is not None else None
+        inventory = source.inventory if host is None else seen.inventory if seen else None
+        freedom = own if host is None else seen.freedom if seen else {}
         device = inventory.find(name) if inventory is not None else None
         if device is None or device.id not in freedom:
             continue
@@ -43,7 +52,8 @@ async def taken_devices(source: DeviceSource, ids: Sequence[str]) -> dict[str, T
         # Any program can keep cores busy for a moment, so only a run of ours counts on a CPU slot.
         fine = ("free", "unknown", "busy") if device.is_cpu else ("free", "unknown")
         if judged.state not in fine:
-            found[device.id] = Taken(device, judged.state, judged.reason)
+            found[key if host is not None else device.id] = Taken(
+                device, judged.state, judged.reason, host)
     return found
 
 

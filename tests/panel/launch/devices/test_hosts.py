@@ -89,14 +89,14 @@ async def test_ticks_over_machines_and_back():
         for key in ("gpu1 0", "cpu:1", "alice@gpu2 0", "gpu1 1"):
             pane.cursor = pane.keys.index(key)
             await pilot.press("space")
-            await until(pilot, lambda key=key: key in pane._ticked)
+            await until(pilot, lambda key=key: key in pane.ticked)
         assert screen.draft.data["devices"] == {
             "hosts": ["gpu1:0,1", "local:cpu:1", "alice@gpu2:0"]}
-        assert pane._ticked == ("gpu1 0", "gpu1 1", "cpu:1", "alice@gpu2 0")
+        assert pane.ticked == ("gpu1 0", "gpu1 1", "cpu:1", "alice@gpu2 0")
         for key in ("gpu1 0", "gpu1 1", "alice@gpu2 0"):
             pane.cursor = pane.keys.index(key)
             await pilot.press("space")
-            await until(pilot, lambda key=key: key not in pane._ticked)
+            await until(pilot, lambda key=key: key not in pane.ticked)
         assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
 
 
@@ -105,16 +105,16 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why():
         pane = screen.devices
         await pilot.press("1")
         await until(pilot, lambda: "gpu3 0" in pane.keys)
-        before = pane._ticked
+        before = pane.ticked
         pane.cursor = pane.keys.index("gpu3 0")
         await pilot.press("space")
         await until(pilot, lambda: [n for n in pilot.app._notifications if NOT_THERE in n.message])
-        assert pane._ticked == before
+        assert pane.ticked == before
         pane.cursor = pane.keys.index("gpu1 1")
         await pilot.press("a")
-        await until(pilot, lambda: set(pane._ticked) == {*before, "gpu1 0", "gpu1 1"})
+        await until(pilot, lambda: set(pane.ticked) == {*before, "gpu1 0", "gpu1 1"})
         await pilot.press("a")
-        await until(pilot, lambda: pane._ticked == before)
+        await until(pilot, lambda: pane.ticked == before)
 
 
 async def test_a_host_that_falls_silent_grows_old_and_comes_back():

@@ -137,6 +137,8 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         shot = self._source.snapshot
         held = {k for k, f in (self._source.freedom or {}).items() if f.state == "leased"}
         lost = {f"{s.device.id} lost" for s in (shot.samples if shot else ()) if s.problem}
+        if self._draft is not None and self._draft.hosts:
+            lost |= {f"{s.host.name} {s.state} {s.reason}" for s in self._source.hosts}
         if self._held != held | lost:
             self._held = frozenset(held | lost)
             self.post_message(self.HeldChanged())
@@ -147,7 +149,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             return
         source, draft = self._source, self._draft
         self._table = DeviceTable(
-            source.inventory, source.snapshot, self._ticked,
+            source.inventory, source.snapshot, self.ticked,
             mode=str(draft.value("parallel.mode")) if draft else "single",
             first_rank=draft.first_rank if draft else 0,
             freedom=source.freedom, ours=self._ours(), notes=self._notes(),
@@ -163,7 +165,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         return lines.build(self._table, width)
 
     @property
-    def _ticked(self) -> tuple[str, ...]:
+    def ticked(self) -> tuple[str, ...]:
         """The keys of the ticked rows, in the order of the ranks."""
         draft, source = self._draft, self._source
         if draft is None or not draft.hosts:
@@ -206,7 +208,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         counted = f" · {sum(f.free for f in judged)} free" if judged else ""
         order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
         ranks = "" if lines.in_machines_order(self._table) else " · ranks in your order (r)"
-        return f"Devices ─ {len(set(self._ticked))} ticked{counted}{order}{ranks}"
+        return f"Devices ─ {len(set(self.ticked))} ticked{counted}{order}{ranks}"
 
     def _stale(self) -> str:
         shot, age = self._source.snapshot, self._source.age()
@@ -277,11 +279,11 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
 
     def _toggle(self, key: str) -> None:
         why_not = self._why_not(key)
-        if why_not is not None and key not in self._ticked:
+        if why_not is not None and key not in self.ticked:
             self.notify(why_not, title="Only to be looked at", severity="warning", markup=False)
             return
-        ticked = [k for k in self._ticked if k != key]
-        if key not in self._ticked:
+        ticked = [k for k in self.ticked if k != key]
+        if key not in self.ticked:
             ticked.append(key)  # the next rank
         self._count = None  # f now ticks as many as are ticked
         self.tick(ticked)
@@ -301,14 +303,14 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             if shot is not None else set()
         able = [key for key in self._in_order if key not in bad
                 and row_keys.split(key)[0] == host and self._why_not(key) is None]
-        more = [key for key in able if key not in self._ticked]
-        self.tick([*self._ticked, *more] if more else
-                  [key for key in self._ticked if row_keys.split(key)[0] != host])
+        more = [key for key in able if key not in self.ticked]
+        self.tick([*self.ticked, *more] if more else
+                  [key for key in self.ticked if row_keys.split(key)[0] != host])
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_tick_free(self) -> None:
         with guard(self.app):
-            await self._tick_freest(self._count or max(1, len(set(self._ticked))))
+            await self._tick_freest(self._count or max(1, len(set(self.ticked))))
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_count_free(self) -> None:
@@ -317,7 +319,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             if inventory is None:
                 return
             count = await self.app.push_screen_wait(AskCount(
-                "Tick the freest", max(1, len(self._ticked)), len(inventory.devices),
+                "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
                 "How many? f repeats it."))
             if count is not None:
                 await self._tick_freest(count)
@@ -336,7 +338,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
 
     def action_move_rank(self, by: int) -> None:
         """Swap the ranks of the device under the cursor and of its neighbour."""
-        ticked, key = list(self._ticked), self.key_at_cursor
+        ticked, key = list(self.ticked), self.key_at_cursor
         if key is None or key not in ticked:
             return
         at = ticked.index(key)
@@ -348,8 +350,8 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
     def action_sort_ranks(self) -> None:
         """Sort the ranks by the machine's device numbers."""
         numbers = {key: i for i, key in enumerate(self._in_order)}
-        order = sorted(self._ticked, key=lambda key: numbers.get(key, len(numbers)))
-        if order != list(self._ticked):
+        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
+        if order != list(self.ticked):
             self.tick(order)
 
     @property

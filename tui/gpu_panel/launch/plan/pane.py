@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from gpu_engine.common import places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import write_atomic
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, RankPlan
 from gpu_panel import keys
 from gpu_panel.common.panes import Pane
 from gpu_panel.launch.plan import environment
@@ -80,7 +81,7 @@ environment of its processes. y copies the command; v shows every process in ful
         # Warnings come early, as the end may be below the pane's edge.
         lines = [Content("").join(first),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
-                 _ranks(plan, gap[:3])]
+                 *_ranks(plan, gap[:3])]
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
         lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))
@@ -119,10 +120,22 @@ environment of its processes. y copies the command; v shows every process in ful
         self.app.push_screen(ProcessesScreen(self._plan))
 
 
-def _ranks(plan: LaunchPlan, gap: str) -> Content:
-    parts = [clean(r.sentence()) for r in plan.ranks[:_MOST_RANKS]]
-    if len(plan.ranks) > _MOST_RANKS:
-        parts.append(f"… {len(plan.ranks) - _MOST_RANKS} more")
+def _ranks(plan: LaunchPlan, gap: str) -> list[Content]:
+    """Which device each rank sees; where it runs on hosts, a line each."""
+    hosts = list(dict.fromkeys(r.host for r in plan.ranks))
+    if hosts != [None]:
+        width = max(len(host or "") for host in hosts)
+        return [Content.assemble((f"{clean(host or ''):<{width}}  ", "bold"), _line(
+            [r for r in plan.ranks if r.host == host], gap)) for host in hosts]
+    said = _line(plan.ranks, gap)
     if plan.nodes > 1:
-        parts.append(f"(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks in all)")
-    return Content(gap.join(parts))
+        said += Content(f"{gap}(machine {plan.node_rank} of {plan.nodes}, {plan.world_size} ranks "
+                        "in all)")
+    return [said]
+
+
+def _line(ranks: Sequence[RankPlan], gap: str) -> Content:
+    said = [clean(replace(r, host=None).sentence()) for r in ranks[:_MOST_RANKS]]
+    if len(ranks) > _MOST_RANKS:
+        said.append(f"… {len(ranks) - _MOST_RANKS} more")
+    return Content(gap.join(said))

@@ -28,7 +28,10 @@ class ProcessesScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         count = len(self._plan.processes)
         with VerticalScroll(classes="sheet") as box:
-            box.border_title = f"Processes ─ {count} on this machine"
+            hosts = len({p.host for p in self._plan.processes})
+            where = f"on {hosts} machines" if hosts > 1 else "on this machine" \
+                if self._plan.processes[0].host is None else f"on {self._plan.processes[0].host}"
+            box.border_title = Content(f"Processes ─ {count} {clean(where)}")
             box.border_subtitle = "esc close"
             yield Static(processes_text(self._plan))
 
@@ -42,6 +45,7 @@ def processes_text(plan: LaunchPlan) -> Content:
     for number, process in enumerate(plan.processes):
         ranks = ", ".join(map(str, process.ranks))
         title = f"Process {number + 1} of {len(plan.processes)}: {process.role}"
+        title += f" on {clean(process.host)}" if process.host is not None else ""
         parts.append(Content.styled(f"{title}, rank{'s' if len(process.ranks) > 1 else ''} {ranks}",
                                     "bold $text-primary"))
         parts.append(Content(clean(shlex.join(process.argv))))
