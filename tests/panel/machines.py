@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.hosts.protocol import VERSION, Welcome
 from gpu_engine.hosts.records import Host
 from gpu_engine.hosts.seen import HostSeen
 
@@ -62,8 +63,10 @@ def seen(host: Host, inventory: Inventory, *samples: Sample, age: float = 0.0) -
     shot = Snapshot(NOW, samples or tuple(
         Sample(d, 0.0, 0, d.memory_total, 33.0, 54.0, 400.0, processes=())
         for d in inventory.devices))
+    welcome = Welcome(VERSION, "0.1.0", "/there/bin/python", "3.11.2", host.name, "alice", "/h",
+                      "/f", "boot", host.name, host.name, NOW, ("10.0.0.7",))
     return HostSeen(host, "seen", inventory, shot, (shot,), judge_all((shot,) * 3, {}),
-                    time.monotonic() - age)
+                    time.monotonic() - age, welcome)
 
 
 def away(of: HostSeen, reason: str, age: float = 75.2) -> HostSeen:

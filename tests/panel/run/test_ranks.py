@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.app import ComposeResult
 
 from gpu_engine.plan.records import DeviceUse, RankPlan
@@ -37,6 +39,9 @@ def test_without_gpus_the_host_memory_stays() -> None:
 def test_the_plan_says_where_the_ranks_are() -> None:
     assert where_of(plan(2, cpu=False)) == {0: ["GPU 0"], 1: ["GPU 1"]}
     assert where_of(None) == {}
+    two = plan(2, cpu=False)
+    first = replace(two.ranks[0], host="gpu1")
+    assert where_of(replace(two, ranks=(first, two.ranks[1]))) == {0: ["gpu1 GPU 0"], 1: ["GPU 1"]}
 
 
 # --- the widget --------------------------------------------------------------------------------

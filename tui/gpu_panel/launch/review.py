@@ -34,7 +34,7 @@ class Review:
     unusable: bool = False
     """Whether a device can't be used at all, so that sharing it would not help."""
     over_hosts: LaunchPlan | None = None
-    """What would run on hosts, by what was seen of them; None if the run uses this machine alone."""
+    """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
 
     @property
     def plan(self) -> LaunchPlan | None:

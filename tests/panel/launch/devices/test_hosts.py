@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.widgets import Static
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.hosts import file
 from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.seen import HostSeen
 from gpu_panel.launch.devices import row_keys, ticks
 from gpu_panel.launch.devices.lines import DeviceTable, build
+from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.taken import taken_devices
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
@@ -29,18 +33,23 @@ def text(look: DeviceTable, width: int = 90) -> str:
     return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
 
 
+def said(plan: PlanPane) -> str:
+    return str(plan.query_one("#plan-text", Static).content)
+
+
 def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     own = slots(1)
-    said = text(DeviceTable(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
-                     ticked=("gpu1 0",), now=time.monotonic()), 120).splitlines()
-    groups = [line for line in said if line.startswith(("this machine", "gpu", "alice"))]
+    table = DeviceTable(own, Snapshot(NOW, (Sample(own.devices[0], 0.1),)), hosts=lab().seen,
+                        ticked=("gpu1 0",), now=time.monotonic())
+    lines = text(table, 120).splitlines()
+    groups = [line for line in lines if line.startswith(("this machine", "gpu", "alice"))]
     assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
                       "75 s ago", "gpu3", "gpu4  asking …"]
-    assert "  ! no answer: it is off, or a firewall is between" in said
-    assert "  only to be looked at: " + NOT_THERE in said
-    boxes = [line[:3] for line in said if line[1:2] == " " and line[0] in "▣☐·"]
+    assert "  ! no answer: it is off, or a firewall is between" in lines
+    assert "  only to be looked at: " + NOT_THERE in lines
+    boxes = [line[:3] for line in lines if line[1:2] == " " and line[0] in "▣☐·"]
     assert boxes == ["☐ c", "▣ 0", "☐ 1", "☐ 0", "· 0"]
-    assert "  └ who is on it is not known" in said
+    assert "  └ who is on it is not known" in lines
 
 
 def test_what_a_host_says_can_do_nothing_to_the_terminal():
@@ -98,6 +107,42 @@ async def test_ticks_over_machines_and_back():
             await pilot.press("space")
             await until(pilot, lambda key=key: key not in pane.ticked)
         assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+
+
+async def test_what_would_run_on_each_host_is_shown(home):
+    hosts = lab()
+    hosts.show(replace(hosts.seen[1], state="seen", reason=None))
+    async with panel(gpus(1), hosts=hosts, size=(160, 60),
+                     sets=("batch.size=33",)) as (pilot, screen):
+        await until(pilot, lambda: "gpu1 0" in screen.devices.keys)
+        screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
+        await settled(pilot, screen)
+        assert screen.review.problems == ()
+        plan = said(screen.plan)
+        assert "gpu1        GPU 0 → cuda:0 rank 0   GPU 1 → cuda:1 rank 1\n" in plan
+        assert "alice@gpu2  GPU 0 → cuda:0 rank 2\n" in plan
+        assert """--set 'devices.hosts=["gpu1:0,1", "alice@gpu2:0"]'""" in plan
+        await pilot.press("3", "v")
+        await until(pilot, lambda: "Processes ─ 3 on 2 machines" in str(
+            pilot.app.screen.query(".sheet").first().border_title)
+            if pilot.app.screen.query(".sheet") else False)
+        await pilot.press("escape")
+
+        hosts.show(away(hosts.seen[0], "the connection broke"))
+        screen.devices.look()
+        await until(pilot, lambda: "the connection broke" in said(screen.plan))
+        assert screen.review.plan is None
+        hosts.show(HostSeen(Host("gpu1")))
+        screen.devices.look()
+        await until(pilot, lambda: "Asking gpu1 …" in said(screen.plan))
+
+
+async def test_devices_of_hosts_that_are_not_free_are_asked_about(home):
+    async with panel(gpus(1), hosts=lab()) as (pilot, screen):
+        await until(pilot, lambda: "gpu1 0" in screen.devices.keys)
+        taken = await taken_devices(screen.source, ["gpu1 0", "gpu1 1", "gpu9 0", "gpu4 0"])
+        assert list(map(str, taken.values())) == [
+            "GPU 1 on gpu1: alice · python train.py · 70.0 GiB · 3 days"]
 
 
 async def test_what_is_only_looked_at_is_not_ticked_and_says_why():
