@@ -15,7 +15,7 @@ ENGINE, PANEL = ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"
 
 def modules_after(code: str) -> set[str]:
     out = subprocess.run([sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
-                         capture_output=True, text=True, check=True, timeout=150)
+                         capture_output=True, text=True, check=True, timeout=600)
     return {name.partition(".")[0] for name in out.stdout.split()}
 
 
@@ -59,7 +59,7 @@ for _ in range(2):
         gpu_engine.launch(from_dict({{"task": {{"use": "nowhere:Nothing"}}}}))
     except gpu_engine.common.errors.SpecError as err:
         print(err)
-"""], capture_output=True, text=True, timeout=150)
+"""], capture_output=True, text=True, timeout=600)
     assert out.stdout.count("nowhere") >= 2, out.stderr
 
 
@@ -134,7 +134,7 @@ for spec, inventory in specs:
 watching = False
 print(len(specs), [(e, a) for e, a in seen if e.split(".")[0] in
                    ("open", "os", "socket", "subprocess", "import", "pathlib", "shutil", "glob")])
-"""], capture_output=True, text=True, timeout=150)
+"""], capture_output=True, text=True, timeout=600)
     assert done.stdout == "8 []\n", done.stdout + done.stderr
 
 

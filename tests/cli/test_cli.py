@@ -17,7 +17,7 @@ from ..conftest import wait_for
 
 def engine(*args: str, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
-                          text=True, timeout=90, **more)
+                          text=True, timeout=600, **more)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_ctrl_c_stops_the_run_and_is_130(home, script):
     run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
     wait_for(lambda: run.log(0).exists() and run.log(0).stat().st_size)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=150)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "finish their step" in err
     assert run.state().state == "stopped"

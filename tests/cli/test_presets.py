@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", "presets", *args],
-                          capture_output=True, text=True, timeout=150, check=False)
+                          capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_command_line_deletes_ones_own():

@@ -47,7 +47,7 @@ def a_full_disk_for_a_while(box: Box) -> None:
         wait_for(lambda: any("could not be written for" in e["message"]
                              for e in events(run, 0, "warning")), 20)
         seen = steps(run)
-        wait_for(lambda: steps(run) > seen + 30, 20)
+        wait_for(lambda: steps(run) > seen + 30)
         assert run.state().processes[0].pid == pid
         assert all(verified(p) for p in checkpoints(run)), before
         run.stop()

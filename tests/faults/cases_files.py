@@ -98,7 +98,7 @@ def a_damaged_state_of_a_live_run(box: Box) -> None:
         assert box.cli("runs").returncode == 0
         if run.state().state != "running":
             break
-    assert wait_for(lambda: not run.supervised() or None, 30)
+    assert wait_for(lambda: not run.supervised() or None)
     assert run.state().state == "completed"
 
 
@@ -271,7 +271,7 @@ def a_deleted_run_folder(box: Box) -> None:
     shutil.rmtree(run.path, ignore_errors=True)
     shutil.rmtree(run.path, ignore_errors=True)
     os.kill(state.pid, 15)
-    wait_for(lambda: not members(run), 10)
+    wait_for(lambda: not members(run))
     shutil.rmtree(run.path, ignore_errors=True)  # a rank may have written once more
     assert runs.all_runs() == []
     assert box.ended(box.go("start(); train(2)")).state == "completed"
@@ -320,7 +320,7 @@ def a_lost_run_is_resumed(box: Box) -> None:
     run = box.go("start(); train(40 if attempt == 1 else 3)")
     state = box.running(run)
     os.kill(state.pid, 9)
-    wait_for(lambda: run.state().state == "lost" and not members(run), 5)
+    wait_for(lambda: run.state().state == "lost" and not members(run))
     time.sleep(0.1)
     done = box.cli("resume", run.id)
     assert done.returncode == 0, done.stderr

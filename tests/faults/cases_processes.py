@@ -41,7 +41,7 @@ def the_supervisor_is_killed(box: Box) -> None:
     state = box.running(run)
     wait_for(lambda: events(run, 0, "checkpoint"))
     kill(state.pid)
-    lost = wait_for(lambda: (s := run.state()).state == "lost" and s, 2)
+    lost = wait_for(lambda: (s := run.state()).state == "lost" and s)
     wait_for(lambda: not members(run), SOON)
     assert "its supervisor died" in lost.reason
     assert "last step " in run.state().reason

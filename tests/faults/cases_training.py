@@ -129,7 +129,7 @@ def small_group(size: str):
         try:
             yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
         finally:
-            wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), 10)
+            wait_for(lambda: not (group / "cgroup.procs").read_text().strip())
             group.rmdir()
 
     return made()

@@ -160,7 +160,7 @@ class Box:
         return wait_for(all_begun, seconds)
 
     def stepping(self, run: runs.Run, step: int = 1, rank: int = 0) -> None:
-        wait_for(lambda: steps(run, rank) >= step or not run.state().live, 60)
+        wait_for(lambda: steps(run, rank) >= step or not run.state().live)
         assert run.state().live, f"{run.state()}\n{logs(run)}"
 
     def ended(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
@@ -247,7 +247,7 @@ class Box:
                     os.kill(state.pid, signal.SIGCONT)
                     os.kill(state.pid, signal.SIGQUIT)
                 with contextlib.suppress(AssertionError):
-                    wait_for(lambda run=run: not run.supervised(), 10)
+                    wait_for(lambda run=run: not run.supervised())
             for pid in members(run):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

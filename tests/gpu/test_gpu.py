@@ -40,7 +40,7 @@ def train(*sets: str, expect: int = 0) -> runs.Run:
             "train.workers=0", "train.checkpoint_every=20"]
     argv = [sys.executable, "-m", "gpu_engine", "run", "--json"]
     argv += [word for s in (*base, *sets) for word in ("--set", s)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == expect, done.stdout + done.stderr
     return runs.find(json.loads(done.stdout)["id"])
 
@@ -153,7 +153,7 @@ def test_one_nccl_rank_trains(home):
 def test_nccl_refuses_two_ranks_on_one_gpu(home):
     argv = [sys.executable, "-m", "gpu_engine", "run", "--set", f"task.use={TASK}", "--set",
             "devices.ids=0,0", "--mode", "ddp"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "gloo" in done.stderr
 
@@ -162,14 +162,14 @@ def test_a_resumed_run_goes_on_to_the_bit(home):
     whole = train("devices.ids=0")
     part = train("devices.ids=0", "train.steps=40")
     done = subprocess.run([sys.executable, "-m", "gpu_engine", "resume", part.id, "--set",
-                           "train.steps=60"], capture_output=True, text=True, timeout=300)
+                           "train.steps=60"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert losses(part) == losses(whole)
 
 
 def test_the_check_passes(home):
     done = subprocess.run([sys.executable, "-m", "gpu_engine", "check", "ddp", "--devices", "0",
-                           "--json"], capture_output=True, text=True, timeout=100)
+                           "--json"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"]
 
@@ -197,7 +197,7 @@ def test_a_process_on_the_gpu_keeps_a_run_away(home, gpu):
         assert any((p.memory or 0) > 1 << 30 for p in sample.processes)
         argv = [sys.executable, "-m", "gpu_engine", "run", "--devices", gpu.devices[0].id, "--",
                 sys.executable, "-c", "pass"]
-        refused = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+        refused = subprocess.run(argv, capture_output=True, text=True, timeout=600)
         assert refused.returncode == 2
         assert "is not free" in refused.stderr
         assert "devices.share" in refused.stderr

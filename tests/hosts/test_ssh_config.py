@@ -84,7 +84,7 @@ def test_every_name_offered_is_one_that_ssh_finds(tmp_path_factory, blocks):
                               for i, words in enumerate(blocks)))
     for name in ssh_config.names(config)[:2]:
         told = subprocess.run(["ssh", "-F", str(config), "-G", "--", name], capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=600)
         assert "hostname found" in told.stdout, (config.read_text(), name, told)
 
 

@@ -295,7 +295,7 @@ class Rig:
     def ssh(self, node: str, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command line there as a person would."""
         return subprocess.run([str(self.bin / "ssh"), "-oBatchMode=yes", node, command],
-                              capture_output=True, text=True, timeout=60, check=False,
+                              capture_output=True, text=True, timeout=600, check=False,
                               stdin=subprocess.DEVNULL)
 
     def fresh(self) -> None:

@@ -67,7 +67,7 @@ def first_difference(observed: bytes, alone: bytes) -> str:
 
 
 def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run, dict]:
-    done = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--json", *args], timeout=150,
+    done = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--json", *args], timeout=600,
                           capture_output=True, text=True, env=os.environ | (env or {}))
     assert done.stdout, done.stderr
     state = json.loads(done.stdout[done.stdout.index("{"):])
@@ -88,6 +88,6 @@ def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
     try:
         run, state = engine_run(*options, "--", *command, env=env)
     finally:
-        out = alone.communicate(timeout=150)[0] if alone else b""
+        out = alone.communicate(timeout=600)[0] if alone else b""
     return Ran(run, state, subprocess.CompletedProcess(command, alone.returncode, out)
                if alone else None)

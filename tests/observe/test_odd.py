@@ -116,7 +116,7 @@ def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
 
     def outcome(*path):
         return subprocess.run([PYTHON, "-c", "import sys; print('on', 'torch' in sys.modules)"],
-                              capture_output=True, text=True, timeout=150, env=os.environ | {
+                              capture_output=True, text=True, timeout=600, env=os.environ | {
                                   "PYTHONPATH": os.pathsep.join(path), "GPU_PANEL_RANK": "0",
                                   "GPU_PANEL_RUN": str(tmp_path / "run")})
 
@@ -145,14 +145,14 @@ def faulty(tmp_path, *, env=(), code=""):
     with subprocess.Popen([PYTHON, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as alone:
         done = observed(script, run, env)
-        out, err = alone.communicate(timeout=150)
+        out, err = alone.communicate(timeout=600)
     assert (done.stdout, done.stderr, done.returncode) == (out, err, alone.returncode)
     errors = run / "observe-errors.log"
     return runs.Run(run), errors.read_text() if errors.exists() else ""
 
 
 def observed(script, run, env=()):
-    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=150,
+    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=600,
                           env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
                                             "GPU_PANEL_RANK": "0", **dict(env)})
 
@@ -253,7 +253,7 @@ def test_a_torch_that_lacks_something_is_observed_or_not_at_all(tmp_path, change
         text = OLDER.format(scripts=str(SCRIPTS), hook=HOOK, change=change, again=again,
                             observed=observed)
         outs.append(subprocess.run([PYTHON, "-c", text], capture_output=True, text=True,
-                                   timeout=90, env=os.environ | {"GPU_PANEL_RUN": str(run),
+                                   timeout=600, env=os.environ | {"GPU_PANEL_RUN": str(run),
                                                                  "GPU_PANEL_RANK": "0"}))
     assert outs[0].stdout == outs[1].stdout
     assert outs[0].returncode == outs[1].returncode == 0, outs[1].stderr
@@ -279,7 +279,7 @@ def test_outside_a_run_the_hook_does_nothing(tmp_path, name):
     out = subprocess.run([PYTHON, "-c", "import torch, sys\nprint([m for m in sys.modules if "
                           "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
                          env={k: v for k, v in os.environ.items() if k != name}
-                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=150)
+                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=600)
     assert out.stdout == "[] torch.autograd\n"
 
 
@@ -292,7 +292,7 @@ def test_the_hook_has_syntax_for_old_pythons(tmp_path):
                           "assert 'gpu_engine' not in sys.modules"],
                          env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(tmp_path),
                                            "GPU_PANEL_RANK": "0"},
-                         capture_output=True, text=True, timeout=150)
+                         capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, out.stderr
     loaded = {Path(line) for line in out.stdout.splitlines()}
     observe_room = {path for path in Path(HOOK).parent.glob("*.py") if path.name != "__init__.py"}

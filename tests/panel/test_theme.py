@@ -151,9 +151,11 @@ async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPat
         assert pilot.app.theme == "textual-dark"
 
 
-async def test_a_theme_that_cant_be_kept_is_said(home: Path) -> None:
+async def test_a_theme_that_cant_be_kept_is_said(
+        home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ..conftest import slots
 
+    monkeypatch.setattr(PanelApp, "NOTIFICATION_TIMEOUT", 600)  # however late this test looks
     async with panel(slots(1), notifications=True) as (pilot, _):
         (home / "panel.json").mkdir(parents=True)
         pilot.app.theme = "textual-light"

@@ -26,7 +26,7 @@ def made(home):
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
-                          text=True, timeout=150, check=False,
+                          text=True, timeout=600, check=False,
                           preexec_fn=powers.drop_root_powers)
 
 

@@ -63,7 +63,7 @@ def running(run: runs.Run) -> runs.State:
 
 
 def none_left(state: runs.State) -> None:
-    wait_for(lambda: not any(procs.alive(p.pid, p.ticks) for p in state.processes), 5)
+    wait_for(lambda: not any(procs.alive(p.pid, p.ticks) for p in state.processes))
 
 
 def test_ranks_that_all_end_well_complete_the_run(go):
@@ -179,7 +179,7 @@ def test_it_outlives_the_one_who_launched_it(home, tmp_path):
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(120)")
     out = subprocess.run(
         [sys.executable, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-         sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=150)
+         sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=600)
     run = runs.find(out.stdout.strip())
     state = running(run)
     assert os.getsid(state.pid) == state.pid  # its own session: no terminal, no hang-up

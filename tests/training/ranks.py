@@ -200,7 +200,7 @@ class Ranks:
                     process.kill()
                 process.wait()
 
-    def until(self, seen: Callable[[], Any], timeout: float = 60.0) -> Any:
+    def until(self, seen: Callable[[], Any], timeout: float = 600.0) -> Any:
         """Wait until `seen()` is true, as long as any rank lives. Returns its value."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -140,7 +140,7 @@ def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
     with (run / "ranks" / "00000.log").open("ab") as log:
         code = subprocess.run(
             [sys.executable, str(ranks.WORKER), "--run", str(run)], env=env, stdout=log,
-            stderr=log, timeout=150, check=False,
+            stderr=log, timeout=600, check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),
         ).returncode
     assert code == 1, ranks.logs(run)

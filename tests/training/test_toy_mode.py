@@ -131,7 +131,7 @@ def test_a_mode_is_a_record_and_a_strategy(tmp_path: Path) -> None:
 
     run, env = tmp_path / "run", dict(os.environ, OMP_NUM_THREADS="1")
     (run / "ranks").mkdir(parents=True)
-    subprocess.run([sys.executable, __file__, "--plan", str(run)], check=True, env=env, timeout=150)
+    subprocess.run([sys.executable, __file__, "--plan", str(run)], check=True, env=env, timeout=600)
     plan = json.loads((run / "plan.json").read_text())
     assert [p["env"]["RANK"] for p in plan["processes"]] == ["0", "1"]
     assert "--set parallel.mode=averaged" in plan["lines"][0]

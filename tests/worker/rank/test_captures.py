@@ -47,7 +47,7 @@ rec.close()
 
 def run(tmp_path: Path, *library: str) -> list[list[str]]:
     done = subprocess.run([sys.executable, "-c", RANK, str(tmp_path / "r.jsonl"), *library],
-                          capture_output=True, text=True, timeout=100)
+                          capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return [line.split() for line in done.stdout.splitlines()]
