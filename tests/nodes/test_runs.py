@@ -136,6 +136,31 @@ def test_a_stop_reaches_a_machine_that_can_not_be_reached_as_soon_as_it_can(host
     nothing_left(hosts)
 
 
+def test_a_supervisor_that_is_killed_there_ends_all_and_is_the_cause(hosts: Rig):
+    run = launch(from_dict(LONG | TWO))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    first = hosts.nodes[0]
+    holding = [pid for pid, args in first.processes().items() if "gpu_engine.supervisor" in args]
+    # The second of the two is the supervisor, the first its guard.
+    first.run(["kill", "-9", str(max(holding))])
+    state = ended(run)
+    assert state.state == "failed"
+    assert state.cause is not None
+    assert (state.cause.host, state.cause.rank) == ("gpu1", None), state.cause
+    nothing_left(hosts)
+
+
+def test_a_disk_that_is_full_there_is_named(hosts: Rig):
+    second = hosts.nodes[1]
+    (second.home / ".local").mkdir()
+    second.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(second.home / ".local")])
+    with pytest.raises(SpecError) as caught:
+        prepare(from_dict(DIGITS | TWO))
+    second.run(["umount", str(second.home / ".local")])
+    assert [p.value for p in caught.value.problems] == ["gpu2"]
+    assert "no space left" in caught.value.problems[0].message
+
+
 def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):
     first, second, third = hosts.nodes
     second.change_key()

@@ -175,3 +175,14 @@ def test_what_is_kept_of_a_host_reads_back(hosts):
     part, = parts.read(run.path)
     assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
     assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
+
+
+def test_the_connection_between_hosts_is_tried_without_training(hosts):
+    done = subprocess.run([sys.executable, "-m", "gpu_engine", "check", "--json", "--set",
+                           "task.use=gpu_engine.tasks.digits:Digits", "--set",
+                           "devices.hosts=a:cpu:0,b:cpu:1"], capture_output=True, text=True)
+    said = json.loads(done.stdout)
+    assert said["ok"], done
+    assert sorted(r["rank"] for r in said["ranks"]) == [0, 1]
+    assert {r["ranks"] for r in said["reductions"]} == {2}
+    assert not list((hosts / "runs").iterdir())

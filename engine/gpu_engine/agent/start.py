@@ -25,6 +25,8 @@ def start(asked: Asked, request: protocol.Start) -> None:
         run = _started_by(request.key)
         if run is None:
             prepared = launcher.prepare(from_dict(request.spec), cwd=Path(folder))
+            if request.trying:
+                prepared = launcher.only_trying(prepared)
             run = launcher.start(replace(
                 prepared, plan=replace(prepared.plan, origin=request.key)))
     asked.say(_started(run))

@@ -107,6 +107,8 @@ class Start:
     spec: Mapping[str, object]
     key: str
     folders: tuple[str, ...] = ()
+    trying: bool = False
+    """Its ranks only try their connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,14 @@ def prepare_check(spec: RunSpec) -> Prepared:
     place = replace(spec.parallel, timeout=min(spec.parallel.timeout, 30.0))
     prepared = prepare(replace(spec, name=f"check {spec.name}"[:80], task=task, batch=size,
                                parallel=place))
+    return only_trying(prepared)
+
+
+def only_trying(prepared: Prepared) -> Prepared:
+    """What is prepared, with ranks that only try their connection, wherever they are."""
     processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
-    return replace(prepared, plan=replace(prepared.plan, processes=processes))
+    return replace(prepared, plan=replace(prepared.plan, processes=processes),
+                   parts=tuple(replace(p, trying=True) for p in prepared.parts))
 
 
 def launch(spec: RunSpec, *, inventory: Inventory | None = None,

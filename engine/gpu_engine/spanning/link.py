@@ -186,7 +186,7 @@ class Link(threading.Thread):
         if part.resume and self._id is not None:
             answer = way.ask(protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint))
         else:
-            answer = way.ask(protocol.Start(part.spec, part.key, part.folders))
+            answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying))
         if not isinstance(answer, protocol.Started):
             raise Refused(self.name_of_host, "it does not say whether it has started")
         self._id, self._begun = answer.run, True

@@ -24,6 +24,8 @@ class Part:
     folders: tuple[str, ...]
     key: str
     """Names the run for the host before it has an id there."""
+    trying: bool = False
+    """Whether its ranks only try their connection."""
     attempt: int = 1
     """The one that it was told to begin."""
     resume: bool = False
