@@ -48,7 +48,7 @@ def test_the_file_has_the_keys_that_it_always_had():
         "id", "cwd", "version", "name", "mode", "backend", "device_type", "source", "world_size",
         "local_world_size", "nodes", "node_rank", "replicas", "master_addr", "master_port", "unit",
         "batch", "lr", "ranks", "processes", "lines", "warnings", "spec"}
-    assert found["ranks"][1] == {"rank": 1, "local_rank": 1, "node": 0, "devices": [
+    assert found["ranks"][1] == {"rank": 1, "local_rank": 1, "node": 0, "host": None, "devices": [
         {"id": "cpu:1", "label": "CPU 1", "uuid": None, "torch": "cpu", "cores": [],
          "memory": None}]}
     assert found["batch"] == {"size": 256, "meaning": "global", "accumulate": 1, "replicas": 2,
