@@ -191,7 +191,7 @@ def test_a_folder_full_of_runs_is_read_newest_first(home, monkeypatch):
 
 def test_an_older_run_is_looked_at_again_in_its_turn(home, monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 1)
-    monkeypatch.setattr(runs_feed, "_AGAIN", 2)
+    monkeypatch.setattr(runs_feed, "_RECHECKED", 2)
     made = [make(name=f"toy{i}", created=1000.0 - i) for i in range(6)]
     feed = RunsFeed()
     feed.refresh()
