@@ -197,3 +197,44 @@ async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):
         file.path().unlink()
         await screen.source.watch_hosts()
         await until(pilot, lambda: "is no name" not in shown(screen.devices))
+
+
+async def test_details_of_a_host_s_device_and_no_process_here_is_ended_for_it(home):
+    async with panel(slots(1), hosts=lab(), notifications=True) as (pilot, screen):
+        pane = screen.devices
+        await until(pilot, lambda: "gpu1 1" in pane.keys)
+        await pilot.press("1")
+        pane.cursor = pane.keys.index("gpu1 1")
+        await pilot.press("i")
+        await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
+        assert "python train.py" in shown(screen.detail)
+        screen.detail.focus()
+        screen.detail.action_end()
+        await until(pilot, lambda: [n for n in pilot.app._notifications
+                                    if "Process 9 runs on gpu1: end it there" in n.message])
+
+
+async def test_the_freest_are_those_of_the_machine_under_the_cursor(home):
+    async with panel(slots(2), hosts=lab()) as (pilot, screen):
+        pane = screen.devices
+        await until(pilot, lambda: "gpu1 1" in pane.keys)
+        await pilot.press("1")
+        pane.cursor = pane.keys.index("gpu1 1")
+        await pilot.press("f")
+        await until(pilot, lambda: pane.ticked == ("gpu1 0",))
+        pane.cursor = 0
+        await pilot.press("f")
+        await until(pilot, lambda: screen.draft.data["devices"].get("ids") == [
+            "cpu:0", "cpu:1"])
+
+
+async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are(home):
+    sets = ("devices.hosts=gpu1:1,local:cpu:0",)
+    async with panel(slots(1), hosts=lab(), sets=sets) as (pilot, screen):
+        await until(pilot, lambda: screen.devices.ticked == ("gpu1 1", "cpu:0"))
+        await settled(pilot, screen)
+        spec = screen.draft.to_save(screen.source.inventory)
+        assert spec.devices.hosts == ["gpu1:1", "local:cpu:0"]
+        assert spec.devices.ids is None
+        assert [p.key for p in screen.review.problems] == ["devices.hosts"], \
+            "GPUs and CPU slots don't train together"

@@ -35,6 +35,8 @@ class DeviceDetails:
     """How the processes are sorted: one of ORDERS."""
     now: float = 0.0
     """Unix seconds."""
+    host: str | None = None
+    """The machine that it belongs to; None for this one."""
 
 
 def build(details: DeviceDetails, width: int) -> list[Row]:

@@ -21,6 +21,7 @@ from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.detail import lines
 from gpu_panel.launch.detail.end_dialog import ask_and_end
 from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.runs.feed import RunLine
 
@@ -63,7 +64,8 @@ go to another device; x ends the process under the cursor, if it is your own, an
         """What was painted last."""
 
     def show_device(self, device: str | None) -> None:
-        """Show the device with this id, and have its bus measured; None for no device."""
+        """Show the device of this row of the table, and have its bus measured if it is this
+        machine's; None for no device."""
         self._device = device
         self.paint()
 
@@ -77,7 +79,11 @@ go to another device; x ends the process under the cursor, if it is your own, an
         source, shot = self._source, self._source.snapshot
         inventory = source.inventory
         device = inventory.find(self._device) if inventory is not None and self._device else None
-        if device is None:
+        host, name = row_keys.split(self._device or "")
+        if host is not None:
+            source.watch_bus()
+            self.shown = self._of_host(host, name)
+        elif device is None:
             self.shown = DeviceDetails(order=self._order)
             source.watch_bus()
         else:
@@ -91,13 +97,26 @@ go to another device; x ends the process under the cursor, if it is your own, an
         self.entitle(self._title(), "i close · ← → other device")
         self.repaint()
 
+    def _of_host(self, host: str, name: str) -> DeviceDetails:
+        """What is known of a host's device. Its processes have numbers of that machine."""
+        source = self._source
+        seen = next((s for s in source.hosts if s.host.name == host), None)
+        device = seen.inventory.find(name) if seen is not None and seen.inventory else None
+        if seen is None or device is None:
+            return DeviceDetails(order=self._order)
+        return DeviceDetails(
+            device, seen.snapshot.of(device.id) if seen.snapshot else None,
+            seen.freedom.get(device.id), history=source.histories.get(host), order=self._order,
+            now=time.time(), host=host)
+
     def _title(self) -> str:
         device, sample = self.shown.device, self.shown.sample
         if device is None:
             return "Device"
         count = len(sample.processes or ()) if sample is not None else 0
         counted = f" · {count} process{'es' if count > 1 else ''} by {self._order}"
-        return f"{device.label} ─ {clean(device.name)}" + (counted if count else "")
+        where = f" on {clean(self.shown.host)}" if self.shown.host is not None else ""
+        return f"{device.label}{where} ─ {clean(device.name)}" + (counted if count else "")
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         return None, lines.build(self.shown, width)
@@ -129,6 +148,10 @@ go to another device; x ends the process under the cursor, if it is your own, an
             process = self.process_at_cursor
             if process is None:
                 self.notify("There is no process under the cursor", severity="warning")
+                return
+            if self.shown.host is not None:  # its number may be another process's here
+                self.notify(f"Process {process.pid} runs on {self.shown.host}: end it there",
+                            severity="warning", markup=False)
                 return
             for run in self._runs:
                 rank = dict(run.pids).get(process.pid)

@@ -325,16 +325,23 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
                 await self._tick_freest(count)
 
     async def _tick_freest(self, count: int) -> None:
+        """Tick the freest devices of the machine under the cursor, and no others."""
         source, inventory = self._source, self._source.inventory
         if inventory is None:
             return
-        await source.judge()
-        chosen = freest(count, inventory, source.looks, source.holders)
+        host, _ = row_keys.split(self.key_at_cursor or "")
+        if host is None:
+            await source.judge()
+            chosen = [d.id for d in freest(count, inventory, source.looks, source.holders)]
+        else:
+            seen = next((s for s in source.hosts if s.host.name == host and s.can_run), None)
+            chosen = [row_keys.of(host, name) for name, f in seen.freedom.items()
+                      if f.free][:count] if seen is not None else []
         if len(chosen) < count:
             self.notify(f"Only {len(chosen)} of {count} can be used now", title="Freest devices",
                         severity="warning", markup=False)
         self._count = count
-        self.tick([d.id for d in chosen])
+        self.tick(chosen)
 
     def action_move_rank(self, by: int) -> None:
         """Swap the ranks of the device under the cursor and of its neighbour."""

@@ -23,7 +23,7 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
     name: str | None = before.name if before and "/" not in before.name else spec.name
     name = name.removesuffix(".toml")
     devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
-        ", ".join(spec.devices.ids or ["none"])
+        ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
     while True:
         name = await app.push_screen_wait(AskName(
             "Save preset", name, f"Saved in {presets.own_folder()}\nDevices: {devices}",
