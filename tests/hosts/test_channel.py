@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.agent import main
 from gpu_engine.hosts import channel, protocol, reasons, ssh
 from gpu_engine.hosts.channel import Refused, Unreachable, open_channel
 from gpu_engine.hosts.records import Host
@@ -187,3 +188,12 @@ def test_the_argument_list_of_ssh(home):
     control = next(w for w in words if w.startswith("ControlPath="))
     folder = Path(control.removeprefix("ControlPath=")).parent
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_a_command_is_found_beside_the_agents_interpreter(torch, monkeypatch):
+    """ssh's PATH does not have it; an environment without torch is the last resort."""
+    monkeypatch.setattr(main.importlib.util, "find_spec", lambda name: object() if torch else None)
+    own = str(Path(sys.executable).parent)
+    assert main.search_path(f"/usr/bin:{own}:/bin").split(":") \
+        == ([own, "/usr/bin", "/bin"] if torch else ["/usr/bin", "/bin", own])

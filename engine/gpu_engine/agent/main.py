@@ -6,6 +6,7 @@ output, so its descriptor is kept by the wire alone, and whatever prints goes to
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from gpu_engine.agent.wire import Asked, Over, Wire
@@ -38,12 +40,22 @@ def serve(word: str) -> int:
     our lines begin. Returns the exit code."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
     out = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(out, False)
     os.write(out, f"\n{protocol.MARK} {word}\n".encode())
     _Agent(Wire(out)).serve(sys.stdin.fileno())
     return 0
+
+
+def search_path(path: str) -> str:
+    """Where a run's command is looked for: ssh gives a short PATH, without the environment that
+    holds this interpreter. If that has torch it comes first, as if it were activated; else last."""
+    own = str(Path(sys.executable).parent)
+    others = [p for p in path.split(os.pathsep) if p and p != own]
+    first = importlib.util.find_spec("torch") is not None
+    return os.pathsep.join([own, *others] if first else [*others, own])
 
 
 class _Agent:

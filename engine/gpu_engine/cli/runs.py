@@ -58,9 +58,9 @@ def _why(run: Run, state: State) -> list[str]:
 def rm(run: tuple[str, ...]) -> None:
     """Delete RUNs that have ended, with their checkpoints."""
     from gpu_engine.common import units
-    from gpu_engine.runs import folder
+    from gpu_engine.launch.found import find
 
-    for one in [folder.find(name) for name in run]:
+    for one in [find(name) for name in run]:  # one that goes on elsewhere is live
         size = one.size()
         one.remove()
         click.echo(f"{one.id} removed, {units.size(size)} freed")
@@ -73,8 +73,10 @@ def rm(run: tuple[str, ...]) -> None:
 def prune(keep: int, dry_run: bool) -> None:
     """Delete all but the newest of the runs that have ended."""
     from gpu_engine.common import units
+    from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder
 
+    take_up_all()
     ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0
     for one in ended[keep:]:
