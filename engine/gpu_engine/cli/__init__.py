@@ -16,7 +16,7 @@ from gpu_engine import __version__
 from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "logs", "stacks", "stop", "resume",
-          "export", "presets", "describe", "hosts", "agent")
+          "export", "presets", "describe", "hosts", "slurm", "agent")
 
 
 class _Lazy(click.Group):

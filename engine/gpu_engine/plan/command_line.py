@@ -28,7 +28,7 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     env = environment(plan.source, devices)
     if command is None:
         spec = _without_place(plan.spec)
-        trainer = [python, "-m", "gpu_engine.worker", *_arguments(spec, base)]
+        trainer = [python, "-m", "gpu_engine.worker", *arguments(spec, base)]
         return tuple(
             _typed(env, own_command.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
             for n in range(plan.nodes))
@@ -42,7 +42,7 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
 
 def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
     """The `gpu-engine run` command line for a spec."""
-    return shlex.join(["gpu-engine", "run", *_arguments(spec, base)])
+    return shlex.join(["gpu-engine", "run", *arguments(spec, base)])
 
 
 def _typed(env: Mapping[str, str], argv: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def _typed(env: Mapping[str, str], argv: Sequence[str]) -> str:
     return " ".join([*shown, shlex.join(argv)])
 
 
-def _arguments(spec: RunSpec, base: tuple[str, RunSpec] | None) -> list[str]:
+def arguments(spec: RunSpec, base: tuple[str, RunSpec] | None) -> list[str]:
     """The preset and the `--set`s that give exactly this spec."""
     if base is not None:
         sets = differences(base[1], spec)

@@ -1,0 +1,217 @@
+"""The batch script with which Slurm runs a spec. Pure: asks neither Slurm nor the machine.
+
+Slurm starts each rank itself, by `srun` and not by torchrun: its warning before the time limit then
+reaches every rank, which saves and stops (see `worker/start.py`), and no agent between them ends
+the ranks while they save. What a person chose is in the script as quoted words only.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan.batch import Layout
+from gpu_engine.plan.check import check
+from gpu_engine.plan.command_line import arguments
+from gpu_engine.spec import modes
+from gpu_engine.spec.schema import RunSpec
+
+WARNING = 120
+"""Seconds before the time limit at which Slurm warns the ranks, so that they save."""
+_OURS = {
+    "nodes": "--nodes", "gpus": "--gpus", "gpus-per-node": "--gpus",
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "gpus-per-task", "ntasks-per-gpu"), "--gpus"),
+    **dict.fromkeys(("requeue", "no-requeue", "open-mode", "signal"), ""),
+    **dict.fromkeys(("array", "wrap", "export", "parsable", "wait", "test-only"), ""),
+}
+"""Options of sbatch that `-o` can't give: those that the script depends on, and the option of
+`gpu-engine slurm` to use instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked of Slurm."""
+
+    nodes: int
+    per_node: int
+    """GPUs of each node; on CPU slots, ranks."""
+    options: tuple[tuple[str, str | None], ...] = ()
+    """Further options of sbatch, without `--`; None: the option takes no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job runs, which is the same on all its nodes."""
+
+    python: str
+    folder: str
+    """The working folder."""
+    home: str
+    """gpu-panel's own folder, on a disk that all nodes share."""
+
+
+def job_of(spec: RunSpec, nodes: int | None, per_node: int | None,
+           options: Sequence[str] = ()) -> Job:
+    """What to ask for: `nodes` and `per_node` as given, else as the spec says, else 1. `options`:
+    KEY=VALUE or KEY each. Raises UserError."""
+    ids, mode = spec.devices.ids, modes.get(spec.parallel.mode)
+    told = len(ids) if ids else spec.devices.pick
+    return Job(nodes or mode.nodes(spec.parallel.nodes), per_node or told or 1,
+               tuple(_option(text) for text in options))
+
+
+def _option(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
+    if not re.fullmatch(r"[a-z][a-z0-9-]+", key):
+        raise UserError(f"-o {text!r}: expected an option of sbatch by its long name, without --, "
+                        "such as account=vision or exclusive")
+    if key in _OURS:
+        use = f"; use {_OURS[key]}" if _OURS[key] else ""
+        raise UserError(f"-o {text!r}: the script depends on its own --{key}{use}")
+    if equals and (not value or not value.isprintable() or set(value) & set("'\"\\")):
+        raise UserError(f"-o {text!r}: expected a value without quotes, backslashes and control "
+                        "characters")
+    return key, value if equals else None
+
+
+def batch_script(spec: RunSpec, job: Job, place: Place) -> str:
+    """The text of the script. Raises SpecError with all that does not fit, and UserError for a
+    text that can't stand in a script."""
+    spec = _placed(spec, job)
+    words = [place.python, "-m", "gpu_engine.worker", *arguments(spec, None)]
+    for word in (*words, place.folder, place.home):
+        _refuse_control_characters(word)
+    options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}
+    tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
+    options |= {"nodes": str(job.nodes), "ntasks-per-node": str(tasks)}
+    if not _on_cpu(spec):
+        options["gpus-per-node"] = str(job.per_node)
+    options |= {"signal": f"USR1@{WARNING}", "requeue": None, "open-mode": "append"}
+    head = [_directive(k, v) for k, v in (options | dict(job.options)).items()]
+    text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
+    return _filled(text, {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
+                          "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
+                          "@WORDS@": shlex.join(words)})
+
+
+def _placed(spec: RunSpec, job: Job) -> RunSpec:
+    """`spec` without what Slurm decides: nodes, their devices and where the ranks meet."""
+    p, fresh, mode = spec.parallel, RunSpec().parallel, modes.get(spec.parallel.mode)
+    problems = []
+    if spec.devices.hosts is not None:
+        problems.append(Problem("devices.hosts", spec.devices.hosts,
+                                "Slurm chooses the hosts; leave it out"))
+    if spec.task.command is not None:
+        problems.append(Problem("task.command", None,
+                                "a batch script is written for tasks; for a command of your own, "
+                                "give srun the line that gpu-engine plan prints"))
+    if job.nodes > 1 and not mode.process_a_device:
+        problems.append(Problem("parallel.mode", mode.name,
+                                f"is one process, and {job.nodes} nodes are asked for; take ddp"))
+    if problems:
+        raise SpecError(problems)
+    ids = ["cpu:0"] if _on_cpu(spec) else None
+    spec = replace(spec, devices=replace(spec.devices, ids=ids, pick=None), parallel=replace(
+        p, nodes=job.nodes if mode.several_nodes else p.nodes, node_rank=fresh.node_rank,
+        node_devices=None, master_addr=fresh.master_addr, master_port=fresh.master_port))
+    ranks = mode.local_processes(job.per_node)
+    kind = "cpu" if ids else "gpu"
+    devices = tuple(Device(f"cpu:{i}" if ids else str(i), kind, kind, index=i)
+                    for i in range(1 if mode.process_a_device else job.per_node))
+    layout = Layout(0, 0, 1, ranks * job.nodes, ranks, 0, job.nodes, "", 0, "srun")
+    checked = check(spec, Inventory(devices, "cpu" if ids else "nvml"), layout)
+    if not mode.process_a_device and mode.most_devices and job.per_node > mode.most_devices:
+        checked = replace(checked, problems=(*checked.problems, Problem(
+            "parallel.mode", mode.name,
+            f"trains on {mode.most_devices} and {job.per_node} are asked for; take ddp")))
+    if checked.problems:
+        raise SpecError(checked.problems)
+    return spec
+
+
+def _on_cpu(spec: RunSpec) -> bool:
+    return bool(spec.devices.ids) and all(i.startswith("cpu:") for i in spec.devices.ids or ())
+
+
+def _directive(key: str, value: str | None) -> str:
+    return f"#SBATCH --{key}" if value is None else f"#SBATCH --{key}={shlex.quote(value)}"
+
+
+def _refuse_control_characters(text: str) -> None:
+    for char in text:
+        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
+            raise UserError(f"{text!r}: holds the character {char!r}, which can't stand in a batch "
+                            "script")
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """Each marker replaced once: a value that looks like a marker stays as it is."""
+    return re.sub("|".join(values), lambda m: values[m.group()], text)
+
+
+_MEET = """\
+# A numeric address that other nodes can reach: a node's own name often means 127.0.1.1 on it.
+address() {
+    getent ahosts "$1" | awk '$1 !~ /^(127[.]|0[.]0[.]0[.]0$|::1?$|fe80:)/ { print $1; exit }'
+}
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+[ -n "$head" ] || fail "scontrol names no node for this job (nodes: $SLURM_JOB_NODELIST)"
+MASTER_ADDR=$(address "$head")
+if [ -z "$MASTER_ADDR" ]; then
+    known=$(scontrol show node "$head" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p' | head -n 1)
+    [ -z "$known" ] || MASTER_ADDR=$(address "$known")
+fi
+[ -n "$MASTER_ADDR" ] || fail "the first node, $head, has no address that others can reach"
+"""
+_ALONE = "MASTER_ADDR=127.0.0.1\n"
+_TEMPLATE = """\
+#!/bin/bash
+@HEAD@
+
+fail() { echo "gpu-panel: $1" >&2; exit 2; }
+
+cancelled=
+trap 'cancelled=1' TERM INT
+
+cd -- @FOLDER@ || fail "the working folder is missing on $(hostname)"
+export GPU_PANEL_HOME=@HOME@
+""" + _MEET + """\
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE  # what a shell inherits would come first
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+# srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
+[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+
+# The run's folder is known by the job's number, so that a requeued job goes on in it.
+run=slurm-$SLURM_JOB_ID
+state=$GPU_PANEL_HOME/runs/$run/state.json
+if [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] && [ -e "$state" ]; then
+    fail "$GPU_PANEL_HOME/runs/$run is the run of an earlier job with this number; rename it"
+fi
+before=$(cat "$state" 2>/dev/null)
+
+srun --kill-on-bad-exit=1 --distribution=block @WORDS@ --folder "$run" &
+srun=$!
+wait "$srun"
+code=$?
+while [ -n "$cancelled" ] && kill -0 "$srun" 2>/dev/null; do wait "$srun"; code=$?; done
+[ $code -ne 0 ] || exit 0
+
+# Ranks that were warned have saved and stopped: the job goes back to the queue. Not if a person
+# cancelled it, nor if the state is still that of the previous attempt.
+stopped() {
+    [ $code -eq 75 ] && return 0
+    [ "$(cat "$state" 2>/dev/null)" != "$before" ] && @PYTHON@ -c \\
+        'import json, sys; sys.exit(json.load(open(sys.argv[1]))["state"] != "stopped")' "$state"
+}
+if [ -z "$cancelled" ] && stopped \\
+        && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then
+    echo "stopped and saved: job $SLURM_JOB_ID goes back to the queue"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
+fi
+exit $code
+"""
