@@ -197,3 +197,19 @@ def test_a_command_is_found_beside_the_agents_interpreter(torch, monkeypatch):
     own = str(Path(sys.executable).parent)
     assert main.search_path(f"/usr/bin:{own}:/bin").split(":") \
         == ([own, "/usr/bin", "/bin"] if torch else ["/usr/bin", "/bin", own])
+
+
+def test_a_port_is_free_again_once_nobody_listens_on_it_for_us(home):
+    """The very next request finds it so."""
+    with open_channel(HERE) as way:
+        for _ in range(5):
+            stream = way.stream(protocol.Listen(0))
+            got = stream.next(60)
+            assert isinstance(got, protocol.Listening)
+            tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
+            assert isinstance(tried, protocol.Reached)
+            assert [t.problem for t in tried.tried] == [None]
+            stream.close()
+            tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
+            assert isinstance(tried, protocol.Reached)
+            assert [t.problem for t in tried.tried] == ["connection refused"]

@@ -31,6 +31,8 @@ _VERBS = {
     protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
 }
 """Request → its file, and the function in it where that has not the same name."""
+_PATIENCE = 1.0
+"""Seconds that a request which was cancelled has to end, before the next is read."""
 _MOST = 32
 """Requests at a time."""
 
@@ -86,7 +88,7 @@ class _Agent:
         if isinstance(request, protocol.Cancel):
             asked = self._asked.pop(request.request, None)
             if asked is not None:
-                asked.cancel()
+                asked.cancel(_PATIENCE)
         elif isinstance(request, protocol.Ping):
             self._wire.send(number, protocol.Done())
         elif len(self._asked) >= _MOST:
@@ -110,6 +112,7 @@ class _Agent:
             self._fail(number, traceback.format_exc()[-8192:], ours=True)
         finally:
             self._asked.pop(number, None)
+            asked.end()
 
     def _fail(self, number: int, message: str, *, ours: bool = False) -> None:
         try:

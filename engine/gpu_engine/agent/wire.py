@@ -38,6 +38,7 @@ class Asked:
     def __init__(self, wire: Wire, number: int) -> None:
         self._wire, self._number = wire, number
         self._over = threading.Event()
+        self._ended = threading.Event()
 
     def say(self, answer: Answer) -> None:
         """Raises Over where no more is wanted, OSError where nobody is there."""
@@ -50,5 +51,12 @@ class Asked:
         if self._over.wait(seconds):
             raise Over
 
-    def cancel(self) -> None:
+    def cancel(self, seconds: float) -> None:
+        """End it, and wait up to `seconds` until it has: what is asked next finds nothing of it,
+        as a port that it listened on."""
         self._over.set()
+        self._ended.wait(seconds)
+
+    def end(self) -> None:
+        """Its verb has returned."""
+        self._ended.set()
