@@ -32,7 +32,7 @@ def a_save_beyond_the_grace(box: Box) -> None:
     assert "run.grace = 0.5 s" in box.cli("show", run.id).stderr
     state = box.ended(run)
     assert (state.state, [p.exit for p in state.processes]) == ("stopped", [0, 0])
-    assert "beyond run.grace" in state.reason
+    assert "longer than run.grace" in state.reason
     assert [p.name for p in checkpoints(run)] == ["step-00000001"]
 
 

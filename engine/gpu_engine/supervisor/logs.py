@@ -66,16 +66,16 @@ def bound(path: Path, limit: int) -> bool:
         size = os.fstat(fd).st_size
         if size <= limit:
             return False
+        left_out: int | None = None
         try:
             left_out = _keep_and_cut(fd, size, limit, path)
         except OSError as err:  # a full disk: the limit matters more than the old text
             log.warning("%s: not kept: %s", path.name, err)
-            left_out = size
             old(path).unlink(missing_ok=True)
             os.ftruncate(fd, 0)
-        where = f"the output before this is in {old(path).name}" if left_out < size else \
+        where = f"the output before this is in {old(path).name}" if left_out is not None else \
             "the output before this could not be kept"
-        if 0 < left_out < size:
+        if left_out:
             where += f", except for {units.size(left_out)} before that"
         with contextlib.suppress(OSError):
             os.write(fd, f"--- {where} (run.log_mb) ---\n".encode())
@@ -106,6 +106,10 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
             end = os.fstat(fd).st_size
             if at == end:
                 break
+            if end - begin > 2 * limit:  # printed faster than copied: start over with the newest
+                begin = at = _line_after(fd, end - limit * 5 // 4)
+                os.ftruncate(out, 0)
+                os.lseek(out, 0, os.SEEK_SET)
             at = _copy(fd, out, at, end)
         os.ftruncate(fd, 0)
     except OSError:
