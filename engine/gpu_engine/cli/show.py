@@ -11,6 +11,7 @@ import click
 
 from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import with_type
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
@@ -75,7 +76,7 @@ def command(run: str, as_json: bool) -> None:
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if view.error is not None and state.cause is None:  # the run ended well nevertheless
-            click.echo(clean(f"  {view.error.type}: {view.error.message}"))
+            click.echo("  " + clean(with_type(view.error.type, view.error.message)))
         for name, value in view.evaluations.items():
             click.echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:

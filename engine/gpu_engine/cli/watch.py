@@ -10,7 +10,7 @@ import click
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, with_type
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
 from gpu_engine.runs.follow import Follower
@@ -160,8 +160,8 @@ def explain(state: State) -> None:
     """Print why the run failed: the error of the rank that failed first, with its traceback."""
     if state.cause is not None:
         who = f"{state.cause.who} failed first: " if state.cause.who is not None else ""
-        kind = f"{state.cause.type}: " if state.cause.type else ""
-        click.echo(clean(f"{who}{kind}{state.cause.message}"), err=True)
+        what = with_type(state.cause.type, state.cause.message)
+        click.echo(clean(f"{who}{what}"), err=True)
         for text in (state.cause.traceback or "").splitlines():
             click.echo("  " + clean(text), err=True)
     elif state.reason:

@@ -40,6 +40,14 @@ class SpecError(UserError):
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
+def with_type(kind: str | None, message: str) -> str:
+    """An exception as it is shown, "ValueError: …". The sentence of an error that the person can
+    correct says all; the name of its class does not help."""
+    if kind is None or kind in (UserError.__name__, SpecError.__name__):
+        return message
+    return f"{kind}: {message}"
+
+
 def _toml_like(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -7,6 +7,7 @@ Pure: made from a store and the time. Everything from files goes through `clean`
 from __future__ import annotations
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import with_type
 from gpu_engine.events import hang
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.state import State
@@ -103,8 +104,8 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
 def _failed(store: RunStore, state: State) -> list[str]:
     cause, first, mark = state.cause, store.first_error(), glyph("failed")
     if cause is not None and cause.who is not None:
-        kind = f"{clean(cause.type, 60)}: " if cause.type else ""
-        lead = f"{mark} {clean(cause.who, 80)} failed first: {kind}{clean(cause.message, 300)}"
+        what = with_type(cause.type and clean(cause.type, 60), clean(cause.message, 300))
+        lead = f"{mark} {clean(cause.who, 80)} failed first: {what}"
     elif first is not None:
         lead = f"{mark} {_failed_first(first)}"
     else:
@@ -123,7 +124,7 @@ def _failed_first(view: RankView) -> str:
     at = "" if view.step is None else f" at step {view.step:,}"
     kind = clean((error and error.type) or "error", 60)
     message = clean(error.message if error is not None else "", 300)
-    return f"rank {view.rank} failed first{at}: {kind}: {message}"
+    return f"rank {view.rank} failed first{at}: {with_type(kind, message)}"
 
 
 def _lost(store: RunStore, state: State, now: float) -> list[str]:
