@@ -73,9 +73,13 @@ def _silent(follower: Follower) -> State:
 def _plain(follower: Follower) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
+    said: str | None = None
     while True:
         follower.poll()
         live = follower.state.live
+        if live and follower.state.reason not in (None, said):  # a host that can't be reached
+            said = follower.state.reason
+            click.echo(clean(said or ""), err=True)
         if not live:
             follower.poll(budget=2.0)
         now = time.monotonic()
@@ -121,6 +125,8 @@ def _table(follower: Follower) -> Table:
     title = f"{follower.run.id}  {follower.state.state}"
     if p.share is not None:
         title += f"  {units.share(p.share)}  {units.clock(p.seconds_left)} left"
+    if follower.state.live and follower.state.reason:
+        title += f"\n{clean(follower.state.reason)}"
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("rank", "doing", "", "step", "loss", "per s", "host GiB"):
         table.add_column(name, justify="left" if name in ("rank", "doing", "") else "right",

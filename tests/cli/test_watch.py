@@ -1,0 +1,36 @@
+"""What following a run in a terminal says beside its steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gpu_engine.cli import watch
+from gpu_engine.events.view import RunView
+from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.state import State
+
+REASON = "gpu2 has not been reached since 12:00:00: no answer\x1b[2J"
+
+
+class Told:
+    """A run that tells these states, one a poll."""
+
+    def __init__(self, *states: State) -> None:
+        self.state, *self._next = states
+        self.ranks = RunView().ranks
+
+    def poll(self, *, budget: float = 0.05) -> None:
+        if self._next:
+            self.state = self._next.pop(0)
+
+
+def state(name, reason=None) -> State:
+    return State(name, "ab12", "run", 1.0, reason=reason)
+
+
+def test_why_a_live_run_can_not_be_followed_is_said_once(capsys, monkeypatch):
+    monkeypatch.setattr(watch, "_LOOK_EVERY", 0.0)
+    told = Told(state("running"), state("running", REASON), state("running", REASON),
+                state("running"), state("completed", "over"))
+    assert watch._plain(cast("Follower", told)).state == "completed"
+    assert capsys.readouterr().err == "gpu2 has not been reached since 12:00:00: no answer\n"
