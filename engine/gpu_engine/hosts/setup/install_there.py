@@ -78,8 +78,13 @@ def make(plan: dict, sent: Path, new: Path) -> None:
 
 def has_pip() -> bool:
     """Whether a pip that can install into another environment (22.3 and later) is here."""
-    return subprocess.run([sys.executable, "-m", "pip", "--python", sys.executable, "--version"],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    from importlib import metadata
+
+    try:
+        numbers = metadata.version("pip").split(".")[:2]
+        return tuple(int(n) for n in numbers) >= (22, 3)
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
 
 
 def need(install: list) -> None:
