@@ -20,7 +20,7 @@ from typing import Any
 
 from gpu_engine.agent.wire import Asked, Over, Wire
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts import protocol
+from gpu_engine.hosts import code_messages, protocol
 from gpu_engine.hosts.protocol import BadMessage, Request
 
 _VERBS = {
@@ -29,6 +29,8 @@ _VERBS = {
     protocol.Start: "start:start", protocol.Resume: "start:resume", protocol.Follow: "follow",
     protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
+    code_messages.FindCode: "code:find", code_messages.SendCode: "code:send",
+    code_messages.MissingCode: "code:missing", code_messages.BuildCode: "code:build",
 }
 """Request → its file, and the function in it where that has not the same name."""
 _PATIENCE = 1.0

@@ -14,6 +14,7 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 @spec_options
 def command(choice: SpecChoice, as_json: bool) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it."""
+    from gpu_engine.common.clean import clean
     from gpu_engine.launch.launcher import prepare
     from gpu_engine.runs.folder import dumps
 
@@ -25,6 +26,8 @@ def command(choice: SpecChoice, as_json: bool) -> None:
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))
     for sentence in plan.sentences():
         click.echo(sentence)
+    if plan.code is not None:
+        click.echo(clean(plan.code.sentence()))
     for rank in plan.ranks:
         click.echo(rank.sentence())
     for warning in plan.warnings:

@@ -19,6 +19,14 @@ from typing import Any, ClassVar, Literal
 from gpu_engine.common.clean import clean_lines
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts import strict
+from gpu_engine.hosts.code_messages import (
+    BuildCode,
+    CodeAt,
+    FindCode,
+    Missing,
+    MissingCode,
+    SendCode,
+)
 from gpu_engine.hosts.strict import BadMessage
 from gpu_engine.runs.state import State
 
@@ -197,7 +205,7 @@ class Ping:
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | Cancel | Ping
+    | ListCheckpoints | Read | FindCode | SendCode | MissingCode | BuildCode | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -396,14 +404,14 @@ class Failed:
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Done | Failed
+    | Checkpoints | CodeAt | Missing | Done | Failed
 
 _REQUESTS: dict[str, Any] = {c.kind: c for c in (
     Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    Cancel, Ping)}
+    FindCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
 _ANSWERS: dict[str, Any] = {c.kind: c for c in (
-    Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints, Done,
-    Failed)}
+    Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints,
+    CodeAt, Missing, Done, Failed)}
 
 
 # --- lines ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpu_engine.common import units
 from gpu_engine.common.records import read_record
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch, LearningRate
@@ -84,6 +85,23 @@ class ResumeFrom:
     """For this attempt alone: a restart goes on from what that one saved."""
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that a run's hosts are sent."""
+
+    folder: str
+    """Where it was read."""
+    files: int
+    bytes: int
+    name: str
+    """The hash of its paths, modes and contents."""
+
+    def sentence(self) -> str:
+        """For people: "code: 42 files, 1.2 MiB (a1b2c3d4e5f6) from /home/me/project"."""
+        return (f"code: {self.files:,} files, {units.size(self.bytes)} ({self.name[:12]}) from "
+                f"{self.folder}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Everything that one node starts for one run."""
@@ -122,6 +140,9 @@ class LaunchPlan:
     """The word of whoever on another machine asked for it; None: it was started here."""
     resume_from: ResumeFrom | None = None
     """None: every attempt goes on from the newest checkpoint that loads."""
+
+    code: Code | None = None
+    """What hosts are sent; None: nothing."""
 
     @property
     def replicas(self) -> int:
@@ -175,6 +196,8 @@ class LaunchPlan:
         out["processes"] = [asdict(p) for p in self.processes]
         out["lines"], out["warnings"] = list(self.lines), list(self.warnings)
         out["spec"] = to_dict(self.spec)
+        if self.code is not None:
+            out["code"] = asdict(self.code)
         if self.resume_from is not None:
             out["resume_from"] = asdict(self.resume_from)
         return out

@@ -29,7 +29,12 @@ def prepare_again(run: Run, spec: RunSpec, start: str
                                  f"the checkpoints are on {first.host.name}: name it first")])
     chosen = None if start == "newest" else asking.choose(run, start, spec.train.best)
     attempts.check_length(run, spec, chosen)
-    return prepare(spec, cwd=Path(run.cwd()), before=before, checkpoint=chosen)
+    spec, inventory, plan, told = prepare(spec, cwd=Path(run.cwd()), before=before,
+                                          checkpoint=chosen)
+    planned = run.plan()
+    if plan.code is None and planned is not None:  # the hosts go on with what they were sent
+        plan = replace(plan, code=planned.code)
+    return spec, inventory, plan, told
 
 
 def parts_again(before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:

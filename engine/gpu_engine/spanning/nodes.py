@@ -88,6 +88,7 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
         mine = replace(
             spec, parallel=place, devices=replace(spec.devices, ids=list(ids), pick=None,
                                                   hosts=None),
+            run=replace(spec.run, sync="none"),
             # All nodes begin again together or none does.
             train=replace(spec.train, restarts=0) if several else spec.train)
         try:

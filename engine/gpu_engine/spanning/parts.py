@@ -22,6 +22,8 @@ class Part:
     ranks: tuple[int, ...]
     spec: dict[str, object]
     folders: tuple[str, ...]
+    code: str | None = None
+    """The name of the code that it was sent; None: none was."""
     key: str
     """Names the run for the host before it has an id there."""
     trying: bool = False

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.spanning import nodes, survey
+from gpu_engine.spanning import code, nodes, survey
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
@@ -31,6 +31,8 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()
+    known_runs = {p.host.name: p for p in before if p.run is not None}
+    snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
     met = survey.meet(asked, survey.hosts_of(asked))
     try:
         machines = [one.machine for one in met]
@@ -41,19 +43,20 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         nodes.spread(spec, machines, address="127.0.0.1", port=29500, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
         told, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
-        folders = [survey.folders_of(m.host, str(here)) for m in machines]
-        warnings, places = survey.check(met, [n.spec for n in told], folders,
-                                        survey.named_files(spec, here))
+        folders = _folders(met, known_runs, snapshot, here)
+        same = () if any(p.code for p in known_runs.values()) else survey.named_files(spec, here)
+        warnings, places = survey.check(met, [n.spec for n in told], folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
     finally:
         survey.part(met)
-    plan = replace(plan, warnings=tuple(w for w in warnings if w not in known))
+    plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
+                   code=snapshot.about() if snapshot is not None else None)
     key = secrets.token_hex(16)
     parts = [Part(
         host=n.machine.host, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
         spec=to_dict(n.spec, defaults=False), folders=(place,), key=f"{key}/{n.number}",
-        skew=one.skew) for n, one, place in zip(told, met, places, strict=True)]
-    known_runs = {p.host.name: p for p in before if p.run is not None}
+        code=snapshot.name if snapshot is not None else None, skew=one.skew)
+        for n, one, place in zip(told, met, places, strict=True)]
     return spec, nodes.inventory_of(machines), plan, tuple(
         resumed(p, known_runs.get(p.host.name), checkpoint) for p in parts)
 
@@ -62,5 +65,40 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
     """`part` as another attempt of the run that `before` has there; as it is without one."""
     if before is None:
         return part
-    return replace(part, run=before.run, path=before.path, attempt=before.attempt + 1, resume=True,
-                   checkpoint=checkpoint)
+    return replace(part, run=before.run, code=before.code, path=before.path,
+                   attempt=before.attempt + 1, resume=True, checkpoint=checkpoint)
+
+
+def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[str, Part]
+              ) -> code.Snapshot | None:
+    """The code that hosts are to be sent; None where none is. A host that goes on with a run has
+    the code that it was started with, and a new one gets no other. Raises SpecError."""
+    new = [host for host in hosts if host not in known]
+    if spec.run.sync == "none" or not new:
+        return None
+    snapshot = code.take(here)
+    names = {p.code for p in known.values()} - {None}
+    if names and snapshot.name not in names:
+        raise SpecError([Problem("run.sync", "rsync", f"{here} has changed since the run was "
+                                 f"started, so that {', '.join(new)} can't have the code that the "
+                                 "others go on with; resume without, or start a new run")])
+    return snapshot
+
+
+def _folders(met: Sequence[survey.Asked], known: Mapping[str, Part],
+             snapshot: code.Snapshot | None, here: Path) -> list[tuple[str, ...]]:
+    """Where each host's part would run, the code sent there. Raises SpecError."""
+    def one(host: survey.Asked) -> tuple[str, ...]:
+        if host.name in known:
+            return known[host.name].folders
+        if snapshot is not None:
+            return (code.bring(host.way, snapshot),)
+        return survey.folders_of(host.machine.host, str(here))
+
+    found = survey.at_once(one, met)
+    problems = [Problem("run.sync", m.name, f"the code could not be sent: "
+                                            f"{getattr(f, 'reason', str(f))}")
+                for m, f in zip(met, found, strict=True) if isinstance(f, UserError)]
+    if problems:
+        raise SpecError(problems)
+    return [f for f in found if isinstance(f, tuple)]

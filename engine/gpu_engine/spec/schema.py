@@ -167,6 +167,9 @@ class ProcessSpec:
     """Python interpreter for the ranks, which needs torch only; None: the one gpu-panel runs in."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
+    sync: Literal["none", "rsync"] = "none"
+    """How the code comes to other hosts. none: it is there, as on a shared file system; rsync: what
+    git tracks or does not ignore is sent. Data is never sent."""
     log_mb: Count = 64
     """MiB of output to keep in a rank's log, and the same again in the log file before it."""
     grad_norm: bool = False

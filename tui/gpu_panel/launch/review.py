@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gpu_engine import __version__
@@ -18,7 +19,7 @@ from gpu_engine.launch import preflight
 from gpu_engine.launch.launcher import Prepared, prepare
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
-from gpu_engine.spanning import nodes
+from gpu_engine.spanning import code, nodes
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 
@@ -92,6 +93,8 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     address = next(iter(machines[0].welcome.addresses), "127.0.0.1")
     port = spec.parallel.master_port or (29500 if len(machines) > 1 else None)
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
+    if spec.run.sync != "none":
+        plan = replace(plan, code=code.look(Path.cwd()))
     return Review((), over_hosts=plan)
 
 

@@ -142,6 +142,11 @@ MORE_ROWS = (
               "your own script; costs a pass over them", options=(("false", "off"),
                                                                   ("true", "on"))),
     )),
+    FormRow("", (
+        Field("run.sync", "code", "How the code comes to other hosts. none: it is there; rsync: what "
+              "git does not ignore is sent, and data never", options=(("none", "is there"),
+                                                                      ("rsync", "send"))),
+    )),
     FormRow("", (Field("run.python", "python", "Interpreter for the ranks, which only needs "
                        "torch; empty: the panel's own, or the one that your command names",
                        width=0, placeholder="/path/to/env/bin/python"),)),

@@ -82,6 +82,8 @@ environment of its processes. y copies the command; v shows every process in ful
         lines = [Content("").join(first),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
                  *_ranks(plan, gap[:3])]
+        if plan.code is not None:
+            lines.append(Content(clean(plan.code.sentence())))
         for line in plan.lines:
             lines.append(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary")))
         lines.append(Content.styled(f"env {environment.summary(plan)}", "$text-muted"))

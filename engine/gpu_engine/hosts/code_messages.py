@@ -1,0 +1,90 @@
+"""What is said about code that is brought to a host, see `spanning.code` and `agent.code`."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from gpu_engine.hosts.strict import BadMessage
+
+PIECE = 256 << 10
+"""Bytes in one message, at most, before they are packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindCode:
+    """Is this code there? Answered by `CodeAt`."""
+
+    kind: ClassVar[str] = "find code"
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendCode:
+    """Bytes of what is being sent, to be kept until `BuildCode`: of the list of files, or of the
+    contents of the missing ones, one behind the other. Answered by `Done`."""
+
+    kind: ClassVar[str] = "send code"
+    key: str
+    """Names what is being sent: a word of 32 hexadecimal characters."""
+    what: Literal["list", "contents"]
+    offset: int
+    data: bytes
+    """Packed by zlib."""
+
+    @classmethod
+    def of(cls, key: str, what: Literal["list", "contents"], offset: int, data: bytes) -> SendCode:
+        return cls(key, what, offset, zlib.compress(data, 1))
+
+    def content(self) -> bytes:
+        """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
+        unpacking = zlib.decompressobj()
+        try:
+            content = unpacking.decompress(self.data, PIECE + 1)
+        except zlib.error:
+            raise BadMessage("SendCode.data: can't be unpacked") from None
+        if len(content) > PIECE or not unpacking.eof:
+            raise BadMessage("SendCode.data: too much at once, or cut")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCode:
+    """Which files of the list that was sent are not there in any code yet? Answered by
+    `Missing`."""
+
+    kind: ClassVar[str] = "missing code"
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildCode:
+    """All that was missing has been sent: make the folder. Answered by `CodeAt`."""
+
+    kind: ClassVar[str] = "build code"
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CodeAt:
+    """The folder that holds the code."""
+
+    kind: ClassVar[str] = "code at"
+    path: str | None = None
+    """None: it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    kind: ClassVar[str] = "missing"
+    bits: bytes
+    """A bit for each file of the list, the lowest of the first byte for the first file: 1 for one
+    that is not there."""
+
+    def has(self, number: int) -> bool:
+        """Whether file `number` of the list is missing."""
+        byte = number >> 3
+        return byte < len(self.bits) and bool(self.bits[byte] >> (number & 7) & 1)

@@ -1,0 +1,214 @@
+"""The code of a run on hosts: read from the folder that it is started in, and sent to each host
+that has not got it.
+
+It goes over the channel that each host's agent is asked by, so that every host that can be asked
+can be sent to, by ssh or another command, and needs no program for it. A file of which the host has
+the content already, in code that was sent before, is not sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import subprocess
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpu_engine.common import units
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.files import reason
+from gpu_engine.hosts import code_messages as messages
+from gpu_engine.hosts.channel import ASK, Channel, Refused, Stream, Unreachable
+from gpu_engine.hosts.code import LARGEST, LONGEST_LIST, MOST_FILES, Entry, Kind, name_of, packed
+from gpu_engine.plan.records import Code
+
+_KEY = "run.sync"
+_AHEAD = 8
+"""Pieces on their way at a time: a host far away is not waited for after each."""
+_BUILD = 300.0
+"""Seconds in which a host compares, or writes, all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The code as it was at one moment. An edit later changes nothing of it."""
+
+    folder: str
+    entries: tuple[Entry, ...]
+    """In the order of their paths."""
+    contents: tuple[bytes, ...]
+
+    @property
+    def listed(self) -> bytes:
+        return packed(self.entries)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.listed)
+
+    def about(self) -> Code:
+        """For the plan."""
+        return Code(self.folder, len(self.entries), sum(e.size for e in self.entries), self.name)
+
+
+def take(folder: Path) -> Snapshot:
+    """What git tracks and what it does not ignore in `folder`. Raises SpecError where git can't
+    tell, and where it is more than code has."""
+    found = dict(_found(folder, os.fsencode(folder)))
+    if len(found) > MOST_FILES:
+        raise _problem(folder, f"has {len(found):,} files that git does not ignore; {MOST_FILES:,} "
+                               "may be sent. Add what is no code to .gitignore")
+    total = sum(info.st_size for info in found.values())
+    if total > LARGEST:
+        largest = sorted(found, key=lambda path: found[path].st_size, reverse=True)[:3]
+        named = ", ".join(f"{os.fsdecode(p)} ({units.size(found[p].st_size)})" for p in largest)
+        raise _problem(folder, f"has {units.size(total)} that git does not ignore; "
+                               f"{units.size(LARGEST)} may be sent, as data is never moved. The "
+                               f"largest: {named}. Add them to .gitignore, and have the data on "
+                               "the hosts")
+    entries, contents = [], []
+    for path in sorted(found):
+        kind, data = _content(folder, path)
+        entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
+        contents.append(data)
+    taken = Snapshot(str(folder), tuple(entries), tuple(contents))
+    if sum(map(len, contents)) > LARGEST or len(taken.listed) > LONGEST_LIST:
+        raise _problem(folder, "is too large to be sent, or grows while it is read")
+    return taken
+
+
+def look(folder: Path) -> Code:
+    """What `take` would read, for a plan that is shown again and again: files that have not
+    changed since are not read again. Raises as `take`."""
+    global _looked
+    state = tuple((path, i.st_ino, i.st_mode, i.st_size, i.st_mtime_ns, i.st_ctime_ns)
+                  for path, i in sorted(_found(folder, os.fsencode(folder))))
+    if _looked is None or _looked[0] != (folder, state):
+        _looked = (folder, state), take(folder).about()
+    return _looked[1]
+
+
+_looked: tuple[object, Code] | None = None
+
+
+def bring(way: Channel, snapshot: Snapshot) -> str:
+    """The folder on the host that holds the code, sent now where it was missing. Raises
+    Unreachable, Refused."""
+    there = _at(way, messages.FindCode(snapshot.name))
+    if there is not None:
+        return there
+    key = secrets.token_hex(16)
+    _send(way, key, "list", iter((snapshot.listed,)))
+    missing = way.ask(messages.MissingCode(key, snapshot.name), _BUILD)
+    if not isinstance(missing, messages.Missing):
+        raise Refused(way.host.name, "it does not say which files of the code it lacks")
+    _send(way, key, "contents",
+          (data for n, data in enumerate(snapshot.contents) if missing.has(n)))
+    made = _at(way, messages.BuildCode(key, snapshot.name))
+    if made is None:
+        raise Refused(way.host.name, "it does not say where it has put the code")
+    return made
+
+
+def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | None:
+    answer = way.ask(request, _BUILD)
+    if not isinstance(answer, messages.CodeAt):
+        raise Refused(way.host.name, "it does not say where the code is")
+    return answer.path
+
+
+def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
+          ) -> None:
+    under_way: deque[Stream] = deque()
+    offset = 0
+    for piece in _pieces(parts):
+        if len(under_way) == _AHEAD:
+            _taken(way, under_way.popleft())
+        under_way.append(way.stream(messages.SendCode.of(key, what, offset, piece)))
+        offset += len(piece)
+    while under_way:
+        _taken(way, under_way.popleft())
+
+
+def _taken(way: Channel, stream: Stream) -> None:
+    try:
+        if stream.next(ASK) is None:
+            raise Unreachable(way.host.name, f"it took none of the code for {ASK:.0f} s")
+    finally:
+        stream.close()
+
+
+def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The parts one behind the other, in pieces that fit a message."""
+    rest = bytearray()
+    for part in parts:
+        rest += part
+        while len(rest) >= messages.PIECE:
+            yield bytes(rest[:messages.PIECE])
+            del rest[:messages.PIECE]
+    if rest:
+        yield bytes(rest)
+
+
+def _found(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
+    """The files below `folder`, a repository or a part of one. One inside, as of a submodule, is
+    asked for its own."""
+    links: set[bytes] = set()
+    folders: list[bytes] = []
+    for name in _listed(top, folder):
+        name = name.rstrip(b"/")
+        try:
+            info = os.lstat(os.path.join(folder, name))  # noqa: PTH118
+        except OSError:
+            continue  # tracked, and deleted
+        if stat.S_ISDIR(info.st_mode):
+            folders.append(name)
+        elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            if stat.S_ISLNK(info.st_mode):
+                links.add(name)
+            if not any(name.startswith(link + b"/") for link in links):
+                yield below + name, info
+    for name in folders:
+        inner = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.lexists(os.path.join(inner, b".git")):  # noqa: PTH118
+            yield from _found(top, inner, below + name + b"/")
+
+
+def _listed(top: Path, folder: bytes) -> list[bytes]:
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+                              check=False)
+    except OSError as err:
+        raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
+                            f"{reason(err)}") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
+        raise _problem(top, f"can't be sent: git does not say what is code there ({lines[-1][:200]}"
+                            "). Start in a git repository, or take run.sync=none")
+    return sorted(set(done.stdout.split(b"\0")) - {b""})
+
+
+def _content(folder: Path, path: bytes) -> tuple[Kind, bytes]:
+    full = os.path.join(os.fsencode(folder), path)  # noqa: PTH118
+    try:
+        if stat.S_ISLNK(os.lstat(full).st_mode):
+            return "link", os.readlink(full)  # noqa: PTH115
+        fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(0, "it is no file any more")
+            return "program" if mode & 0o100 else "file", file.read(LARGEST + 1)
+    except OSError as err:
+        raise _problem(folder, f"can't be sent: {os.fsdecode(path)}: {reason(err)}") from None
+
+
+def _problem(folder: Path, message: str) -> SpecError:
+    return SpecError([Problem(_KEY, "rsync", f"{folder} {message}")])

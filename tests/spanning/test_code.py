@@ -1,0 +1,255 @@
+"""Code that is sent to hosts: what git does not ignore, whole, once, in its folder alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.agent import code as agent
+from gpu_engine.common.errors import SpecError
+from gpu_engine.hosts import code as lists
+from gpu_engine.hosts import code_messages as messages
+from gpu_engine.hosts.channel import Refused, open_channel
+from gpu_engine.hosts.code import BadList, Entry
+from gpu_engine.hosts.records import Host
+from gpu_engine.hosts.strict import BadMessage
+from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.spanning import code, parts
+from gpu_engine.spec.read import from_dict
+
+from .kit import ended, make_hosts, there
+
+ODD = ["plain.py", "with space.py", "new\nline.py", "'\"$(touch x)`;.sh", os.fsdecode(b"b\xffd.py"),
+       "-rf", "deep/er/x.py"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a file that is tracked, some that are not, and one that is ignored."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    for name in ODD:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"# {name!r}\n")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    os.symlink("./plain.py", folder / "link")  # noqa: PTH211 - a Path would drop the ./
+    (folder / "data").symlink_to("/nowhere/at all")
+    (folder / "gone.py").write_text("")
+    (folder / ".gitignore").write_text("*.pt\n")
+    (folder / "weights.pt").write_bytes(bytes(1000))
+    git(folder, "add", "plain.py", "gone.py")
+    (folder / "gone.py").unlink()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=folder,
+                   check=True, capture_output=True)
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Everything below a folder: content and whether it is a program, or where a link points."""
+    return {str(p.relative_to(folder)): os.readlink(p) if p.is_symlink()  # noqa: PTH115
+            else (p.read_bytes(), os.access(p, os.X_OK))
+            for p in folder.rglob("*") if p.is_symlink() or p.is_file()}
+
+
+def box(home: Path) -> Host:
+    return Host("box", via=("env", f"GPU_PANEL_HOME={home}", "sh", "-c", 'exec "$@"', "login"),
+                python=sys.executable)
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the pieces of contents that are sent from now on."""
+    sent: list[int] = []
+    real = messages.SendCode.of
+
+    def of(key, what, offset, data):
+        if what == "contents":
+            sent.append(len(data))
+        return real(key, what, offset, data)
+
+    monkeypatch.setattr(messages.SendCode, "of", of)
+    return sent
+
+
+def test_what_git_does_not_ignore_arrives_as_it_is(project, home, tmp_path):
+    with open_channel(box(tmp_path / "there")) as way:
+        folder = Path(code.bring(way, code.take(project)))
+    expected = tree(project)
+    expected = {n: v for n, v in expected.items() if not n.startswith(".git/")}
+    del expected["weights.pt"]
+    assert tree(folder) == expected
+    assert set(ODD) | {"run.sh", "link", "data", ".gitignore"} == set(expected)
+    assert folder.parent == tmp_path / "there/code"
+    assert folder.name == code.take(project).name[:12]
+    assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_same_code_is_sent_once_and_an_edit_sends_what_changed(
+        project, home, tmp_path, monkeypatch):
+    (project / "large.bin").write_bytes(os.urandom(3 * messages.PIECE + 5))
+    sent = counting(monkeypatch)
+    with open_channel(box(tmp_path / "there")) as way:
+        first = code.bring(way, code.take(project))
+        assert sum(sent) > 3 * messages.PIECE
+        assert len(sent) == 4
+        sent.clear()
+        assert code.bring(way, code.take(project)) == first
+        assert sent == []
+        before = tree(Path(first))
+        (project / "plain.py").write_text("edited\n")
+        second = Path(code.bring(way, code.take(project)))
+        assert sent == [len("edited\n")]
+        assert tree(Path(first)) == before  # an edit changes nothing there
+        assert (second / "plain.py").read_text() == "edited\n"
+        assert (second / "large.bin").read_bytes() == (project / "large.bin").read_bytes()
+        (project / "run.sh").chmod(0o644)
+        third = Path(code.bring(way, code.take(project)))
+        assert (third != second, os.access(third / "run.sh", os.X_OK)) == (True, False)
+        (third / "plain.py").write_text("by a run\n")
+        again = Path(code.bring(way, code.take(project)))  # that folder is not this code any more
+        assert (again.name, (again / "plain.py").read_text()) == (f"{third.name}-2", "edited\n")
+
+
+def test_a_submodule_and_a_part_of_a_repository(project, home, tmp_path):
+    inner = project / "deep/inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "mine.py").write_text("1\n")
+    (inner / ".gitignore").write_text("secret\n")
+    (inner / "secret").write_text("2\n")
+    names = [os.fsdecode(e.path) for e in code.take(project / "deep").entries]
+    assert names == ["er/x.py", "inner/.gitignore", "inner/mine.py"]
+
+
+def test_what_cannot_be_sent_is_named(project, home, tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "LARGEST", 5000)
+    (project / "train.csv").write_bytes(bytes(4000))
+    (project / "other.csv").write_bytes(bytes(3000))
+    with pytest.raises(SpecError, match=r"largest: train.csv \(3.9 KiB\), other.csv"):
+        code.take(project)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(SpecError, match=r"not a git repository.*run.sync=none"):
+        code.take(outside)
+    monkeypatch.setenv("PATH", str(outside))
+    with pytest.raises(SpecError, match="git, which says what is code there, can't be started"):
+        code.take(project)
+
+
+def test_a_transfer_that_is_cut_leaves_nothing_under_the_final_name(project, home, tmp_path):
+    snapshot = code.take(project)
+    folder = tmp_path / "there/code"
+    key = "0" * 32
+    with open_channel(box(tmp_path / "there")) as way:
+        way.ask(messages.SendCode.of(key, "list", 0, snapshot.listed))
+        way.ask(messages.MissingCode(key, snapshot.name))
+        way.ask(messages.SendCode.of(key, "contents", 0, b"half"))
+        with pytest.raises(Refused, match="changed on its way"):
+            way.ask(messages.BuildCode(key, snapshot.name))
+        assert list(folder.iterdir()) == []
+        way.ask(messages.SendCode.of(key, "list", 0, snapshot.listed))
+    assert not (folder / snapshot.name[:12]).exists()
+    with open_channel(box(tmp_path / "there")) as way:
+        assert Path(code.bring(way, snapshot)).is_dir()
+
+
+@pytest.mark.parametrize("path", [b"../x", b"/etc/x", b"a//b", b"a/./b", b"a/../../b", b"a/b", b""])
+def test_no_path_leaves_the_folder(path, home):
+    """`a` is a link here, so that a/b would be written elsewhere."""
+    sha = hashlib.sha256(b"/tmp").hexdigest()
+    listed = lists.packed([Entry(b"a", "link", sha, 4), Entry(path, "file", sha, 4)])
+    key = "1" * 32
+    with open_channel(Host("local")) as way:
+        way.ask(messages.SendCode.of(key, "list", 0, listed))
+        for request in (messages.MissingCode, messages.BuildCode):
+            with pytest.raises(Refused, match="the list of the code can't be used"):
+                way.ask(request(key, lists.name_of(listed)))
+        with pytest.raises(Refused, match="no name of code"):
+            way.ask(messages.SendCode.of("../../" + "1" * 26, "list", 0, b"x"))
+        with pytest.raises(Refused, match="more than the"):
+            way.ask(messages.SendCode.of(key, "list", lists.LONGEST_LIST, b"x"))
+
+
+@given(st.lists(st.binary(min_size=1, max_size=6).filter(
+    lambda p: not set(p) & set(b"/\0") and p not in (b".", b"..")), unique=True, max_size=6))
+def test_a_list_reads_back_and_names_its_files(paths):
+    entries = tuple(Entry(p, "file", hashlib.sha256(p).hexdigest(), len(p)) for p in sorted(paths))
+    listed = lists.packed(reversed(entries))
+    assert lists.unpacked(listed) == entries
+    if listed:
+        with pytest.raises(BadList):
+            lists.unpacked(listed[:-1])
+
+
+def test_a_piece_that_unpacks_to_too_much_is_refused():
+    with pytest.raises(BadMessage, match="too much"):
+        messages.SendCode.of("k", "list", 0, bytes(messages.PIECE + 1)).content()
+
+
+def test_old_code_goes_unless_a_run_uses_it_or_has_written_there(project, home):
+    made = []
+    with open_channel(Host("local")) as way:
+        for n in range(4):
+            (project / "plain.py").write_text(f"{n}\n")
+            made.append(Path(code.bring(way, code.take(project))))
+        unused, written = made[:2]
+        (unused / "__pycache__").mkdir()
+        (unused / "__pycache__/plain.pyc").write_text("")
+        (written / "result.txt").write_text("mine")
+        for place in (unused, written):
+            old = time.time() - agent.KEPT - 60
+            os.utime(place.with_name(f"{place.name}.list"), (old, old))
+        (project / "plain.py").write_text("new\n")
+        code.bring(way, code.take(project))
+    assert [p.exists() for p in made] == [False, True, True, True]
+    assert not unused.with_name(f"{unused.name}.list").exists()
+
+
+COMMAND = [sys.executable, "-c", "import os, plain; print('in', os.getcwd(), plain.WHAT)"]
+
+
+def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
+    """An edit afterwards changes nothing; the code of a run that is still there is kept."""
+    make_hosts(home, "a", "b")
+    (project / "plain.py").write_text("WHAT = 'first'\n")
+    spec = from_dict({"task": {"command": COMMAND}, "devices": {"hosts": ["a:cpu:0"]},
+                      "run": {"sync": "rsync"}})
+    prepared = prepare(spec)
+    assert prepared.plan.code == code.look(project) == code.take(project).about()
+    run = launch(spec)
+    (project / "plain.py").write_text("WHAT = 'second'\n")
+    assert ended(run).state == "completed", run.state()
+    place = tmp_path / "a/code" / code_name(run)
+    assert f"in {place} first\n" in (there(run, "a") / "ranks/00000.log").read_text()
+    old = time.time() - agent.KEPT - 60
+    os.utime(place.with_name(f"{place.name}.list"), (old, old))
+    prepare(spec)  # sends the second
+    assert place.is_dir()
+    again = resume(run)
+    assert ended(run).state == "completed"
+    assert again.plan.code == prepared.plan.code
+    assert (there(run, "a") / "ranks/00000.log").read_text().count(f"in {place} first\n") == 2
+    with pytest.raises(SpecError, match="has changed since the run was started"):
+        resume(run, ["devices.hosts=a:cpu:0,b:cpu:1"])
+    shutil.rmtree(project / ".git")
+
+
+def code_name(run) -> str:
+    part, = parts.read(run.path)
+    assert part.code is not None
+    return part.code[:12]
