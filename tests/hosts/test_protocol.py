@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.hosts import protocol
+from gpu_engine.hosts import code_messages, protocol
 from gpu_engine.hosts.protocol import BadMessage, Piece
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from tests.conftest import gpus
@@ -35,6 +35,9 @@ MESSAGES = [
     protocol.Stop("ab12", True), protocol.Stacks("ab12", (0, 1)),
     protocol.ListCheckpoints("ab12"), protocol.Read("ab12", "step-00000001/state.pt", 4),
     protocol.Cancel(3), protocol.Ping(),
+    code_messages.FindCode("a" * 64), code_messages.SendCode.of("b" * 32, "list", 3, b"\0\xff"),
+    code_messages.MissingCode("b" * 32, "a" * 64), code_messages.BuildCode("b" * 32, "a" * 64),
+    code_messages.CodeAt("/h/code/aaaaaaaaaaaa"), code_messages.Missing(b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
                      None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0")),
     protocol.Devices(gpus(8)),

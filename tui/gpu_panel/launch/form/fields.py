@@ -143,8 +143,8 @@ MORE_ROWS = (
                                                                   ("true", "on"))),
     )),
     FormRow("", (
-        Field("run.sync", "code", "How the code comes to other hosts. none: it is there; rsync: what "
-              "git does not ignore is sent, and data never", options=(("none", "is there"),
+        Field("run.sync", "code", "How the code comes to other hosts. none: it is there; rsync: "
+              "what git does not ignore is sent, and data never", options=(("none", "is there"),
                                                                       ("rsync", "send"))),
     )),
     FormRow("", (Field("run.python", "python", "Interpreter for the ranks, which only needs "
