@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from gpu_engine.runs import folder as runs
 
@@ -50,6 +52,8 @@ def test_json_is_one_document_and_nothing_else(home, script):
     assert shown["plan"]["mode"] == "single"
     plan = json.loads(engine("plan", "--json", "--devices", "cpu:0", "--", *script).stdout)
     assert plan["processes"][0]["argv"] == script
+    task = engine("plan", "--as", "skypilot", "--devices", "cpu:0", "--", *script, "$HOME").stdout
+    assert yaml.safe_load(task)["run"] == shlex.join([*script, "$HOME"]) + "\n"
     assert json.loads(engine("presets", "--json").stdout)
     assert json.loads(engine("describe", "--json").stdout)
     devices = json.loads(engine("devices", "--json").stdout)
@@ -58,6 +62,8 @@ def test_json_is_one_document_and_nothing_else(home, script):
 
 @pytest.mark.parametrize(("args", "says"), [
     (["run", "defalt"], "did you mean default"),
+    (["plan", "single", "--as", "slurmm"], "'skypilot', 'kubeflow'"),
+    (["plan", "single", "--as", "kubeflow", "--json"], "leave out --json"),
     (["run"], "name a preset"),
     (["run", "default", "--set", "batch.sice=3"], "did you mean batch.size"),
     (["run", "default", "--set", "batch.size=x"], 'batch.size = "x": expected a whole number'),

@@ -11,13 +11,20 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
+@click.option("--as", "platform", type=click.Choice(["skypilot", "kubeflow"]),
+              help="The YAML with which that platform starts the same run.")
 @spec_options
-def command(choice: SpecChoice, as_json: bool) -> None:
+def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it."""
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.launcher import prepare
     from gpu_engine.runs.folder import dumps
 
+    if platform is not None:
+        if as_json:
+            raise click.UsageError("--as prints YAML: leave out --json")
+        click.echo(_yaml(choice, platform), nl=False)
+        return
     plan = prepare(choice.spec, base=choice.base).plan
     if as_json:
         click.echo(dumps(plan.to_dict()))
@@ -41,3 +48,13 @@ def command(choice: SpecChoice, as_json: bool) -> None:
         click.echo(f"# process of rank {', '.join(map(str, process.ranks))}"
                    + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
         click.echo(f"{env} {shlex.join(process.argv)}")
+
+
+def _yaml(choice: SpecChoice, platform: str) -> str:
+    from gpu_engine.launch.launcher import prepare
+    from gpu_engine.plan.platforms import job, kubeflow, skypilot
+
+    job.refuse(choice.spec)
+    prepared = prepare(choice.spec, base=choice.base)
+    written = {"skypilot": skypilot.text, "kubeflow": kubeflow.text}[platform]
+    return written(job.job(prepared.plan, prepared.inventory.devices))
