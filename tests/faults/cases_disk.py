@@ -64,7 +64,7 @@ def a_full_disk_to_the_end(box: Box) -> None:
         run = box.toy(params={"pause": 0.02}, train={"steps": 100, "checkpoint_every": 10})
         box.stepping(run, 21)
         fill(box.home)
-        state = box.ended(run, 30)
+        state = box.ended(run)
         wait_for(lambda: not run.supervised())
         state = run.state()
         assert state.state == "failed", (state, logs(run))
@@ -189,7 +189,7 @@ def a_restart_on_a_full_disk(box: Box) -> None:
         box.running(run)
         box.stepping(run)
         fill(box.home)
-        state = box.ended(run, 20)
+        state = box.ended(run)
         wait_for(lambda: not run.supervised())
         state = run.state()
         assert state.attempt == 2
@@ -233,7 +233,7 @@ def no_descriptors_for_good(box: Box) -> None:
     used = len(os.listdir(f"/proc/{state.pid}/fd"))  # noqa: PTH208
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (used, used))
     run.stop(now=True)
-    assert box.ended(run, 10).state in ("stopped", "lost")
+    assert box.ended(run).state in ("stopped", "lost")
 
 
 @case("The command line is started with hardly any descriptors", "a message, not a traceback")

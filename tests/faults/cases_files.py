@@ -143,7 +143,7 @@ def damaged_presets(box: Box) -> None:
 def trained(box: Box) -> runs.Run:
     """A completed run of the real worker with three checkpoints."""
     run = box.toy(train={"steps": 15, "checkpoint_every": 5})
-    assert box.ended(run, 60).state == "completed", logs(run)
+    assert box.ended(run).state == "completed", logs(run)
     assert len(checkpoints(run)) == 3
     return run
 

@@ -17,7 +17,7 @@ def a_stopped_rank_is_a_hang(box: Box) -> None:
     state = box.running(run)
     box.stepping(run, 2, rank=1)
     kill(state.processes[1].pid, signal.SIGSTOP)
-    state = box.ended(run, 30)
+    state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
     assert "rank 1 has been stuck in forward" in state.reason
@@ -46,7 +46,7 @@ stuck_here()
       "failed; that rank and phase are named, its stack is in cause and log, the restart counts")
 def a_hang_ends_with_evidence(box: Box) -> None:
     run = box.go(HANGING, train={"hang_timeout": 1.0})
-    state = box.ended(run, 20)
+    state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
     assert "rank 1 has been stuck in data" in state.reason

@@ -82,7 +82,7 @@ def the_terminal_is_closed(box: Box) -> None:
         run = wait_for(lambda: runs.all_runs() and runs.all_runs()[0])
         box.running(run)
         os.killpg(process.pid, number)
-        process.wait(10)
+        process.wait(600)
         at = steps(run)
         box.stepping(run, at + 3)
         assert run.id in box.cli("runs").stdout
@@ -122,7 +122,7 @@ def two_launches_for_one_gpu(box: Box) -> None:
         holder = runs.find(next(iter(held.values())).run)
         assert holder.state().live
         holder.stop()
-        assert winner.wait(10) == 130
+        assert winner.wait(600) == 130
         winner.communicate()
 
 
@@ -140,7 +140,7 @@ def a_run_started_twice(box: Box) -> None:
     wait_for(lambda: not run.supervised())
     both = [box.popen("-m", "gpu_engine", "resume", run.id, "--json", stdout=subprocess.PIPE,
                       stderr=subprocess.PIPE) for _ in range(2)]
-    codes = sorted(p.wait(30) for p in both)
+    codes = sorted(p.wait(600) for p in both)
     for process in both:
         process.communicate()
     assert codes in ([0, 2], [0, 0]), codes

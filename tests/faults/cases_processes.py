@@ -284,7 +284,7 @@ def stopped_again_and_again(box: Box) -> None:
 @case("64 ranks that write events", "all seen, completed; then stopped within seconds")
 def sixty_four_ranks(box: Box) -> None:
     run = box.go("start(); train(20, pause=0.1)", ranks=64)
-    state = box.ended(run, 120)
+    state = box.ended(run)
     assert state.state == "completed", state
     assert len(state.processes) == 64
     assert all(len(events(run, r, "step")) == 20 for r in range(64))

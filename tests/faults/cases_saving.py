@@ -58,7 +58,7 @@ def a_stuck_save(box: Box) -> None:
     run = box.go(SAVES_SLOWLY.format(done="5").replace("26", "1000"), run={"grace": 0.5})
     wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
     run.stop()
-    state = box.ended(run, 60)
+    state = box.ended(run)
     assert state.state == "stopped"
     assert "did not stop in time" in state.reason
     assert not checkpoints(run)

@@ -20,7 +20,7 @@ from .kit import Box, case, checkpoints, events, logs, steps, verified
 def a_loss_that_is_nan(box: Box) -> None:
     run = box.toy(ranks=2, params={"nan_at": 7, "rank": 1, "pause": 0.01},
                   train={"steps": 100, "checkpoint_every": 5})
-    state = box.ended(run, 60)
+    state = box.ended(run)
     assert state.state == "failed", logs(run)
     assert "rank 1 at step 7" in state.reason
     assert [p.name for p in checkpoints(run)] == ["step-00000005"]
@@ -32,7 +32,7 @@ def a_real_rank_dies_and_the_run_restarts(box: Box) -> None:
     run = box.toy(params={"die_at": 8, "pause": 0.01},
                   train={"steps": 12, "checkpoint_every": 5, "restarts": 1,
                          "checkpoint_async": False})  # an unfinished save would be lost
-    state = box.ended(run, 60)
+    state = box.ended(run)
     assert (state.state, state.attempt) == ("completed", 2), logs(run)
     assert [e["first_step"] for e in events(run, 0, "schedule")] == [0, 5]
     assert steps(run) == 12
@@ -49,7 +49,7 @@ def real_ranks_killed_at_random(box: Box) -> None:
                       train={"steps": 120, "checkpoint_every": 10, "restarts": 2})
         box.stepping(run, chance.randint(1, 60))
         os.kill(chance.choice(run.state().processes).pid, 9)
-        state = box.ended(run, 90)
+        state = box.ended(run)
         assert (state.state, state.attempt) == ("completed", 2), logs(run)
         assert checkpoints(run)[-1].name == "step-00000120"
         assert "SIGKILL" in state.attempts[0].reason
@@ -67,7 +67,7 @@ def long_imports(box: Box) -> None:
     time.sleep(1.5)
     assert {e["phase"] for e in events(run, 0, "phase")} == {"init"}
     assert run.state().state == "running"
-    assert box.ended(run, 60).state == "completed", logs(run)
+    assert box.ended(run).state == "completed", logs(run)
 
 
 @case("A GPU's memory is not enough (the worker's error event)",
@@ -163,7 +163,7 @@ def stopped_and_resumed(box: Box) -> None:
     run = box.toy(ranks=2, params={"pause": 0.005, "examples": 48_000}, train={"steps": 100_000})
     box.stepping(run, 5)
     run.stop()
-    state = box.ended(run, 30)
+    state = box.ended(run)
     assert state.state == "stopped", logs(run)
     ends = [events(run, r, "end")[-1]["steps"] for r in (0, 1)]
     assert ends[0] == ends[1]
@@ -188,7 +188,7 @@ def a_loader_worker_raises(box: Box) -> None:
         "    def train_data(self): return Bad()\n"
         "    def loss(self, model, batch): return model(batch).sum()\n")
     run = start(box.prepared_toy(use=f"{task}:Broken", train={"workers": 2, "steps": 5}))
-    state = box.ended(run, 60)
+    state = box.ended(run)
     assert state.state == "failed"
     assert "example 7 is broken" in state.cause.message
     assert state.cause.rank == 0

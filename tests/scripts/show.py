@@ -2,12 +2,15 @@
 # ruff: noqa: T201
 
 import hashlib
+import sys
 
 import torch
 
 
 def loss(value, name="loss"):
-    print(name, repr(float(value)), flush=True)
+    # Whole at once: processes that share their output must not come into each other's lines.
+    sys.stdout.write(f"{name} {float(value)!r}\n")
+    sys.stdout.flush()
 
 
 def weights(model):

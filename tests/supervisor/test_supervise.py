@@ -155,7 +155,7 @@ def test_stop_now_does_not_wait(go):
     run = go("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()")
     running(run)
     run.stop(now=True)
-    assert ended(run, 5).state == "stopped"
+    assert ended(run).state == "stopped"
 
 
 def test_stopping_what_does_not_run_is_refused(go):
@@ -318,7 +318,7 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL, lambda pid: False)
         assert process.poll() is None
         assert procs.send(process.pid, ticks, signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(600) == -signal.SIGTERM
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()

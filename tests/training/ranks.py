@@ -96,7 +96,7 @@ class Zygote:
 
     def close(self) -> None:
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(600)
 
     def _until(self, there: Callable[[], bool], timeout: float) -> bool:
         """Read answers until the awaited one is there. Returns False if it does not come."""

@@ -83,8 +83,8 @@ def silence(folder: Path) -> str | None:
     room = of(folder)
     if room.free is None or room.free >= FULL:
         return None
-    return (f"no space left in {folder}: nothing is recorded of the ranks, which may go on all the "
-            "same, until there is room")
+    return ("no space left, so nothing is recorded of the ranks, which may go on all the same; "
+            f"make room in {folder}")
 
 
 def blame(text: str, room: Room | None = None, *, silent: bool = False) -> str:

@@ -55,7 +55,7 @@ def test_it_ends_the_one_that_is_meant(child):
     target = examine(shown_as(process.pid, started=time.time()))
     assert not gone(target)
     assert send(target)
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(600) == -signal.SIGTERM
     assert gone(target)
     assert not send(target)
 
@@ -67,7 +67,7 @@ def test_force_ends_one_that_does_not_listen(child):
     time.sleep(0.2)
     assert not gone(target)
     assert send(target, force=True)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(600) == -signal.SIGKILL
 
 
 def test_without_pidfds_too(child, monkeypatch):
@@ -77,7 +77,7 @@ def test_without_pidfds_too(child, monkeypatch):
     monkeypatch.setattr(os, "pidfd_open", none)
     process = child()
     assert send(examine(shown_as(process.pid)))
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(600) == -signal.SIGTERM
 
 
 def test_a_number_that_was_given_away_again_is_not_touched(child):

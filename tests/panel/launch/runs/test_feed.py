@@ -128,7 +128,7 @@ def test_a_run_that_a_full_disk_silences_says_so(home, monkeypatch):
         monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), 4096))
         (line,), _ = RunsFeed().refresh()
         assert line.still is not None
-        assert "no space left in " in line.still
+        assert "no space left, so nothing is recorded" in line.still
         assert "stuck" not in text(line, 160)
     finally:
         os.close(lock)
