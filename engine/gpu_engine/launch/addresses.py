@@ -1,7 +1,7 @@
-"""Where machines meet: what a host name means to this one.
+"""Resolving the host name at which machines meet.
 
-A name server that does not answer must not hang a screen: it is asked in a thread, and what is
-not known after a moment is unknown.
+A name server that does not answer must not block a screen, so it is asked in a thread, and an
+answer that takes too long counts as unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def resolve(host: str) -> tuple[str, ...] | None:
 
 
 def is_name(host: str) -> bool:
-    """Whether it is a name, and no numeric address."""
+    """Whether `host` is a name and not a numeric address."""
     bare = host.strip("[]").partition("%")[0]
     for family in (socket.AF_INET, socket.AF_INET6):
         try:

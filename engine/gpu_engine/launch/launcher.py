@@ -1,4 +1,4 @@
-"""From a spec to a run that goes on without us: the one way in for panel, command line, scripts."""
+"""From a spec to a detached run: what panel, command line and scripts call to launch and resume."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Prepared:
     inventory: Inventory
     plan: LaunchPlan
     parts: tuple[Part, ...] = ()
-    """What each host is told, where it runs on hosts."""
+    """The part of each host, if the run is on hosts."""
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -88,7 +88,7 @@ def prepare_check(spec: RunSpec) -> Prepared:
 
 
 def only_trying(prepared: Prepared) -> Prepared:
-    """What is prepared, with ranks that only try their connection, wherever they are."""
+    """`prepared`, with ranks that only try their connection and do not train."""
     processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
     return replace(prepared, plan=replace(prepared.plan, processes=processes),
                    parts=tuple(replace(p, trying=True) for p in prepared.parts))
@@ -142,7 +142,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
 
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
-    """Each host's part goes on where it is; the checkpoints are on the first one's disk."""
+    """`resume` for a run on hosts: each part continues where it is; the first has checkpoints."""
     from gpu_engine.spanning.again import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start))
@@ -188,8 +188,8 @@ def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
 
 
 def supervise(run: runs.Run, lock: int) -> None:
-    """Start the supervisor, or what holds a run on hosts together, which inherits the lock: there's
-    no moment in which nobody has it.
+    """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
+    lock, so that there is no moment in which nobody holds it.
 
     Raises UserError where it can't be started.
     """

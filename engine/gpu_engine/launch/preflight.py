@@ -1,6 +1,6 @@
-"""What only this machine can answer about a spec: is there such a task, is the port free.
+"""The checks of a spec that need this machine: does the task exist, is the port free.
 
-It looks and changes nothing. What a spec's own values tell is `plan.check`, which is pure.
+They change nothing. `plan.check`, which is pure, checks the values themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 
 _PATIENCE = 1.0
-"""Seconds in which a process may leave a GPU by itself: a run before this one that ends now."""
+"""Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
 
 def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
@@ -54,9 +54,9 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
 
 def occupied(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()
              ) -> tuple[list[Problem], tuple[str, ...]]:
-    """Named GPUs that can't be used or that others compute on, and what is in doubt about the
-    rest. Sharing on purpose allows all but what is lost. `looks`: newest last; without any, some
-    are taken until nothing is in the way, for `_PATIENCE` at most.
+    """The problems of the named GPUs that can't be used or that others compute on, and the doubts
+    about the rest. With devices.share only a lost GPU is a problem. `looks`: snapshots, newest
+    last. Without any, the GPUs are read until nothing is in the way, `_PATIENCE` seconds at most.
     """
     gpus, share = _gpus(spec, inventory), spec.devices.share
     if not gpus:
@@ -95,7 +95,7 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
 
 
 def unusable(spec: RunSpec, inventory: Inventory, shot: Snapshot) -> list[Problem]:
-    """Named GPUs that nobody can use now, whoever holds them."""
+    """The problems of the named GPUs that don't work at the moment, held by a run or not."""
     samples = [(d, shot.of(d.id)) for d in _gpus(spec, inventory)]
     return [_unusable(d, s) for d, s in samples if s is not None and s.problem]
 
@@ -178,7 +178,7 @@ def _port(spec: RunSpec) -> list[Problem]:
 
 
 def _meeting(spec: RunSpec) -> list[Problem]:
-    """A host name that this machine can't meet the others at."""
+    """The problems of a master address that this machine can't resolve, or only to itself."""
     from gpu_engine.launch import addresses
 
     key, host = "parallel.master_addr", spec.parallel.master_addr
@@ -199,7 +199,7 @@ def _meeting(spec: RunSpec) -> list[Problem]:
 
 
 def meeting_at(spec: RunSpec) -> str | None:
-    """What the host name that machines meet at means here, in words; None where it is no name."""
+    """The address that the master's host name has here, in words; None if it is no name."""
     from gpu_engine.launch import addresses
 
     host = spec.parallel.master_addr

@@ -1,7 +1,7 @@
-"""Runs on hosts whose process here has ended, while they go on there: taken up again by whoever
-looks next, a command or the panel.
+"""Runs on hosts that go on there although their process here has ended: the next command, or the
+panel, starts that process again.
 
-The run's lock is what keeps two from doing so: whoever gets it hands it to the new process.
+The run's lock keeps two from doing so: the one that gets it hands it to the new process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpu_engine.spanning import parts
 
 
 def take_up(run: Run) -> bool:
-    """Start the process that holds `run` together where it is on hosts, has not ended and has none.
-    Whether it was started now. Raises UserError where it can't be."""
+    """If `run` is on hosts, has not ended and has no process here, start one. Returns whether it
+    was started. Raises UserError if it can't be."""
     if not parts.spans(run.path) or _left(run) is None or run.supervised():
         return False
     try:
@@ -49,7 +49,7 @@ def take_up(run: Run) -> bool:
 
 
 def take_up_all() -> list[Run]:
-    """All such runs here. One that can't be taken up does not keep the others."""
+    """`take_up` for all runs; returns those that were. If one can't be, the others are."""
     out = []
     for run in all_runs():
         try:
@@ -61,6 +61,6 @@ def take_up_all() -> list[Run]:
 
 
 def _left(run: Run) -> State | None:
-    """Its state as it was recorded; None where it has ended."""
+    """The recorded state of a run that has not ended, else None."""
     recorded = State.from_dict(read_json(run.path / "state.json"))
     return recorded if recorded is not None and recorded.live else None

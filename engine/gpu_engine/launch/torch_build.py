@@ -68,7 +68,7 @@ def problem(spec: RunSpec, inventory: Inventory) -> Problem | None:
 
 
 def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
-    """The same of a person's own command, which may train with something else than torch."""
+    """What `problem` says, for a person's own command: a doubt, as it may train without torch."""
     command = spec.task.command
     if not command or not _on_nvidia(spec, inventory):
         return None
@@ -95,7 +95,7 @@ def interpreter_of(command: Sequence[str]) -> str | None:
 
 
 def build_of(python: str) -> Build | None:
-    """The torch that `python` would import; None where there is none, or none that says."""
+    """The torch that `python` would import; None if there is none or it can't be read."""
     found = _known.get(python)
     if found is None or (found.file is None and time.monotonic() - found.at > _ASK_AGAIN):
         found = _known[python] = _Found(_where(python), time.monotonic())

@@ -1,4 +1,4 @@
-"""Holding a spec against a machine: which devices it takes, what its batch comes to, and what of it
+"""Checks a spec against a machine: which devices it uses, the resulting batch, and everything that
 does not fit. Pure."""
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from gpu_engine.spec.schema import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A spec held against a machine's devices."""
+    """A spec that was checked against a machine's devices."""
 
     spec: RunSpec
     devices: tuple[Device, ...]
-    """Those that it takes, in its order."""
+    """Those that it uses, in the order of the spec."""
     source: str
     """The backend that they come from."""
     layout: Layout
     batch: Batch | None
-    """None where something keeps it from being worked out; then there are problems."""
+    """None if a problem keeps it from being worked out."""
     problems: tuple[Problem, ...]
-    """Everything that does not fit; empty: it fits."""
+    """Everything that does not fit; empty if all does."""
 
 
 def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> Checked:
@@ -160,7 +160,7 @@ def _check_launched(spec: RunSpec, layout: Layout) -> list[Problem]:
 
 
 def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
-    """What this kind of device can't do."""
+    """The problems for what this kind of device can't do."""
     p, mode, out = spec.parallel, modes.get(spec.parallel.mode), []
     if devices[0].is_cpu and mode.needs_gpus:
         out.append(Problem("parallel.mode", mode.name,

@@ -45,8 +45,8 @@ NEVER_TOLD = frozenset({
     "run.python",
     *(key for key in known_keys() if key.startswith(("amp.", "train."))
       and key not in TOLD_BY and key not in _WHATEVER_RUNS)})
-"""Keys that mean nothing to a person's own command: what they name is the engine's own doing, as
-is all of [amp] and [train] that no placeholder hands on."""
+"""Keys without an effect on a person's own command: they configure the engine's own training, as do
+all keys of [amp] and [train] that have no placeholder."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
