@@ -60,8 +60,8 @@ def real_ranks_killed_at_random(box: Box) -> None:
 def long_imports(box: Box) -> None:
     task = box.tmp / "heavy.py"
     toy = Path(__file__).parents[1] / "training" / "toy.py"
-    task.write_text(toy.read_text().replace("import time\n", "import time\ntime.sleep(4)\n", 1))
-    run = start(box.prepared_toy(use=f"{task}:Toy", train={"steps": 5, "hang_timeout": 1.0},
+    task.write_text(toy.read_text().replace("import time\n", "import time\ntime.sleep(8)\n", 1))
+    run = start(box.prepared_toy(use=f"{task}:Toy", train={"steps": 5, "hang_timeout": 6.0},
                                  parallel={"timeout": 2.0}))
     wait_for(lambda: events(run, 0, "phase"))
     time.sleep(1.5)
