@@ -1,7 +1,7 @@
 """gpu_engine: plans, launches, trains and watches PyTorch runs.
 
-Public names are imported on first use, so that importing this package is quick and does not
-import torch.
+Public names are imported on first use, so that importing this package is quick and leaves
+torch alone.
 """
 
 from __future__ import annotations

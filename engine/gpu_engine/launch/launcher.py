@@ -43,7 +43,8 @@ class Prepared:
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = (),
             cwd: Path | None = None) -> Prepared:
-    """Resolve everything a launch would: pick devices, check, plan. No side effects.
+    """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
+    with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
     Whether the devices are free is judged by the snapshots in `looks`, newest last. Without any,
     they are read here, but only if `inventory` is not given. The supervisor checks the devices
