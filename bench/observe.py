@@ -9,6 +9,7 @@ too, by a clock around our own code, which is far steadier than the difference o
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -65,11 +66,13 @@ def loop(name: str) -> Callable[[], None]:
 def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
     """Measure, inside a process that has the hook. Figures are in microseconds per step."""
     import torch
-    from torch.optim import optimizer as optim
+
+    optim: Any = importlib.import_module("torch.optim.optimizer")
 
     torch.set_num_threads(1)
     ours = sys.modules["_gpu_panel.observe.install"]
-    wrapped, original = torch.autograd.backward, torch.autograd.backward.__wrapped__
+    wrapped: Any = torch.autograd.backward
+    original = wrapped.__wrapped__
     hooks = [optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks]
     kept = [dict(h) for h in hooks]
     step = loop(name)
@@ -110,7 +113,8 @@ def measure(name: str, rounds: int, block: int) -> dict[str, Any]:
 def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
     """Microseconds per step in our own code: around `backward`, in both hooks, in our thread."""
     import torch
-    from torch.optim import optimizer as optim
+
+    optim: Any = importlib.import_module("torch.optim.optimizer")
 
     clock, spent = time.perf_counter_ns, {"backward": 0, "hooks": 0, "thread": 0, "clock": 0}
 
@@ -121,8 +125,9 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
             spent[part] += clock() - began
         return run
 
-    wrapped = torch.autograd.backward
-    cell = dict(zip(wrapped.__code__.co_freevars, wrapped.__closure__, strict=True))["original"]
+    wrapped: Any = torch.autograd.backward
+    names = wrapped.__code__.co_freevars
+    cell: Any = dict(zip(names, wrapped.__closure__, strict=True))["original"]
     original = cell.cell_contents
 
     def inner(*args: Any, **kwargs: Any) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Checkpoint
-from gpu_engine.spec.schema import TrainSpec
 
 SIZES = [float(x) for x in os.environ.get("BENCH_GB", "1,4").split(",")]
 STEPS, SAVE_AT = 250, 130  # one while training goes on, one at the end
@@ -31,15 +30,17 @@ def measured(gigabytes: float, beside: bool, home: str) -> None:
     sets = {"task.use": f"{ROOT / 'bench' / 'heavy.py'}:Heavy", "batch.size": 128,
             "task.params.gigabytes": gigabytes, "task.params.out": str(out), "train.lr": 0.01,
             "train.steps": STEPS, "train.workers": 0, "train.checkpoint_every": SAVE_AT,
-            "train.keep": 2, "devices.ids": "cpu:0"}
-    if "checkpoint_async" in TrainSpec.__struct_fields__:
-        sets["train.checkpoint_async"] = str(beside).lower()
+            "train.keep": 2, "devices.ids": "cpu:0",
+            "train.checkpoint_async": str(beside).lower()}
     argv = [sys.executable, "-m", "gpu_engine", "run", "--json"]
     run = engine(argv + [word for k, v in sets.items() for word in ("--set", f"{k}={v}")], home)
     seen = json.loads(out.read_text())
     events = Tail(Path(home) / "runs" / run / "ranks" / "00000.jsonl").read(1 << 26)
     saves = [e for e in events if isinstance(e, Checkpoint)]
-    began = saves[0].t - saves[0].seconds
+    took = saves[0].seconds
+    if took is None:
+        sys.exit(f"how long it took is not recorded: {saves[0]}")
+    began = saves[0].t - took
     gaps = [(b, b - a) for a, b in zip(seen["times"], seen["times"][1:], strict=False)]
     waited = max(gap for _, gap in gaps)
     while_writing = [gap for at, gap in gaps if began + 1 < at < saves[0].t and gap < waited]
@@ -51,7 +52,7 @@ def measured(gigabytes: float, beside: bool, home: str) -> None:
     resumed = json.loads(out.read_text())["most"]
     sys.stdout.write(
         f"{gigabytes:g} GB, {'beside training' if beside else 'training waits'}: a step waited "
-        f"{waited:.2f} s of {saves[0]['seconds']:.2f} s; a step takes {usual * 1e3:.1f} ms, "
+        f"{waited:.2f} s of {took:.2f} s; a step takes {usual * 1e3:.1f} ms, "
         f"while it is written {beside_words}; most memory {held / 1e9:.2f} GB, of the resumed "
         f"attempt {resumed['RssAnon'] / 1e9:.2f} GB\n")
     sys.stdout.flush()

@@ -28,6 +28,8 @@ class Timed(Task):
     """Steps at the start that are not measured."""
     steps: int = 1000
     """Steps in all."""
+    first: str = ""
+    """The file to which rank 0 writes when its first step had ended, Unix seconds."""
     out: str = ""
     """The file to which rank 0 writes the seconds per step."""
 
@@ -57,6 +59,9 @@ class Timed(Task):
     def note(self) -> None:
         """Called as a step begins. At the last one, writes the mean time of the measured steps."""
         self._count += 1
+        if self._count == 2 and self.first and os.environ.get("RANK", "0") == "0":
+            with open(self.first, "w") as file:  # noqa: PTH123
+                file.write(repr(time.time()))
         if self._count == self.warm:
             self._began = time.perf_counter()
         if self._count == self.steps and os.environ.get("RANK", "0") == "0":

@@ -220,7 +220,7 @@ class Rig:
         self.python = sys.executable
         """The interpreter that has the program, here and, as it lies on a shared file system,
         there."""
-        self._link = f"rig{os.getpid()}"[:12] + _letters(len(_OPEN))
+        self.link = f"rig{os.getpid()}"[:12] + _letters(len(_OPEN))
         _OPEN.append(self)
         self._switch: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -239,8 +239,8 @@ class Rig:
         self.switch("link add br0 type bridge forward_delay 0 stp_state 0", "link set br0 up")
         subnet = _free_subnet()
         self.here = f"{subnet}.254"
-        _ip(f"link add {self._link} type veth peer name here netns {_child(self._switch)}",
-            f"address add {self.here}/24 dev {self._link}", f"link set {self._link} up")
+        _ip(f"link add {self.link} type veth peer name here netns {_child(self._switch)}",
+            f"address add {self.here}/24 dev {self.link}", f"link set {self.link} up")
         self.switch("link set here master br0", "link set here up")
         self.nodes = [Node(self, i, f"gpu{i}", f"{subnet}.{i}", self.folder / f"gpu{i}")
                       for i in range(1, count + 1)]
