@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +27,12 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT
                       else signal.SIG_DFL)
+
+# Without bytecode files, each of the suite's many processes would compile the code again, which
+# takes minutes of processor time. Only for mutants a file may be older than the code it is of.
+if os.environ.get("PYTHONDONTWRITEBYTECODE") != "mutants":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 # No deadline: how long an example takes only shows how busy the machine is.
 hypothesis.settings.register_profile(

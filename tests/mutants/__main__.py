@@ -139,7 +139,7 @@ def _child(copy: Path, tests: list[str] | tuple[str, ...], log: Path) -> None:
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         os.chdir(copy)
         paths = [str(copy / "engine"), str(copy / "tui")]
-        os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1",
+        os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "mutants",
                        "OMP_NUM_THREADS": "1"}
         sys.dont_write_bytecode = True
         sys.path[:] = [*paths, *(p for p in sys.path if Path(p or ".").resolve() not in (
