@@ -119,6 +119,28 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     nothing_left(hosts)
 
 
+def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
+    """After parallel.timeout, though neither hears of the other's end."""
+    second = hosts.nodes[1]
+    run = launch(from_dict(LONG | TWO | {"parallel": {"timeout": 3.0}}))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    sides = [Run(there(run, host)) for host in ("gpu1", "gpu2")]
+    second.cut()
+    for side in sides:
+        cause = ended(side).cause
+        assert cause is not None
+        assert cause.type == "PeerLost"
+    wait_for(lambda: not [a for a in second.processes().values() if "worker" in a])
+    second.mend()
+    state = ended(run)
+    assert state.state == "failed"
+    assert state.cause is not None
+    assert state.cause.host in ("gpu1", "gpu2")
+    assert "its machine can't be reached" in state.cause.message
+    same_here_and_there(run)
+    nothing_left(hosts)
+
+
 def test_a_stop_reaches_a_machine_that_can_not_be_reached_as_soon_as_it_can(hosts: Rig):
     second = hosts.nodes[1]
     run = launch(from_dict(LONG | TWO))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.worker.rank import failures, store
 from gpu_engine.worker.rank.failures import Failures, PeerLost, blame
 from gpu_engine.worker.rank.identity import Identity, first_host, identify
 from gpu_engine.worker.rank.interfaces import interface_to
@@ -131,6 +137,36 @@ def test_another_ranks_failure_is_known_by_what_raised_the_error(kind: type, tex
     assert isinstance(blame(err, Failures(0, 1)), PeerLost) is echo
     if not echo:
         assert blame(err, Failures(0, 1)) is err
+
+
+def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is on another machine. PyTorch would wait a quarter of an hour for its answer."""
+    monkeypatch.setattr(failures, "_PATIENCE", 0.01)
+
+    class Cut:
+        def check(self, keys: list[str]) -> bool:
+            return threading.Event().wait()
+
+        compare_set = check
+
+    cut = Failures(1, 2, cast(store.Store, Cut()))
+    err = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms")
+    assert "its machine can't be reached" in str(blame(err, cut))
+    cut.announce("ValueError: bad")
+
+
+def test_connections_to_the_store_end_when_nothing_is_acknowledged() -> None:
+    """Those of all threads of a rank, after parallel.timeout."""
+    made = store.tcp("127.0.0.1", 0, 1, holds=True, timeout=timedelta(seconds=7))
+    own = store.another(store.prefixed("x", made))
+    own.set("key", "1")
+    assert made.check(["x/key"])
+    limits = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as one:
+            if one.getpeername()[1] == cast(Any, made).port:
+                limits.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    assert limits == [7000, 7000]
 
 
 def test_missing_ranks_are_named(make) -> None:

@@ -271,7 +271,8 @@ class Span:
     def _unreached(self) -> str | None:
         waiting = [f"{n} has not been reached since {_clock(since)}: {why}"
                    for n, (why, since) in self.broken.items() if n not in self.over]
-        return "; ".join(waiting) or None
+        failed = [f"{n} has failed" for n, end in self.over.items() if end.cause and waiting]
+        return "; ".join([*failed, *waiting]) or None
 
     def _record(self, outcome: str, reason: str | None) -> None:
         *before, last = self.state.attempts

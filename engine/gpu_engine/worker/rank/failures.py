@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,9 +13,11 @@ import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.worker.rank.heartbeat import Heartbeat
-from gpu_engine.worker.rank.store import Store
+from gpu_engine.worker.rank.store import Store, another
 
 _LINGER = 3.0
+_PATIENCE = 3.0
+"""Seconds that a failing rank waits for the store's answer: the link to it may be cut."""
 _OWN = ("ncclinvalid", "invalid usage", "duplicate gpu", "ncclunhandledcuda", "cuda error",
         "out of memory")
 """Texts in NCCL's errors that mean a fault of this rank itself, not of the connection."""
@@ -43,17 +46,22 @@ class Failures:
         """
         if self._store is None or self._size == 1:
             return
+        store, text = self._store, json.dumps({"rank": self._rank, "message": message[:2000]})
+
+        def say() -> None:
+            with contextlib.suppress(Exception):
+                # The first announcement is kept: later failures often only follow from it.
+                store.compare_set("gpu-panel/failed", "", text)
+                store.set(f"gpu-panel/saw/{self._rank}", "1")
+
+        _within(_PATIENCE, say)
         with contextlib.suppress(Exception):
-            text = json.dumps({"rank": self._rank, "message": message[:2000]})
-            # The first announcement is kept: later failures often only follow from it.
-            self._store.compare_set("gpu-panel/failed", "", text)
-            self._store.set(f"gpu-panel/saw/{self._rank}", "1")
             if self._rank == 0:
                 if dist.get_backend() == "gloo":
                     dist.destroy_process_group()  # wakes ranks that wait for this one
                 deadline = time.monotonic() + _LINGER
                 others = [f"gpu-panel/saw/{r}" for r in range(1, self._size)]
-                while time.monotonic() < deadline and not self._store.check(others):
+                while time.monotonic() < deadline and not store.check(others):
                     time.sleep(0.02)
 
     def heard(self) -> str | None:
@@ -66,7 +74,7 @@ class Failures:
         main one is busy while a collective waits on it."""
         if self._store is None or self._size == 1:
             return lambda: None, lambda activity: None
-        own = self._store.clone()
+        own = another(self._store)
         return lambda: self._heard or self._listen(own), Heartbeat(self._rank, own)
 
     def _listen(self, store: Store | None) -> str | None:
@@ -88,14 +96,32 @@ class Failures:
 def blame(err: BaseException, failures: Failures) -> BaseException:
     """`err` itself, or PeerLost if `err` only follows from the failure of another rank."""
     if _is_connection(err):
-        for _ in range(10):
-            word = failures.heard()
-            if word:
-                return PeerLost(f"{word} (this rank could not go on without it)")
-            time.sleep(0.1)
+        word = _within(_PATIENCE, lambda: _announced(failures))
+        if word:
+            return PeerLost(f"{word} (this rank could not go on without it)")
         return PeerLost("the connection to another rank broke: it ended or its machine can't be "
                         f"reached ({first_line(err)})")
     return err
+
+
+def _announced(failures: Failures) -> str | None:
+    """The failure that another rank announces within a second."""
+    for _ in range(10):
+        word = failures.heard()
+        if word:
+            return word
+        time.sleep(0.1)
+    return None
+
+
+def _within(seconds: float, work: Callable[[], str | None]) -> str | None:
+    """What `work` returns; None if that takes longer than `seconds`, as it may with a store that
+    can't be reached."""
+    answers: list[str | None] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
 
 
 def first_line(err: BaseException) -> str:

@@ -115,9 +115,7 @@ def _attempt_store(store: Store, who: Identity, timeout: float) -> Store:
 
 def _store(who: Identity, wait: timedelta) -> Store:
     if _agents_store():
-        store = of_agent(who.rank, who.world_size)
-        store.set_timeout(wait)
-        return store
+        return of_agent(who.rank, who.world_size, timeout=wait)
     addr, port = who.master_addr, who.master_port
     if addr is None or port is None:
         raise CannotMeet("MASTER_ADDR and MASTER_PORT don't say where the ranks meet")

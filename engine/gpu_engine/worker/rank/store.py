@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -53,16 +56,43 @@ def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelt
     """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError."""
     made = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False)
-    return cast(Store, made)
+    store = cast(Store, made)
+    _limit_silence(store)
+    return store
 
 
-def of_agent(rank: int, world_size: int) -> Store:
+def of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
     """Connect to the store of torchrun's agent, which the environment names. Raises
     RuntimeError."""
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(iter(rendezvous("env://", rank, world_size)))
-    return cast(Store, store)
+    made, _, _ = next(iter(rendezvous("env://", rank, world_size)))
+    store = cast(Store, made)
+    store.set_timeout(timeout)
+    _limit_silence(store)
+    return store
+
+
+def another(store: Store) -> Store:
+    """The same store over a connection of its own, for another thread."""
+    own = store.clone()
+    _limit_silence(own)
+    return own
+
+
+def _limit_silence(store: Store) -> None:
+    """Break this process's connections to `store` once the machine that holds it has acknowledged
+    nothing for the store's timeout. PyTorch waits for most answers without a limit, so a rank
+    whose link is cut would wait until TCP itself gives up, after a quarter of an hour."""
+    at: Any = store
+    while hasattr(at, "underlying_store"):
+        at = at.underlying_store
+    silence = max(int(at.timeout.total_seconds() * 1000), 1000)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6) \
+                    and one.getpeername()[1] == at.port:
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
 def prefixed(prefix: str, store: Store) -> Any:
