@@ -10,6 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from gpu_engine.cli import cli
 from gpu_engine.runs import folder as runs
 
 from .. import event_lines
@@ -20,27 +23,30 @@ PYTHON = sys.executable
 
 @dataclass(frozen=True)
 class Ran:
-    """A script's run, both by itself and observed."""
+    """A script's run, both by itself and observed. `bare`: what it did by itself, if that is known.
+    `main`: its rank. `output`: the file with its output, if that is not the log of rank 0."""
 
     run: runs.Run
     state: dict
     bare: subprocess.CompletedProcess[bytes] | None
+    main: int = 0
+    output: Path | None = None
 
-    def events(self, rank: int = 0) -> list[dict]:
-        return event_lines.read(self.run.events(rank))
+    def events(self, rank: int | None = None) -> list[dict]:
+        return event_lines.read(self.run.events(self.main if rank is None else rank))
 
-    def of(self, kind: str, rank: int = 0) -> list[dict]:
+    def of(self, kind: str, rank: int | None = None) -> list[dict]:
         return [e for e in self.events(rank) if e["kind"] == kind]
 
     def log(self, rank: int = 0) -> str:
-        return self.run.log(rank).read_text(errors="replace")
+        return (self.output or self.run.log(rank)).read_text(errors="replace")
 
     def printed(self, name: str = "loss") -> list[float]:
         """The losses that the script printed, rounded as in events."""
         return [float(f"{float(line.removeprefix(name)):.9g}") for line in self.log().splitlines()
                 if line.startswith(name + " ")]
 
-    def losses(self, rank: int = 0) -> list[float]:
+    def losses(self, rank: int | None = None) -> list[float]:
         return [x for e in self.of("step", rank) for x in e.get("losses", ())]
 
     def others(self, index: int = 1) -> list[dict]:
@@ -50,7 +56,7 @@ class Ran:
     def same_as_without(self) -> None:
         """Check that output and exit status are exactly the same in both runs."""
         assert self.bare is not None
-        observed, alone = self.run.log(0).read_bytes(), self.bare.stdout
+        observed, alone = (self.output or self.run.log(0)).read_bytes(), self.bare.stdout
         assert observed == alone, first_difference(observed, alone)
         assert self.state["processes"][0]["exit"] == self.bare.returncode
 
@@ -67,11 +73,18 @@ def first_difference(observed: bytes, alone: bytes) -> str:
 
 
 def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run, dict]:
-    done = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--json", *args], timeout=600,
-                          capture_output=True, text=True, env=os.environ | (env or {}))
-    assert done.stdout, done.stderr
-    state = json.loads(done.stdout[done.stdout.index("{"):])
+    """`gpu-engine run --json` with these arguments, in this process: (the run, its state)."""
+    done = CliRunner().invoke(cli, ["run", "--json", *args], env=env)
+    assert isinstance(done.exception, SystemExit | None), repr(done.exception)
+    state = json.loads(done.stdout)
     return runs.find(state["id"]), state
+
+
+def start(*command: str) -> Ran:
+    """`gpu-engine run --detach` with this command, on a CPU slot."""
+    done = CliRunner().invoke(cli, ["run", "--detach", "--devices", "cpu:0", "--", *command])
+    assert done.exit_code == 0, repr(done.exception)
+    return Ran(runs.find(done.stdout.strip()), {}, None)
 
 
 def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
@@ -91,3 +104,21 @@ def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
         out = alone.communicate(timeout=600)[0] if alone else b""
     return Ran(run, state, subprocess.CompletedProcess(command, alone.returncode, out)
                if alone else None)
+
+
+def observe_each(folder: Path, *scripts: str) -> dict[str, Ran]:
+    """As `observe`, for several scripts (each with its arguments) in one run, in which each has a
+    process of its own, forked from one that has imported torch: what each of them did."""
+    observed, alone = folder / "observed", folder / "alone"
+    observed.mkdir()
+    alone.mkdir()
+    command = [PYTHON, str(SCRIPTS / "each.py")]
+    bare = subprocess.run([*command, str(alone), *scripts], capture_output=True, timeout=600,
+                          stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    run, state = engine_run("--devices", "cpu:0", "--", *command, str(observed), *scripts)
+    whole = Ran(run, state, bare)
+    whole.same_as_without()  # it prints how each script has ended
+    assert whole.log().splitlines() == [f"{script} 0" for script in scripts]
+    return {script: Ran(run, state, subprocess.CompletedProcess(
+                script, 0, (alone / str(rank)).read_bytes()), rank, observed / str(rank))
+            for rank, script in enumerate(scripts, 1)}

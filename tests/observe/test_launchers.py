@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from gpu_engine.cli import cli
 from gpu_engine.common import procs
-from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
-from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
+from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe, start
 
 BIN = Path(sys.executable).parent
 DDP = str(SCRIPTS / "ddp.py")
@@ -45,12 +47,12 @@ def test_each_rank_is_seen(home, command, options):
     for rank in (0, 1):
         assert seen.losses(rank) == printed(logs, rank)
         assert len(seen.losses(rank)) == 6
-        start = seen.of("start", rank)[-1]
-        assert (start["rank"], start["world_size"], start["attempt"]) == (rank, 2, 1)
+        begun = seen.of("start", rank)[-1]
+        assert (begun["rank"], begun["world_size"], begun["attempt"]) == (rank, 2, 1)
         assert seen.events(rank)[-1]["kind"] == "end"
         assert seen.events(rank)[-1]["outcome"] == "completed"
         assert not seen.of("warning", rank)
-        pids.add(start["pid"])
+        pids.add(begun["pid"])
     assert len(pids) == 2
     assert not (seen.run.path / "observe-errors.log").exists()
 
@@ -58,24 +60,32 @@ def test_each_rank_is_seen(home, command, options):
 @pytest.mark.parametrize("options", [("--cpu", "--num_processes=1"),
                                      ("--multi_gpu", "--num_processes=2")], ids=["one", "two"])
 def test_ranks_that_accelerate_launches_are_seen_but_not_its_launcher(home, options):
-    """With --cpu accelerate always starts one process. With --multi_gpu it uses torchrun, and with
-    ranks that use the CPU this gives two of them."""
+    """With --cpu accelerate always starts one process, which does the same as when it is started
+    by itself. With --multi_gpu it uses torchrun, and with ranks that use the CPU this gives two of
+    them."""
+    script = str(SCRIPTS / "with_accelerate.py")
     seen = run("accelerate", "launch", *options, "--num_machines=1", "--mixed_precision=no",
-               "--dynamo_backend=no", str(SCRIPTS / "with_accelerate.py"))
+               "--dynamo_backend=no", script)
     assert seen.state["state"] == "completed", seen.log()
     world = int(options[1][-1])
     assert seen.run.ranks() == list(range(world))
     for rank in range(world):
         assert seen.losses(rank) == printed(seen.log(), rank)
         assert len(seen.losses(rank)) == 8 // world
-        (start,) = seen.of("start", rank)
-        assert (start["rank"], start["world_size"]) == (rank, world)
-        assert start["pid"] != seen.state["processes"][0]["pid"]
+        (begun,) = seen.of("start", rank)
+        assert (begun["rank"], begun["world_size"]) == (rank, world)
+        assert begun["pid"] != seen.state["processes"][0]["pid"]
+        assert seen.events(rank)[-1]["outcome"] == "completed"
+        assert not seen.of("warning", rank)
+    assert not (seen.run.path / "observe-errors.log").exists()
+    if world == 1:
+        alone = subprocess.run([PYTHON, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               timeout=600)
+        replace(seen, bare=alone).same_as_without()
 
 
-def logs(seen: Ran, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PYTHON, "-m", "gpu_engine", "logs", seen.run.id, *args], timeout=600,
-                          capture_output=True, text=True)
+def logs(seen: Ran, *args: str) -> Result:
+    return CliRunner().invoke(cli, ["logs", seen.run.id, *args])
 
 
 def test_below_our_own_torchrun_each_rank_has_its_log(home):
@@ -93,7 +103,7 @@ def test_ranks_that_a_command_started_share_its_log(home):
     assert told.stdout == seen.log()
     assert "rank 1 was started by the command itself" in told.stderr
     assert logs(seen).stdout == seen.log()
-    assert "has no log of rank 2; it has ranks 0, 1" in logs(seen, "--rank", "2").stderr
+    assert "has no log of rank 2; it has ranks 0, 1" in str(logs(seen, "--rank", "2").exception)
 
 
 @pytest.mark.parametrize("command", [(PYTHON, DDP), ("torchrun", "--nproc-per-node=2", DDP)],
@@ -165,26 +175,21 @@ def test_a_script_is_asked_to_stop_and_gets_time_to_save(home, tmp_path, shell):
     if shell:
         (tmp_path / "run.sh").write_text(f"{PYTHON} {script}\necho next\nsleep 100\n")
         command = ["bash", str(tmp_path / "run.sh")]
-    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-                          *command], capture_output=True, text=True, timeout=600)
-    found = runs.find(out.stdout.strip())
-    seen = Ran(found, {}, None)
+    seen = start(*command)
     wait_for(lambda: seen.of("step"))
-    found.stop()
-    state = wait_for(lambda: (s := found.state()) and not s.live and s)
+    seen.run.stop()
+    state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
     assert state.state == "stopped"
     assert "saved" in seen.log()
     assert seen.events()[-1]["outcome"] == "stopped"
-    start = seen.of("start")[-1]
-    assert not procs.alive(start["pid"], start["started"])
+    begun = seen.of("start")[-1]
+    assert not procs.alive(begun["pid"], begun["started"])
 
 
 def test_a_rank_prints_its_stacks_when_asked(home, tmp_path):
     script = tmp_path / "long.py"
     script.write_text(LONG.format(scripts=str(SCRIPTS)))
-    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0", "--",
-                          PYTHON, str(script)], capture_output=True, text=True, timeout=600)
-    seen = Ran(runs.find(out.stdout.strip()), {}, None)
+    seen = start(PYTHON, str(script))
     wait_for(lambda: seen.of("step"))
     os.kill(seen.of("start")[0]["pid"], signal.SIGUSR2)
     wait_for(lambda: "most recent call first" in seen.log())

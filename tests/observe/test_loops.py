@@ -3,40 +3,63 @@ that the script printed, and observing does not change a bit of its results."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from .kit import Ran, observe
+from .kit import Ran, observe, observe_each
+
+PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "gan.py",
+         "by_hand.py 6", "by_hand.py 30", "by_hand.py 62a",
+         "trainings.py folds,layers,closures,groups", "logs.py tensorboardX")
 
 
-def seen_of(script: tuple[str, ...], steps: int, *, name: str = "loss", **more) -> Ran:
-    """A script's run, after the checks for all: output, exit status, losses, steps, heartbeats."""
-    seen = observe(*script, **more)
+@pytest.fixture(scope="module")
+def each(tmp_path_factory):
+    """What the scripts that need no run of their own did, in one run. Tests only read it."""
+    folder = tmp_path_factory.mktemp("each")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PANEL_HOME", str(folder / "home"))
+        return observe_each(folder, *PARTS)
+
+
+def seen_of(script: tuple[str, ...], steps: int, **options) -> Ran:
+    """A script's run, checked. It is a rank from its start on, so it tells its phases."""
+    seen = checked(observe(*script, **options), steps)
+    assert seen.of("phase")
+    return seen
+
+
+def checked(seen: Ran, steps: int) -> Ran:
+    """The checks for all: output, exit status, losses, steps, events."""
     assert seen.state["state"] == "completed", seen.log()
     seen.same_as_without()
-    assert len(seen.printed(name)) == steps
-    assert seen.losses() == seen.printed(name)
+    assert len(seen.printed()) == steps
+    assert seen.losses() == seen.printed()
     assert seen.of("step")[-1]["step"] == steps
     assert not seen.of("warning")
     kinds = [e["kind"] for e in seen.events()]
     assert kinds[0] == "start"
     assert kinds[-1] == "end"
-    assert "phase" in kinds
     assert seen.events()[-1]["outcome"] == "completed"
     assert not (seen.run.path / "observe-errors.log").exists()
     return seen
 
 
+@pytest.mark.parametrize(("script", "steps"), [("autograd.py", 9), ("lbfgs.py", 6)])
+def test_steps_and_losses_are_seen(each, script, steps):
+    assert not checked(each[script], steps).of("metric")
+
+
 @pytest.mark.parametrize(("script", "steps", "logged"), [
-    (("plain.py",), 12, set()), (("autograd.py",), 9, set()), (("lbfgs.py",), 6, set()),
-    (("with_lightning.py",), 6, {"mean", "held_out"}),
-    (("with_lightning.py", "fabric"), 12, {"half"}),
+    (("plain.py",), 12, set()),
+    (("with_lightning.py",), 6 + 12, {"mean", "held_out", "half"}),
     (("with_transformers.py", "{tmp}"), 6, {"train_loss", "epoch"})],
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
 def test_steps_losses_and_logged_values_are_seen(home, tmp_path, script, steps,
                                                  logged):
     seen = seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
-    if script == ("plain.py",) or logged:  # the others are over within a tenth of a second
-        assert seen.of("memory")
+    assert seen.of("memory")
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
     assert logged <= set(values) if logged else not values
     assert all(isinstance(values[name], float) for name in logged)
@@ -44,24 +67,25 @@ def test_steps_losses_and_logged_values_are_seen(home, tmp_path, script, steps,
         assert values["held_out"] == pytest.approx(seen.printed("held")[-1])
 
 
-def test_accelerate(home):
-    seen_of(("with_accelerate.py",), 8, name="rank 0 loss")
-
-
-def test_the_learning_rate_and_the_gradients_norm_are_seen(home):
-    seen = seen_of(("accumulate.py",), 8, options=(
+def test_the_learning_rate_and_the_gradients_norm_are_seen(home, each):
+    checked(each["accumulate.py"], 8)
+    seen = observe("accumulate.py", bare=False, options=(
         "--devices", "cpu:0", "--set", "run.grad_norm=true"))
+    checked(replace(seen, bare=each["accumulate.py"].bare), 8)
     assert seen.of("step")[-1]["lr"] == 0.01 * 0.5 ** 2  # of the last step, not the next
     assert all(0 < e["grad_norm"] <= 1.00001 for e in seen.of("step"))  # clipped to 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "sharded"])
-def test_steps_that_a_scaler_leaves_out_are_counted(home, kind):
-    assert seen_of(("scaler.py", kind), 11).of("step")[-1]["skipped"] == 1
+def test_steps_that_a_scaler_leaves_out_are_counted(each):
+    assert checked(each["scaler.py plain"], 11).of("step")[-1]["skipped"] == 1
 
 
-def test_each_of_two_optimizers_has_its_own_loss(home):
-    seen = seen_of(("gan.py",), 10)
+def test_steps_that_a_scaler_of_fsdp_leaves_out_are_counted(home):
+    assert seen_of(("scaler.py", "sharded"), 11).of("step")[-1]["skipped"] == 1
+
+
+def test_each_of_two_optimizers_has_its_own_loss(each):
+    seen = checked(each["gan.py"], 10)
     others = seen.others()
     assert [x for o in others for x in o["losses"]] == seen.printed("second")
     assert (others[-1]["name"], others[-1]["step"]) == ("SGD", 5)
@@ -82,8 +106,8 @@ def without_times(log: str) -> list[str]:
 
 
 @pytest.mark.parametrize("steps", [6, 30])
-def test_without_an_optimizer_each_backward_is_a_step(home, steps):
-    seen = observe("by_hand.py", str(steps))
+def test_without_an_optimizer_each_backward_is_a_step(each, steps):
+    seen = each[f"by_hand.py {steps}"]
     seen.same_as_without()
     assert seen.losses() == seen.printed()
     assert len(seen.losses()) == seen.of("step")[-1]["step"] == steps
@@ -92,8 +116,8 @@ def test_without_an_optimizer_each_backward_is_a_step(home, steps):
         == [True] * (steps > 10)
 
 
-def test_without_an_optimizer_passes_that_add_up_are_one_step(home):
-    seen = observe("by_hand.py", "62a")
+def test_without_an_optimizer_passes_that_add_up_are_one_step(each):
+    seen = each["by_hand.py 62a"]
     seen.same_as_without()
     printed = seen.printed()
     assert seen.losses() == pytest.approx([sum(printed[i:i + 4]) for i in range(0, 62, 4)])
@@ -102,10 +126,10 @@ def test_without_an_optimizer_passes_that_add_up_are_one_step(home):
     assert "each change of the parameters is shown as a step" in warning["message"]
 
 
-def test_trainings_one_after_another_are_told_apart(home):
+def test_trainings_one_after_another_are_told_apart(each):
     """Folds (new optimizers), layers (existing ones in turn), L-BFGS after Adam, and an optimizer
     that is stepped for each group."""
-    seen = observe("trainings.py", "folds,layers,closures,groups")
+    seen = each["trainings.py folds,layers,closures,groups"]
     seen.same_as_without()
     assert seen.losses() == seen.printed()
     lengths = [6, 7, 8, 9, 60, 60, 60, 60, 8, 5, 12]
@@ -118,8 +142,9 @@ def test_trainings_one_after_another_are_told_apart(home):
     assert not seen.of("warning")
 
 
-def test_logged_values_are_recorded_and_reach_the_logger_unchanged(home):
-    seen = seen_of(("logs.py", "tensorboardX"), 6)
+def test_logged_values_are_recorded_and_reach_the_logger_unchanged(each):
+    seen = checked(each["logs.py tensorboardX"], 6)
+    assert seen.of("memory")
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
     assert values["train/loss"] == pytest.approx(seen.printed()[-1])
     assert (values["both/a"], values["both/b"]) == (5.0, 10.0)

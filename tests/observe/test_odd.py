@@ -18,6 +18,7 @@ from gpu_engine.runs.follow import Follower
 
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
 
+QUICK = f"import sys; sys.path.append({str(SCRIPTS)!r}); import quick, torch\n"
 FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
 
 
@@ -51,7 +52,7 @@ def test_what_is_over_within_a_moment_has_told_its_memory(home, tmp_path):
     """Before its first heartbeat: here the thread that would write that never comes to run."""
     script = tmp_path / "short.py"
     script.write_text("import _thread\n_thread.start_new_thread = lambda *what: 0\n"
-                      "import torch\nw = torch.ones(3, requires_grad=True)\n"
+                      + QUICK + "w = torch.ones(3, requires_grad=True)\n"
                       "w.sum().backward()\ntorch.optim.SGD([w], 0.1).step()\n")
     run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(script))
     seen = Ran(run, state, None)
@@ -163,7 +164,7 @@ import os
 sys.path[:] = [p for p in sys.path if not p.rstrip("/").endswith("engine")]
 os.makedirs(os.path.join(sys.path[0], "gpu_engine"), exist_ok=True)  # no package of ours
 if "GPU_PANEL_RUN" in os.environ:
-    import torch
+    import quick
     from atexit import register
     sys.meta_path[:] = [f for f in sys.meta_path if "ditable" not in str(f)]
     def end():
@@ -175,7 +176,8 @@ if "GPU_PANEL_RUN" in os.environ:
 
 
 @pytest.mark.parametrize(("imports", "in_a_run", "warned"), [
-    ("", True, True), ("import torch", True, False), ("", False, False)])
+    ("", True, True), (QUICK, True, False), ("", False, False)],
+    ids=["without torch", "with torch", "outside a run"])
 def test_values_that_are_not_recorded_are_said_to_be(tmp_path, imports, in_a_run, warned):
     env = {k: v for k, v in os.environ.items() if k != "GPU_PANEL_RUN"}
     done = subprocess.run(
@@ -197,7 +199,7 @@ shutil.rmtree(os.environ.get('GPU_PANEL_RUN', '/nowhere') + '/ranks', True)
 
 def test_errors_in_each_of_our_parts_are_noted_until_observing_ends(tmp_path):
     run, _ = faulty(tmp_path, code="""
-import torch
+import quick
 if "_gpu_panel" in sys.modules:
     here = sys.modules["_gpu_panel.observe.loss"]
     def bad(*args):
@@ -216,8 +218,9 @@ def test_a_package_of_ours_that_is_broken_is_noted(tmp_path):
 
 
 OLDER = """
-import os, sys, torch
+import os, sys
 sys.path.append({scripts!r})
+import quick, torch
 {change}
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -268,7 +271,7 @@ def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):
 if "GPU_PANEL_RUN" in __import__("os").environ:
     import resource, signal
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    import torch
+    import quick
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 """)
     assert '"step"' not in run.events(0).read_text()
@@ -276,7 +279,7 @@ if "GPU_PANEL_RUN" in __import__("os").environ:
 
 @pytest.mark.parametrize("name", ["GPU_PANEL_RUN", "GPU_PANEL_RANK"])
 def test_outside_a_run_the_hook_does_nothing(tmp_path, name):
-    out = subprocess.run([PYTHON, "-c", "import torch, sys\nprint([m for m in sys.modules if "
+    out = subprocess.run([PYTHON, "-c", QUICK + "print([m for m in sys.modules if "
                           "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
                          env={k: v for k, v in os.environ.items() if k != name}
                          | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=600)
@@ -286,7 +289,7 @@ def test_outside_a_run_the_hook_does_nothing(tmp_path, name):
 def test_the_hook_has_syntax_for_old_pythons(tmp_path):
     """Its syntax is old, so that a helper script under another Python does not fail in our hook."""
     ast.parse(Path(HOOK, "sitecustomize.py").read_text(), feature_version=(3, 4))
-    out = subprocess.run([PYTHON, "-c", "import torch, sys\n"
+    out = subprocess.run([PYTHON, "-c", QUICK +
                           "print(*[m.__file__ for name, m in sys.modules.items() "
                           "if name.split('.')[0] == '_gpu_panel'], sep='\\n')\n"
                           "assert 'gpu_engine' not in sys.modules"],

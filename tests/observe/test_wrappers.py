@@ -20,7 +20,7 @@ from gpu_engine.supervisor.rank_state import RankState
 
 from .. import event_lines
 from ..conftest import wait_for
-from .kit import PYTHON, SCRIPTS, Ran
+from .kit import PYTHON, SCRIPTS, Ran, start
 
 SAVES = f"""
 import signal, sys, time
@@ -87,10 +87,7 @@ def folder(tmp_path, monkeypatch):
     pytest.param(way, marks=pytest.mark.skipif(way == "uv" and not HAS_UV, reason="no uv here"))
     for way in WAYS])
 def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
-    out = subprocess.run([PYTHON, "-m", "gpu_engine", "run", "--detach", "--devices", "cpu:0",
-                          "--", *WAYS[way]], capture_output=True, text=True, timeout=600)
-    assert out.returncode == 0, out.stderr
-    seen = Ran(runs.find(out.stdout.strip()), {}, None)
+    seen = start(*WAYS[way])
     ranks = (0, 1) if way == "two" else (0,)
     wait_for(lambda: all(seen.of("step", r) for r in ranks))
     seen.run.stop()
@@ -100,8 +97,8 @@ def test_a_stop_reaches_the_ranks_and_lets_them_save(home, folder, way):
     assert "next\n" not in seen.log()
     for rank in ranks:
         assert seen.events(rank)[-1]["outcome"] == "stopped"
-        start = seen.of("start", rank)[-1]
-        assert not procs.alive(start["pid"], start["started"])
+        begun = seen.of("start", rank)[-1]
+        assert not procs.alive(begun["pid"], begun["started"])
 
 
 FAILS = "import no_such_module\n"

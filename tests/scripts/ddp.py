@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-import frozen  # noqa: F401
+import quick  # noqa: F401
 import show
 import torch
 import torch.distributed as dist

@@ -24,7 +24,7 @@ def train(number, model, barrier):
 
 
 if __name__ == "__main__":
-    context = torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("fork")
     model = show.toy().share_memory()
     barrier = context.Barrier(3)
     children = [context.Process(target=train, args=(i, model, barrier)) for i in range(3)]

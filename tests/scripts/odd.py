@@ -38,6 +38,8 @@ def step():
 
 def workers():
     """A DataLoader's, forked."""
+    import torch._prims.rng_prims  # torch.Generator needs it, and `quick` leaves it out
+
     for x in torch.utils.data.DataLoader(torch.randn(32, 8), batch_size=8, num_workers=2):
         loss = (model(x) - 1).square().mean()
         optimizer.zero_grad()

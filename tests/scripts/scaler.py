@@ -4,10 +4,7 @@
 
 import sys
 
-import frozen  # noqa: F401
-
-if "sharded" not in sys.argv:  # making a process group imports torch._dynamo
-    import quick  # noqa: F401
+import quick  # noqa: F401
 import show
 import torch
 

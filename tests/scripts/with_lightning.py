@@ -1,7 +1,6 @@
-"""Lightning's Trainer; with the argument `fabric`, Fabric."""
+"""Lightning's Trainer, and after it Fabric."""
 
 import logging
-import sys
 import warnings
 
 import frozen  # noqa: F401
@@ -45,21 +44,21 @@ class Model(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-if sys.argv[1:] == ["fabric"]:
-    fabric = lightning.Fabric(accelerator="cpu", devices=1)
-    model = show.toy()
-    model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    for x in fabric.setup_dataloaders(data):
-        loss = (model(x) - 1).square().mean()
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        show.loss(loss)
-        fabric.log("half", loss / 2)
-else:
-    model = Model()
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, accumulate_grad_batches=2, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(model, data, data)
+model = Model()
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=1, max_epochs=1, accumulate_grad_batches=2, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(model, data, data)
+show.weights(model)
+
+fabric = lightning.Fabric(accelerator="cpu", devices=1)
+model = show.toy()
+model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters(), lr=0.01))
+for x in fabric.setup_dataloaders(data):
+    loss = (model(x) - 1).square().mean()
+    fabric.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    show.loss(loss)
+    fabric.log("half", loss / 2)
 show.weights(model)
