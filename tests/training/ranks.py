@@ -21,6 +21,8 @@ import gpu_engine
 from .. import event_lines
 
 WORKER = Path(gpu_engine.__file__).parent / "worker" / "__main__.py"
+TORCHRUN = Path(__file__).with_name("torchrun.py")
+"""A program for `Zygote.start`: torchrun, which forks its ranks."""
 
 
 def free_port() -> int:
@@ -78,12 +80,15 @@ class Zygote:
         self._codes: dict[int, int] = {}
         self._rest = b""
 
-    def start(self, argv: list[str], env: dict[str, str], log: Path) -> Forked:
+    def start(self, argv: list[str], env: dict[str, str], log: Path,
+              program: Path | None = None) -> Forked:
+        """Start a rank, or a Python program that imports torch."""
         # An answer carries the number of its order, so a late one is never taken for another's,
         # nor an exit code for that of an earlier process with the same pid.
         self._orders += 1
         number = self._orders
-        order = {"number": number, "argv": argv, "env": env, "log": str(log)}
+        order = {"number": number, "argv": argv, "env": env, "log": str(log),
+                 "program": program and str(program)}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
         if not self._until(lambda: number in self._pids, self.PATIENCE):

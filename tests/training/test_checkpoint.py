@@ -132,18 +132,15 @@ def test_leftovers_of_earlier_attempts_are_removed(make) -> None:
 
 def test_file_size_limit_is_a_warning_then_an_error(make) -> None:
     """Imitates a full disk without root: the kernel refuses files over a size."""
-    import resource
-    import sys
-
     run = make("run", {"big": 500_000}, size=24, train={"steps": 6, "checkpoint_every": 2})
-    env = dict(os.environ, OMP_NUM_THREADS="1")
-    with (run / "ranks" / "00000.log").open("ab") as log:
-        code = subprocess.run(
-            [sys.executable, str(ranks.WORKER), "--run", str(run)], env=env, stdout=log,
-            stderr=log, timeout=600, check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),
-        ).returncode
-    assert code == 1, ranks.logs(run)
+    limited = run / "limited.py"
+    limited.write_text("import os, resource, sys\n"
+                       "from gpu_engine.worker.start import main\n"
+                       "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+                       "sys.exit(main(sys.argv[1:], os.environ))\n")
+    rank = ranks.zygote().start(["--run", str(run)], dict(os.environ),
+                                run / "ranks" / "00000.log", limited)
+    assert rank.wait(600) == 1, ranks.logs(run)
     warnings = ranks.read(run, 0, "warning")
     assert len(warnings) == 3
     assert "intact" in warnings[0]["message"]

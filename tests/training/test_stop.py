@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -92,15 +91,18 @@ def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, co
 def test_rank_dies_with_its_parent(make, tmp_path) -> None:
     """A rank must not outlive the process that has started it, even if that is killed."""
     run = make("run", SLOW, size=24, train=LONG)
-    parent = subprocess.Popen([sys.executable, "-c", (
-        "import subprocess, sys\n"
-        f"p = subprocess.Popen([sys.executable, {str(ranks.WORKER)!r}, '--run', {str(run)!r}])\n"
-        "p.wait()")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    program = tmp_path / "parent.py"
+    program.write_text("import os, sys\n"
+                       "from gpu_engine.worker.start import main\n"
+                       "from zygote import fork\n"
+                       "rank = fork(lambda: main(sys.argv[1:], os.environ), dict(os.environ))\n"
+                       "os.waitpid(rank, 0)\n")
+    parent = ranks.zygote().start(["--run", str(run)], dict(os.environ), tmp_path / "log", program)
     try:
         wait(lambda: ranks.read(run, 0, "step"), 60)
     finally:
         parent.kill()
-        parent.wait()
+        assert parent.wait() == -signal.SIGKILL
     start = ranks.read(run, 0, "start")[0]
     wait(lambda: not procs.alive(start["pid"], start["started"]))
 

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import threading
 import types
@@ -57,17 +56,16 @@ def read(tmp_path_factory) -> dict[tuple[str, int, int], list[dict]]:
 def start_ranks(folder: Path) -> None:
     env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONWARNINGS="ignore")
     env = {k: v for k, v in env.items() if k not in ("RANK", "WORLD_SIZE")}
-    started = [subprocess.Popen(
-        [sys.executable, str(Path(streams.__file__)), str(rank), str(world),
-         str(folder / f"store{world}"), str(folder / f"{world}-{rank}.json")], env=env)
+    log = folder / "log"
+    started = [ranks.zygote().start(
+        [str(rank), str(world), str(folder / f"store{world}"),
+         str(folder / f"{world}-{rank}.json")], env, log, Path(streams.__file__))
         for world in WORLDS for rank in range(world)]
     try:
-        assert [process.wait(300) for process in started] == [0] * len(started)
+        assert [p.wait(600) for p in started] == [0] * len(started), log.read_text()
     finally:
         for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
 
 
 def numbers(read, name: str, workers: int, world: int, epoch: int) -> list[int]:
@@ -381,23 +379,24 @@ def test_data_that_is_no_dataset_is_refused(make) -> None:
     assert error["traceback"] == ""
 
 
-@pytest.mark.parametrize("stream", ["", "Stream", "ByEpoch", "ByRankAndWorker"])
+@pytest.mark.parametrize("stream", ["Stream", "ByEpoch", "ByRankAndWorker"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stopped_in_the_second_epoch_and_resumed(make, stream: str, workers: int) -> None:
-    """With random augmentation and dropout: bit for bit what an undisturbed run does."""
-    params = {"stream": bool(stream), "stream_kind": stream, "examples": 120, "noise": 0.5,
+    """With random augmentation and dropout: bit for bit what an undisturbed run does. test_resume
+    has the same for data that is read by number."""
+    params = {"stream": True, "stream_kind": stream, "examples": 72, "noise": 0.5,
               "dropout": 0.3}
-    train = {"epochs": 3, "workers": workers, "checkpoint_every": 4}
+    train = {"epochs": 3, "workers": workers, "checkpoint_every": 2}
     whole = ranks.train(make("whole", params, world=2, size=12, train=train))
-    broken = make("broken", {**params, "die_at": 19, "rank": 1}, world=2, size=12, train=train)
+    broken = make("broken", {**params, "die_at": 12, "rank": 1}, world=2, size=12, train=train)
     with ranks.started(broken) as first:
         assert -9 in first.wait()
     ranks.train(broken, attempt=2)
     start = ranks.read(broken, 0, "schedule")[-1]["first_step"]
-    assert start in (12, 16)  # in the second epoch; the last save may not have been finished
+    assert start in (8, 10)  # in the second epoch; the last save may not have been finished
     for rank in range(2):
         expected = recorded(whole, rank)
-        assert len(expected) == 30
+        assert len(expected) == 18
         assert recorded(broken, rank, 2) == expected[start:]
         losses = [loss for loss, _ in expected]
-        assert len(set(losses)) == 30
+        assert len(set(losses)) == 18

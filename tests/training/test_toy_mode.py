@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,22 +130,22 @@ def test_a_mode_is_a_record_and_a_strategy(tmp_path: Path) -> None:
 
     run, env = tmp_path / "run", dict(os.environ, OMP_NUM_THREADS="1")
     (run / "ranks").mkdir(parents=True)
-    subprocess.run([sys.executable, __file__, "--plan", str(run)], check=True, env=env, timeout=600)
+    log, program = run / "plan.log", Path(__file__)
+    planner = ranks.zygote().start(["--plan", str(run)], env, log, program)
+    assert planner.wait(600) == 0, log.read_text()
     plan = json.loads((run / "plan.json").read_text())
     assert [p["env"]["RANK"] for p in plan["processes"]] == ["0", "1"]
     assert "--set parallel.mode=averaged" in plan["lines"][0]
     port, started = str(ranks.free_port()), []
     for rank, process in enumerate(plan["processes"]):
-        with (run / "ranks" / f"{rank:05d}.log").open("wb") as log:
-            started.append(subprocess.Popen(
-                [sys.executable, __file__, "--run", str(run)], stdout=log, stderr=log,
-                env=env | process["env"] | {"MASTER_PORT": port}))
+        started.append(ranks.zygote().start(
+            ["--run", str(run)], env | process["env"] | {"MASTER_PORT": port},
+            run / "ranks" / f"{rank:05d}.log", program))
     try:
         codes = [process.wait(150) for process in started]
     finally:
         for process in started:
             process.kill()
-            process.wait()
     assert codes == [0, 0], ranks.logs(run)
 
     losses, weights, error = by_hand()

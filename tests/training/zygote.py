@@ -1,8 +1,8 @@
 """Starts ranks quickly: imports torch once, then forks a process for each rank.
 
-Reads JSON objects ({"number", "argv", "env", "log"}), one a line, and answers {"number", "pid"};
-when that process has ended, it writes {"number", "code"}. Ends, with its ranks, when its input
-ends.
+Reads JSON objects ({"number", "argv", "env", "log", "program"}), one a line, and answers {"number",
+"pid"}; when that process has ended, it writes {"number", "code"}. A `program` is a Python file to
+run instead of a rank. Ends, with its ranks, when its input ends.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import select
+import signal
 import sys
 import traceback
+from collections.abc import Callable, MutableMapping
 
 
 def serve() -> None:
@@ -50,25 +53,47 @@ def serve() -> None:
             say({"number": numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)})
 
 
-def spawn(order: dict, main) -> int:
+def spawn(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
+    """The pid of a new process for `order`."""
+    def run() -> int:
+        program = order.get("program")
+        if program is None:
+            return main(order["argv"], os.environ)
+        sys.argv = [program, *order["argv"]]
+        runpy.run_path(program, run_name="__main__")
+        return 0
+
+    return fork(run, order["env"], order["log"])
+
+
+def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) -> int:
+    """The pid of a new process that leads a session and ends with the exit status that `run()`
+    returns. It has nothing open but its output, which goes to the file `log` (None: where this
+    process writes)."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        gc.freeze()  # what the parent had is not collected here: that would close our files
         os.setsid()
-        log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        os.closerange(3, 1024)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        if log is not None:
+            file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+        os.closerange(3, 1024)
         sys.stdout = os.fdopen(1, "w", buffering=1)
         sys.stderr = os.fdopen(2, "w", buffering=1)
-        for name in [n for n in os.environ if n not in order["env"]]:
+        for name in [n for n in os.environ if n not in env]:
             del os.environ[name]
-        os.environ.update(order["env"])
-        code = main(order["argv"], os.environ)
+        os.environ.update(env)
+        code = run()
     except SystemExit as err:
-        code = err.code or 0
+        code = err.code if isinstance(err.code, int) else int(err.code is not None)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:

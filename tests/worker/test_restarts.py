@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def until(condition: Callable[[], object], processes: list[ranks.Forked]) -> Non
 
 
 def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> None:
-    home, line = tmp_path / "home", words(steps=400, pause=0.01)
+    home, line = tmp_path / "home", words(steps=50, pause=0.1)
     first = job(0, *line)
     until(lambda: (home / "runs").exists() and runs_of(home) and steps(runs_of(home)[0]) > 5, first)
     first[1].send_signal(signal.SIGUSR1)  # Slurm's warning, at one rank
@@ -104,7 +103,7 @@ def test_a_requeued_job_goes_on_where_it_was_stopped(job, tmp_path: Path) -> Non
         assert [e["attempt"] for e in ranks.read(run, rank, "start")] == [1, 2]
         schedules = ranks.read(run, rank, "schedule")
         assert [e["first_step"] for e in schedules] == [0, reached]
-        assert steps(run, rank) == 400
+        assert steps(run, rank) == 50
     assert f"goes on as attempt 2, from step {reached}" in (tmp_path / "0.log").read_text()
 
 
@@ -200,8 +199,12 @@ def test_a_note_of_another_torchrun_is_ignored(tmp_path: Path, monkeypatch) -> N
 
 # --- torchrun ----------------------------------------------------------------------------------
 
-def torchrun(*options: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "gpu_engine.worker"]
+# test_start has one whose ranks are started by interpreters.
+
+def torchrun(env: dict[str, str], log: Path, *words: str, program: Path = ranks.TORCHRUN
+             ) -> ranks.Forked:
+    """Start torchrun with `words`; its agent forks the ranks."""
+    return ranks.zygote().start(list(words), env, log, program)
 
 
 LATE = f"""
@@ -233,12 +236,12 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
     record = tmp_path / "again" / "record"
     record.mkdir(parents=True)
     (tmp_path / "late.py").write_text(LATE)
-    done = subprocess.run(
-        [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2"),
-         *words("--set", f"task.use={tmp_path / 'late.py'}:Late", "--set", "train.lr=0.01",
-                record=record)],
-        env=bare(tmp_path / "home"), capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    agent = torchrun(
+        bare(tmp_path / "home"), tmp_path / "log", "--standalone", "--nproc-per-node=2",
+        "--max-restarts=2", "-m", "gpu_engine.worker",
+        *words("--set", f"task.use={tmp_path / 'late.py'}:Late", "--set", "train.lr=0.01",
+               record=record))
+    assert agent.wait(600) == 0, (tmp_path / "log").read_text()
     (run,) = runs_of(tmp_path / "home")
     told = state(run)
     assert (told["state"], told["attempt"]) == ("completed", 3)
@@ -251,18 +254,17 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
 
 def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with (tmp_path / "log").open("w") as log:
-        agent = subprocess.Popen(
-            [*torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
-             *words(steps=4000, pause=0.01)], env=bare(home), stdout=log, stderr=log)
-        try:
-            until(lambda: (home / "runs").exists() and runs_of(home)
-                  and steps(runs_of(home)[0]) > 2, [agent])
-            (run,) = runs_of(home)
-            os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
-            assert agent.wait(600) == 1  # torchrun reports it as a failure
-        finally:
-            agent.kill()
+    agent = torchrun(bare(home), tmp_path / "log", "--standalone", "--nproc-per-node=2",
+                     "--max-restarts=1", "-m", "gpu_engine.worker",
+                     *words(steps=4000, pause=0.05))
+    try:
+        until(lambda: (home / "runs").exists() and runs_of(home)
+              and steps(runs_of(home)[0]) > 2, [agent])
+        (run,) = runs_of(home)
+        os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
+        assert agent.wait(600) == 1  # torchrun reports it as a failure
+    finally:
+        agent.kill()
     assert (state(run)["state"], state(run)["attempt"]) == ("stopped", 1)
     assert runs_of(home) == [run]
     assert "not started again" in (tmp_path / "log").read_text()
@@ -270,23 +272,39 @@ def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
 
 # --- several machines --------------------------------------------------------------------------
 
+ON_A_MACHINE = f"""
+import ctypes, runpy, socket, subprocess, sys
+name, node, hosts, hidden = sys.argv[1:5]
+libc = ctypes.CDLL(None, use_errno=True)
+with open("/run/netns/" + name) as net:
+    assert libc.setns(net.fileno(), 0x40000000) == 0  # CLONE_NEWNET
+assert libc.unshare(0x00020000 | 0x04000000) == 0  # CLONE_NEWNS, CLONE_NEWUTS
+for words in (["--make-rprivate", "/"], ["--bind", hosts, "/etc/hosts"],
+              ["-t", "tmpfs", "none", hidden]):
+    subprocess.run(["mount", *words], check=True)
+socket.sethostname("node" + node)
+sys.argv[:5] = [""]
+runpy.run_path({str(ranks.TORCHRUN)!r}, run_name="__main__")
+"""
+
+
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
+def machines(tmp_path: Path) -> Iterator[Callable[[int], tuple[Path, list[str]]]]:
     """Two machines, 10.78.0.1 and 10.78.0.2, which know each other by name; as on Debian, each
-    one's own name means 127.0.1.1. Returns the command prefix for each of them."""
+    one's own name means 127.0.1.1. Returns, for each of them, a program that runs torchrun there
+    and its first arguments."""
     if not shutil.which("unshare"):
         pytest.skip("needs unshare")
+    program = tmp_path / "on_a_machine.py"
+    program.write_text(ON_A_MACHINE)
     with joined("10.78.0") as names:
-        def on(node: int) -> list[str]:
+        def on(node: int) -> tuple[Path, list[str]]:
             hosts = tmp_path / f"hosts{node}"
             hosts.write_text("127.0.0.1 localhost\n" + "".join(
                 f"{'127.0.1.1' if i == node else f'10.78.0.{i + 1}'} node{i}\n" for i in (0, 1)))
             other = tmp_path / f"home{1 - node}"  # hidden: each has its own disk
             other.mkdir(exist_ok=True)
-            inside = (f"mount --bind {hosts} /etc/hosts && mount -t tmpfs none {other} && "
-                      f'hostname node{node} && exec "$@"')
-            return ["ip", "netns", "exec", names[node], "unshare", "--mount", "--uts", "sh", "-c",
-                    inside, "sh"]
+            return program, [names[node], str(node), str(hosts), str(other)]
 
         yield on
 
@@ -294,20 +312,20 @@ def machines(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
 @pytest.mark.root
 def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: Path) -> None:
     """Each machine resolves its own name to 127.0.1.1 and has its own disk."""
-    nodes = []
+    nodes, logs = [], [tmp_path / f"log{node}" for node in (0, 1)]
     for node in (0, 1):
-        line = [*machines(node), *torchrun(
-            "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}", "--master-addr=node0",
-            "--master-port=29533", "--max-restarts=2"),
-            *words(die_at=8, rank=1)]
-        nodes.append(subprocess.Popen(line, env=bare(tmp_path / f"home{node}"), text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        program, place = machines(node)
+        nodes.append(torchrun(
+            bare(tmp_path / f"home{node}"), logs[node], *place, "--nnodes=2", "--nproc-per-node=1",
+            f"--node-rank={node}", "--master-addr=node0", "--master-port=29533",
+            "--max-restarts=2", "-m", "gpu_engine.worker", *words(die_at=8, rank=1),
+            program=program))
     try:
-        said = [p.communicate(timeout=600)[0] for p in nodes]
+        codes = [p.wait(600) for p in nodes]
     finally:
         for process in nodes:
             process.kill()
-    assert [p.returncode for p in nodes] == [0, 0], "\n".join(said)
+    assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
     (run,), (there,) = (runs_of(tmp_path / "home0"),
                         [p for p in (tmp_path / "home1" / "runs").iterdir()
                          if not p.name.startswith(".")])

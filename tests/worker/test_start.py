@@ -189,18 +189,16 @@ def test_check_verifies_and_measures(make) -> None:
     assert not (run / "checkpoints").exists()
 
 
-def test_under_torchrun_output_goes_to_the_ranks_own_log(make) -> None:
+def test_under_torchrun_output_goes_to_the_ranks_own_log(make, tmp_path: Path) -> None:
     run = make("run", world=2, size=24, train={"steps": 3})
-    env = dict(os.environ, OMP_NUM_THREADS="1")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         "--", str(ranks.WORKER), "--run", str(run)], env=env, capture_output=True, text=True,
-        timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    agent = ranks.zygote().start(
+        ["--standalone", "--nproc-per-node=2", "--", str(ranks.WORKER), "--run", str(run)],
+        dict(os.environ), tmp_path / "log", ranks.TORCHRUN)
+    assert agent.wait(600) == 0, (tmp_path / "log").read_text()
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "completed"
         assert "completed after step 3" in (run / "ranks" / f"{rank:05d}.log").read_text()
-    assert "completed" not in done.stdout
+    assert "completed" not in (tmp_path / "log").read_text()
 
 
 PLAIN = ["--set", f"task.use={TOY}", "--set", "batch.size=24", "--set", "train.steps=4",
@@ -209,32 +207,38 @@ PLAIN = ["--set", f"task.use={TOY}", "--set", "batch.size=24", "--set", "train.s
 
 @pytest.mark.parametrize("how", ["torchrun", "arguments", "srun", "mpirun"])
 def test_without_panel_under_each_launcher(tmp_path: Path, how: str) -> None:
+    """torchrun starts an interpreter for each rank, as it does for everybody; the others' ranks
+    are forked."""
     base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     base |= {"GPU_PANEL_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
     port = str(ranks.free_port())
-    worker = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]
     if how == "torchrun":
-        orders = [([sys.executable, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc-per-node=2", "-m", "gpu_engine.worker", *PLAIN], {})]
-    elif how == "arguments":
-        orders = [([*worker, "--init-method", f"tcp://127.0.0.1:{port}", "--rank", str(r),
-                    "--world-size", "2"], {}) for r in range(2)]
-    elif how == "srun":
-        orders = [(worker, {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_STEP_ID": "0",
-                            "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
-                            "SLURM_JOB_ID": "1", "MASTER_PORT": port}) for r in range(2)]
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+             "-m", "gpu_engine.worker", *PLAIN], env=base, capture_output=True, text=True,
+            timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
     else:
-        orders = [(worker, {"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
-                            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-                            "MASTER_PORT": port}) for r in range(2)]
-    started = [subprocess.Popen(argv, env=base | env, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True) for argv, env in orders]
-    try:
-        said = [p.communicate(timeout=600)[0] for p in started]
-    finally:
-        for p in started:
-            p.kill()
-    assert [p.returncode for p in started] == [0] * len(started), said
+        of_rank = {
+            "arguments": lambda r: {},
+            "srun": lambda r: {
+                "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_JOB_ID": "1", "MASTER_PORT": port},
+            "mpirun": lambda r: {
+                "OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
+                "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                "MASTER_PORT": port}}[how]
+        by_hand = [["--init-method", f"tcp://127.0.0.1:{port}", "--rank", str(r),
+                    "--world-size", "2"] if how == "arguments" else [] for r in range(2)]
+        logs = [tmp_path / f"{r}.log" for r in range(2)]
+        started = [ranks.zygote().start([*PLAIN, *by_hand[r]], base | of_rank(r), logs[r])
+                   for r in range(2)]
+        try:
+            assert [p.wait(600) for p in started] == [0, 0], [log.read_text() for log in logs]
+        finally:
+            for p in started:
+                p.kill()
     (run,) = (p for p in (tmp_path / "home" / "runs").iterdir() if not p.name.startswith("."))
     assert json.loads((run / "state.json").read_text())["state"] == "completed"
     plan = json.loads((run / "plan.json").read_text())
@@ -254,9 +258,8 @@ def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
                                             said: str) -> None:
     env = dict(os.environ, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
                GPU_PANEL_HOME=str(tmp_path))
-    argv = [sys.executable, "-m", "gpu_engine.worker", *PLAIN]
+    argv = [*PLAIN]
     for key in extra:
         argv += ["--set", key]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 2
-    assert said in done.stderr
+    assert ranks.zygote().start(argv, env, tmp_path / "log").wait(600) == 2
+    assert said in (tmp_path / "log").read_text()

@@ -5,10 +5,12 @@ A stand-in for the runtime library is loaded in the way torch's CUDA build loads
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from ...training import ranks
 
 RUNTIME = """
 #include <sys/syscall.h>
@@ -46,11 +48,12 @@ rec.close()
 
 
 def run(tmp_path: Path, *library: str) -> list[list[str]]:
-    done = subprocess.run([sys.executable, "-c", RANK, str(tmp_path / "r.jsonl"), *library],
-                          capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return [line.split() for line in done.stdout.splitlines()]
+    program, log = tmp_path / "rank.py", tmp_path / "log"
+    program.write_text(RANK)
+    rank = ranks.zygote().start([str(tmp_path / "r.jsonl"), *library], dict(os.environ), log,
+                                program)
+    assert rank.wait(600) == 0, log.read_text()
+    return [line.split() for line in log.read_text().splitlines()]
 
 
 def test_the_thread_leaves_captures_alone_once_cuda_is_in_use(tmp_path: Path) -> None:
@@ -60,6 +63,7 @@ def test_the_thread_leaves_captures_alone_once_cuda_is_in_use(tmp_path: Path) ->
     source.write_text(RUNTIME)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     said = run(tmp_path, str(library))
+    assert {words[0] for words in said} == {"tick", "begun", "thread"}  # no error
     (told,) = [words for words in said if words[:1] == ["thread"]]  # once
     assert said.index(told) > said.index(["begun"])
     threads = {words[1] for words in said if words[0] == "tick"}
