@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.agent import code as agent
+from gpu_engine.cli import cli
 from gpu_engine.common.errors import SpecError
 from gpu_engine.hosts import code as lists
 from gpu_engine.hosts import code_messages as messages
 from gpu_engine.hosts.channel import Refused, open_channel
 from gpu_engine.hosts.code import BadList, Entry
+from gpu_engine.hosts.file import find
 from gpu_engine.hosts.records import Host
 from gpu_engine.hosts.strict import BadMessage
 from gpu_engine.launch.launcher import launch, prepare, resume
@@ -247,6 +249,38 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     with pytest.raises(SpecError, match="has changed since the run was started"):
         resume(run, ["devices.hosts=a:cpu:0,b:cpu:1"])
     shutil.rmtree(project / ".git")
+
+
+def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_path, capsys):
+    """One host has nothing yet, the other an earlier state of the code."""
+    make_hosts(home, "a", "b")
+    (project / "task.py").write_text("class Mine:\n    pass\n")
+    with open_channel(find("b")) as way:
+        old = Path(code.bring(way, code.take(project)))
+    (project / "task.py").write_text("class Mine:\n    batch = 1\n")
+    before = {host: tree(tmp_path / host / "code") for host in "ab" if (tmp_path / host).exists()}
+    listed = old.with_name(f"{old.name}.list")
+    times = listed.stat().st_mtime_ns
+    words = ["plan", "--set", "task.use=task.py:Mine", "--set", "run.sync=rsync", "--set",
+             "devices.hosts=a:cpu:0,b:cpu:0"]
+    cli.main(words, standalone_mode=False)
+    said = capsys.readouterr().out
+    whole, name = code.take(project).about(), code.take(project).name[:12]
+    assert whole.sentence() in said
+    assert (f"a: would be sent {whole.files} files, {whole.bytes} B, into "
+            f"{tmp_path}/a/code/{name}\n") in said
+    assert f"b: would be sent 1 file, 26 B, into {tmp_path}/b/code/{name}\n" in said
+    assert {host: tree(tmp_path / host / "code") for host in before} == before
+    assert not (tmp_path / "a/code").exists()
+    assert listed.stat().st_mtime_ns == times
+
+    with open_channel(find("a")) as way:
+        there = code.bring(way, code.take(project))
+    cli.main(words, standalone_mode=False)
+    assert f"a: has it, in {there}\n" in capsys.readouterr().out
+    with pytest.raises(SpecError, match=r"nowhere\.py"):
+        cli.main([*words, "--set", "task.use=nowhere.py:Mine"], standalone_mode=False)
+    assert not list(tmp_path.glob("[ab]/runs/*"))
 
 
 def code_name(run) -> str:

@@ -22,11 +22,14 @@ from gpu_engine.common.files import open_file, reason
 from gpu_engine.hosts import code, protocol
 from gpu_engine.hosts.code import BadList, Entry
 from gpu_engine.hosts.code_messages import (
+    HASH,
     BuildCode,
     CodeAt,
+    CodePreview,
     FindCode,
     Missing,
     MissingCode,
+    PreviewCode,
     SendCode,
 )
 from gpu_engine.hosts.strict import BadMessage
@@ -47,6 +50,15 @@ def find(asked: Asked, request: FindCode) -> None:
     if there:
         _touch(place)
     asked.say(CodeAt(str(place) if there else None))
+
+
+def preview(asked: Asked, request: PreviewCode) -> None:
+    """Only looks: neither a folder nor the age of one changes."""
+    place, there = _place(_checked(request.name, _NAME))
+    here = set() if there else {bytes.fromhex(sha)[:HASH] for sha in _contents()}
+    hashes = [request.hashes[at:at + HASH] for at in range(0, len(request.hashes), HASH)]
+    bits = _bits([not there and start not in here for start in hashes])
+    asked.say(CodePreview(str(place), there, bits))
 
 
 def send(asked: Asked, request: SendCode) -> None:
@@ -70,13 +82,19 @@ def send(asked: Asked, request: SendCode) -> None:
 def missing(asked: Asked, request: MissingCode) -> None:
     _, entries = _listed(request)
     here = _contents()
-    bits = bytearray((len(entries) + 7) // 8)
-    for number, entry in enumerate(entries):
-        if entry.sha256 not in here:
-            bits[number >> 3] |= 1 << (number & 7)
+    bits = _bits([entry.sha256 not in here for entry in entries])
     with _told():
         _sent(request.key, "missing").write_bytes(bits)
-    asked.say(Missing(bytes(bits)))
+    asked.say(Missing(bits))
+
+
+def _bits(missing: list[bool]) -> bytes:
+    """As `Missing.bits`."""
+    bits = bytearray((len(missing) + 7) // 8)
+    for number, lacks in enumerate(missing):
+        if lacks:
+            bits[number >> 3] |= 1 << (number & 7)
+    return bytes(bits)
 
 
 def build(asked: Asked, request: BuildCode) -> None:

@@ -29,7 +29,8 @@ _VERBS = {
     protocol.Start: "start:start", protocol.Resume: "start:resume", protocol.Follow: "follow",
     protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
-    code_messages.FindCode: "code:find", code_messages.SendCode: "code:send",
+    code_messages.FindCode: "code:find", code_messages.PreviewCode: "code:preview",
+    code_messages.SendCode: "code:send",
     code_messages.MissingCode: "code:missing", code_messages.BuildCode: "code:build",
 }
 """Request → its file, and the function in it where that has not the same name."""

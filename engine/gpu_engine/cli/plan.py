@@ -17,7 +17,7 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it."""
     from gpu_engine.common.clean import clean
-    from gpu_engine.launch.launcher import prepare
+    from gpu_engine.launch.launcher import preview
     from gpu_engine.runs.folder import dumps
 
     if platform is not None:
@@ -25,7 +25,7 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
             raise click.UsageError("--as prints YAML: leave out --json")
         click.echo(_yaml(choice, platform), nl=False)
         return
-    plan = prepare(choice.spec, base=choice.base).plan
+    plan = preview(choice.spec, base=choice.base)
     if as_json:
         click.echo(dumps(plan.to_dict()))
         return
@@ -34,7 +34,8 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
     for sentence in plan.sentences():
         click.echo(sentence)
     if plan.code is not None:
-        click.echo(clean(plan.code.sentence()))
+        for line in (plan.code.sentence(), *(s.sentence() for s in plan.code.sendings)):
+            click.echo(clean(line))
     for rank in plan.ranks:
         click.echo(rank.sentence())
     for warning in plan.warnings:

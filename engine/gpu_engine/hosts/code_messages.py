@@ -20,6 +20,21 @@ class FindCode:
     name: str
 
 
+HASH = 8
+"""Bytes of each hash in `PreviewCode`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewCode:
+    """Where would this code be, and what of it would have to be sent? Nothing is written. Answered
+    by `CodePreview`."""
+
+    kind: ClassVar[str] = "preview code"
+    name: str
+    hashes: bytes
+    """The beginnings of all files' hashes, in the order of the list."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendCode:
     """Bytes of what is being sent, to be kept until `BuildCode`: of the list of files, or of the
@@ -75,6 +90,16 @@ class CodeAt:
     kind: ClassVar[str] = "code at"
     path: str | None = None
     """None: it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodePreview:
+    kind: ClassVar[str] = "code preview"
+    path: str
+    """The folder that holds the code, or would."""
+    there: bool
+    bits: bytes
+    """As in `Missing`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,11 @@ from gpu_engine.hosts import strict
 from gpu_engine.hosts.code_messages import (
     BuildCode,
     CodeAt,
+    CodePreview,
     FindCode,
     Missing,
     MissingCode,
+    PreviewCode,
     SendCode,
 )
 from gpu_engine.hosts.strict import BadMessage
@@ -205,7 +207,8 @@ class Ping:
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | FindCode | SendCode | MissingCode | BuildCode | Cancel | Ping
+    | ListCheckpoints | Read | FindCode | PreviewCode | SendCode | MissingCode | BuildCode \
+    | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -404,14 +407,14 @@ class Failed:
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | CodeAt | Missing | Done | Failed
+    | Checkpoints | CodeAt | CodePreview | Missing | Done | Failed
 
 _REQUESTS: dict[str, Any] = {c.kind: c for c in (
     Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    FindCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
+    FindCode, PreviewCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
 _ANSWERS: dict[str, Any] = {c.kind: c for c in (
     Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints,
-    CodeAt, Missing, Done, Failed)}
+    CodeAt, CodePreview, Missing, Done, Failed)}
 
 
 # --- lines ---------------------------------------------------------------------------------------

@@ -77,6 +77,16 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     return Prepared(spec, inventory, resolved)
 
 
+def preview(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None) -> LaunchPlan:
+    """The plan that `prepare` comes to, without any side effect: no host is sent code. A host that
+    lacks the code checks all but the task. Raises as `prepare`."""
+    if spec.devices.hosts is None:
+        return prepare(spec, base=base).plan
+    from gpu_engine.spanning.prepare import prepare as over_hosts
+
+    return over_hosts(spec, base=base, send=False)[2]
+
+
 def prepare_check(spec: RunSpec) -> Prepared:
     """`prepare` for the tiny job that only tries the connection between the ranks. Whatever the
     spec would train does not matter. Raises as `prepare`."""

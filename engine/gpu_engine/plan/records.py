@@ -86,6 +86,26 @@ class ResumeFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class Sending:
+    """What one host would be sent of the code."""
+
+    host: str
+    folder: str
+    """Where the code would be there, or is."""
+    there: bool
+    files: int
+    bytes: int
+
+    def sentence(self) -> str:
+        """For people: "gpu1: would be sent 3 files, 1.2 KiB, into /home/me/…/code/a1b2c3d4e5f6"."""
+        if self.there:
+            return f"{self.host}: has it, in {self.folder}"
+        count = f"{self.files:,} file{'' if self.files == 1 else 's'}"
+        return (f"{self.host}: would be sent {count}, {units.size(self.bytes)}, into "
+                f"{self.folder}")
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """The code that a run's hosts are sent."""
 
@@ -95,6 +115,8 @@ class Code:
     bytes: int
     name: str
     """The hash of its paths, modes and contents."""
+    sendings: tuple[Sending, ...] = ()
+    """For a preview: what each host would be sent."""
 
     def sentence(self) -> str:
         """For people: "code: 42 files, 1.2 MiB (a1b2c3d4e5f6) from /home/me/project"."""

@@ -25,7 +25,7 @@ from gpu_engine.common.files import reason
 from gpu_engine.hosts import code_messages as messages
 from gpu_engine.hosts.channel import ASK, Channel, Refused, Stream, Unreachable
 from gpu_engine.hosts.code import LARGEST, LONGEST_LIST, MOST_FILES, Entry, Kind, name_of, packed
-from gpu_engine.plan.records import Code
+from gpu_engine.plan.records import Code, Sending
 
 _KEY = "run.sync"
 _AHEAD = 8
@@ -113,6 +113,17 @@ def bring(way: Channel, snapshot: Snapshot) -> str:
     if made is None:
         raise Refused(way.host.name, "it does not say where it has put the code")
     return made
+
+
+def preview(way: Channel, snapshot: Snapshot) -> Sending:
+    """What `bring` would send, and where to. Raises Unreachable, Refused."""
+    hashes = b"".join(bytes.fromhex(e.sha256)[:messages.HASH] for e in snapshot.entries)
+    answer = way.ask(messages.PreviewCode(snapshot.name, hashes), _BUILD)
+    if not isinstance(answer, messages.CodePreview):
+        raise Refused(way.host.name, "it does not say which files of the code it lacks")
+    missing = messages.Missing(answer.bits)
+    sizes = [e.size for n, e in enumerate(snapshot.entries) if missing.has(n)]
+    return Sending(way.host.name, answer.path, answer.there, len(sizes), sum(sizes))
 
 
 def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | None:

@@ -5,26 +5,33 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, Sending
 from gpu_engine.spanning import code, nodes, survey
 from gpu_engine.spanning.parts import Part
-from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec import catalog
+from gpu_engine.spec.schema import RunSpec, TaskSpec
 from gpu_engine.spec.write import to_dict
+
+T = TypeVar("T")
 
 
 def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            before: Sequence[Part] = (), checkpoint: str | None = None) \
+            before: Sequence[Part] = (), checkpoint: str | None = None, send: bool = True) \
         -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
     """Ask all hosts of `spec` at once, and work out what each is told: the spec with what follows
     from its hosts, their devices, the plan of the whole, and each host's part of it.
 
     before: the parts of the attempt before; hosts that were in it go on with their run there, from
     `checkpoint`; None: from the newest that loads.
+
+    send: whether hosts are sent the code that they lack, so that they can check the run in it. If
+    not, nothing is sent, and nothing can be started from the answer.
 
     Raises SpecError with everything that is wrong on any host, UserError where hosts.toml is.
     """
@@ -43,14 +50,16 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         nodes.spread(spec, machines, address="127.0.0.1", port=29500, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
         told, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
-        folders = _folders(met, known_runs, snapshot, here)
-        same = () if any(p.code for p in known_runs.values()) else survey.named_files(spec, here)
-        warnings, places = survey.check(met, [n.spec for n in told], folders, same)
+        there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
+            else _previewed(met, told, known_runs, snapshot, here)
+        same = survey.named_files(spec, here) if there.same else ()
+        warnings, places = survey.check(met, there.specs, there.folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
     finally:
         survey.part(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
-                   code=snapshot.about() if snapshot is not None else None)
+                   code=replace(snapshot.about(), sendings=there.sendings)
+                   if snapshot is not None else None)
     key = secrets.token_hex(16)
     parts = [Part(
         host=n.machine.host, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
@@ -85,8 +94,19 @@ def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[st
     return snapshot
 
 
-def _folders(met: Sequence[survey.Asked], known: Mapping[str, Part],
-             snapshot: code.Snapshot | None, here: Path) -> list[tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _There:
+    """How each host checks its part."""
+
+    folders: list[tuple[str, ...]]
+    specs: list[RunSpec]
+    same: bool
+    """Whether the files that the task or command names have to be there as they are here."""
+    sendings: tuple[Sending, ...] = ()
+
+
+def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
+          snapshot: code.Snapshot | None, here: Path) -> _There:
     """Where each host's part would run, the code sent there. Raises SpecError."""
     def one(host: survey.Asked) -> tuple[str, ...]:
         if host.name in known:
@@ -95,10 +115,41 @@ def _folders(met: Sequence[survey.Asked], known: Mapping[str, Part],
             return (code.bring(host.way, snapshot),)
         return survey.folders_of(host.machine.host, str(here))
 
-    found = survey.at_once(one, met)
+    return _There(_all(met, survey.at_once(one, met), tuple), [n.spec for n in told],
+                  same=not any(p.code for p in known.values()))
+
+
+def _previewed(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mapping[str, Part],
+               snapshot: code.Snapshot, here: Path) -> _There:
+    """As `_sent`, with nothing sent: a host that lacks the code checks all but the task, which is
+    looked for here. Raises SpecError."""
+    new = [one for one in met if one.name not in known]
+    sendings = {s.host: s for s in _all(
+        new, survey.at_once(lambda one: code.preview(one.way, snapshot), new), Sending)}
+    lacking = {name for name, sending in sendings.items() if not sending.there}
+    use = told[0].spec.task.use
+    if lacking and use is not None:
+        try:
+            catalog.describe(use, cwd=here)
+        except UserError as err:
+            raise SpecError([Problem("task.use", use, str(err))]) from None
+    folders = [("~",) if one.name in lacking else (sendings[one.name].folder,)
+               if one.name in sendings else known[one.name].folders for one in met]
+    specs = [replace(n.spec, task=_any_task(n.spec)) if n.name in lacking else n.spec for n in told]
+    return _There(folders, specs, same=not lacking, sendings=tuple(sendings.values()))
+
+
+def _any_task(spec: RunSpec) -> TaskSpec:
+    """A task that is everywhere, with or without torch as that of `spec` is."""
+    return TaskSpec(use=catalog.BUILTIN[0]) if spec.task.use is not None \
+        else TaskSpec(command=["sh"])
+
+
+def _all(met: Sequence[survey.Asked], found: Sequence[object], kind: type[T]) -> list[T]:
+    """What was found on every host. Raises SpecError naming those that failed."""
     problems = [Problem("run.sync", m.name, f"the code could not be sent: "
                                             f"{getattr(f, 'reason', str(f))}")
                 for m, f in zip(met, found, strict=True) if isinstance(f, UserError)]
     if problems:
         raise SpecError(problems)
-    return [f for f in found if isinstance(f, tuple)]
+    return [f for f in found if isinstance(f, kind)]
