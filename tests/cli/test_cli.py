@@ -14,6 +14,7 @@ import yaml
 
 from gpu_engine.runs import folder as runs
 
+from ..command_line import called
 from ..conftest import wait_for
 
 
@@ -80,11 +81,18 @@ def test_json_is_one_document_and_nothing_else(home, script):
     (["describe", "nope"], "expected module:Class"),
 ])
 def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
-    out = engine(*args)
+    out = called(*args)
     assert out.returncode == 2
     assert says in out.stderr
     assert "Traceback" not in out.stderr
     assert not runs.all_runs()
+
+
+def test_a_mistake_is_2_for_a_process_too(home):
+    out = engine("run", "defalt")
+    assert (out.returncode, out.stdout) == (2, "")
+    assert "did you mean default" in out.stderr
+    assert "Traceback" not in out.stderr
 
 
 def test_a_taken_port_is_named_with_a_free_one(home, script):
@@ -94,7 +102,7 @@ def test_a_taken_port_is_named_with_a_free_one(home, script):
         sock.bind(("", 0))
         sock.listen()
         port = sock.getsockname()[1]
-        out = engine("run", "--mode", "ddp", "--devices", "cpu:0", "--set",
+        out = called("run", "--mode", "ddp", "--devices", "cpu:0", "--set",
                      f"parallel.master_port={port}", "--", *script)
     assert out.returncode == 2
     assert f"parallel.master_port = {port}: the port is taken" in out.stderr
@@ -130,11 +138,11 @@ def test_detach_prints_the_id_and_stop_ends_it(home, script):
 def test_prune_keeps_the_newest(home, script):
     ids = []
     for _ in range(3):
-        out = engine("run", "--json", "--devices", "cpu:0", "--", *script)
+        out = called("run", "--json", "--devices", "cpu:0", "--", *script)
         ids.append(json.loads(out.stdout)["id"])
-    assert "would be removed" in engine("runs", "prune", "--keep", "1", "--dry-run").stdout
+    assert "would be removed" in called("runs", "prune", "--keep", "1", "--dry-run").stdout
     assert len(runs.all_runs()) == 3
-    engine("runs", "prune", "--keep", "1")
+    called("runs", "prune", "--keep", "1")
     assert [r.id for r in runs.all_runs()] == [ids[-1]]
 
 
@@ -142,7 +150,7 @@ def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):
     path = tmp_path / "t.py"
     path.write_text(r"import sys; sys.stdout.buffer.write("
                     r"b'a\x1b]52;c;ZXZpbA==\x07b\x1b[2Jc\xff\nlast without newline')")
-    engine("run", "--devices", "cpu:0", "--", sys.executable, str(path))
+    called("run", "--devices", "cpu:0", "--", sys.executable, str(path))
     clean = engine("logs").stdout
     assert "\x1b" not in clean
     assert "\x07" not in clean
@@ -150,8 +158,8 @@ def test_logs_are_harmless_in_a_terminal_and_raw_on_request(home, tmp_path):
     raw = subprocess.run([sys.executable, "-m", "gpu_engine", "logs", "--raw"],
                          capture_output=True, check=True).stdout
     assert b"\x1b]52;c;" in raw
-    assert engine("logs", "-n", "1").stdout == "last without newline\n"
-    assert engine("logs", "--rank", "5").returncode == 2
+    assert called("logs", "-n", "1").stdout == "last without newline\n"
+    assert called("logs", "--rank", "5").returncode == 2
 
 
 def test_output_cut_short_is_no_error(home):

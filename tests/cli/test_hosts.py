@@ -9,6 +9,7 @@ import pytest
 from gpu_engine.hosts import file
 from gpu_engine.hosts.records import Host
 
+from ..command_line import called
 from .test_cli import engine
 
 
@@ -16,14 +17,14 @@ def test_added_listed_changed_and_removed(home):
     out = engine("hosts", "add", "gpu1", "--ssh", "alice@10.0.0.7", "--folder", "~/p")
     assert out.stdout == f"gpu1 added in {file.path()}: ssh alice@10.0.0.7 · in ~/p\n"
     assert "gpu-engine hosts check gpu1" in out.stderr
-    out = engine("hosts", "add", "gpu1", "--label", "left")
+    out = called("hosts", "add", "gpu1", "--label", "left")
     assert "gpu1 changed" in out.stdout
-    assert engine("hosts").stdout == "gpu1  ssh alice@10.0.0.7 · in ~/p  (left)\n"
-    listed = json.loads(engine("hosts", "--json").stdout)
+    assert called("hosts").stdout == "gpu1  ssh alice@10.0.0.7 · in ~/p  (left)\n"
+    listed = json.loads(called("hosts", "--json").stdout)
     assert listed["hosts"][0]["ssh"] == "alice@10.0.0.7"
-    assert engine("hosts", "remove", "gpu1").returncode == 0
+    assert called("hosts", "remove", "gpu1").returncode == 0
     assert file.read() == {}
-    assert "no hosts yet" in engine("hosts").stderr
+    assert "no hosts yet" in called("hosts").stderr
 
 
 @pytest.mark.parametrize(("args", "says"), [
@@ -36,7 +37,7 @@ def test_added_listed_changed_and_removed(home):
 ])
 def test_a_mistake_is_2_and_changes_nothing(home, args, says):
     file.add(Host("gpu1"))
-    out = engine("hosts", *args)
+    out = called("hosts", *args)
     assert (out.returncode, out.stdout) == (2, "")
     assert says in out.stderr
     assert "Traceback" not in out.stderr

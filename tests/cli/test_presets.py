@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.spec import presets
 
+from ..command_line import called
+
 pytestmark = pytest.mark.usefixtures("home")
 
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpu_engine", "presets", *args],
-                          capture_output=True, text=True, timeout=600, check=False)
+    return called("presets", *args)
 
 
 def test_the_command_line_deletes_ones_own():

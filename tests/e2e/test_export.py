@@ -6,16 +6,21 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 
 import pytest
+import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch import torchside
 from gpu_engine.runs import folder as runs
 
+from ..command_line import called
 from .test_headless import call, sets
+
+
+def weights(run) -> dict[str, torch.Tensor]:
+    """What torch itself reads from the newest checkpoint."""
+    return torch.load(run.checkpoints / "step-00000006" / "state.pt", weights_only=True)["model"]
 
 
 def read(path) -> tuple[dict, bytes]:
@@ -48,13 +53,8 @@ def test_weights_come_out_as_they_were_saved(run, tmp_path):
     assert header.pop("__metadata__") == {"step": "6", "format": "pt"}
     assert told["tensors"] == len(header) > 5
     assert max(e["data_offsets"][1] for e in header.values()) == len(data)
-    code = ("import sys, json, torch\n"
-            "s = torch.load(sys.argv[1], weights_only=True)['model']\n"
-            "print(json.dumps({k: [str(v.dtype), list(v.shape), float(v.double().sum())]"
-            " for k, v in s.items()}))")
-    saved = json.loads(subprocess.run(
-        [sys.executable, "-c", code, str(run.checkpoints / "step-00000006" / "state.pt")],
-        capture_output=True, text=True, check=True).stdout)
+    saved = {k: [str(v.dtype), list(v.shape), float(v.double().sum())]
+             for k, v in weights(run).items()}
     assert set(saved) == set(header)
     for name, (dtype, shape, total) in saved.items():
         entry = header[name]
@@ -68,22 +68,16 @@ def test_weights_come_out_as_they_were_saved(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["w.pt", "w.pth"])
 def test_a_name_that_ends_as_torch_s_files_do_is_what_torch_loads(run, tmp_path, name):
-    told = json.loads(call("export", run.id, str(tmp_path / name), "--json").stdout)
-    code = ("import sys, torch\n"
-            "was, now = (torch.load(f, weights_only=True) for f in sys.argv[1:])\n"
-            "was = was['model']\n"
-            "assert list(was) == list(now)\n"
-            "assert all(torch.equal(was[k], now[k]) for k in was)\n"
-            "print(len(now))")
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(run.checkpoints / "step-00000006" / "state.pt"),
-         str(tmp_path / name)], capture_output=True, text=True, check=True).stdout
-    assert int(found) == told["tensors"]
+    told = json.loads(called("export", run.id, str(tmp_path / name), "--json").stdout)
+    was, now = weights(run), torch.load(tmp_path / name, weights_only=True)
+    assert list(was) == list(now)
+    assert all(torch.equal(was[k], now[k]) for k in was)
+    assert len(now) == told["tensors"]
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path):
-    out = call("export", run.id, str(tmp_path / "w.onnx"))
+    out = called("export", run.id, str(tmp_path / "w.onnx"))
     assert out.returncode == 2
     assert "w.onnx" in out.stderr
     assert ".safetensors, .pt, .pth" in out.stderr
@@ -95,7 +89,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path
     body = bytearray(state.read_bytes())
     body[len(body) // 2] ^= 1
     state.write_bytes(body)
-    out = call("export", run.id, str(tmp_path / "w.safetensors"))
+    out = called("export", run.id, str(tmp_path / "w.safetensors"))
     assert out.returncode == 0
     assert "warning" in out.stderr
     assert "of step 5" in out.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs import folder as runs
 
+from ..command_line import called
 from .test_headless import call, losses, sets
 
 
@@ -25,17 +26,17 @@ def test_from_the_best_or_a_step(home: Path, tmp_path: Path) -> None:
     assert steps(run) == [5, 15, 20], "the loss falls: the largest is the first"
 
     file = str(tmp_path / "w.safetensors")
-    for which, step in (("best", 5), ("15", 15), ("newest", 20)):
-        assert json.loads(call("export", run.id, file, "--from", which, "--json").stdout)[
-            "step"] == step
+    assert json.loads(called("export", run.id, file, "--from", "best", "--json").stdout)[
+        "step"] == 5
+    assert checkpoints.choose(run.checkpoints, "15", "max:loss") == "step-00000015"
     for verb in (("export", run.id, file), ("resume", run.id)):
-        refused = call(*verb, "--from", "7")
+        refused = called(*verb, "--from", "7")
         assert refused.returncode == 2
         assert "there is no checkpoint of step 7; there are step 5, 15, 20" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert run.state().attempt == 1
 
-    done = call("resume", run.id, "--from", "best", "--set", "train.keep=4")
+    done = called("resume", run.id, "--from", "best", "--set", "train.keep=4")
     assert done.returncode == 0, done.stderr
     assert losses(run)[20:] == first[5:]
     assert steps(run) == [5, 10, 15, 20]
@@ -44,8 +45,8 @@ def test_from_the_best_or_a_step(home: Path, tmp_path: Path) -> None:
 
 
 def test_an_own_command_has_no_checkpoints_of_ours(home: Path) -> None:
-    out = call("run", "--json", "--set", "devices.ids=cpu:0", "--", "true")
+    out = called("run", "--json", "--set", "devices.ids=cpu:0", "--", "true")
     run = json.loads(out.stdout)["id"]
-    refused = call("resume", run, "--from", "best")
+    refused = called("resume", run, "--from", "best")
     assert refused.returncode == 2
     assert "a command of your own" in refused.stderr

@@ -290,7 +290,7 @@ os._exit(1)
     state = box.ended(run)
     assert state.cause.type == "ValueError"
     for words in (("logs", run.id), ("show", run.id), ("runs",)):
-        done = box.cli(*words)
+        done = box.cli_process(*words)
         assert done.returncode == 0
         for bad in ("\x1b", "\x07", "\x9b", "\x00"):
             assert bad not in done.stdout + done.stderr
@@ -304,9 +304,9 @@ def a_path_of_all_kinds(box: Box) -> None:
     text = box.tmp / "b.py"
     text.write_text("start(); train(3)")
     box.patch.setenv("FAULT_BODY", str(text))
-    done = box.cli("run", "--devices", "cpu:0", "--json", "--set",
-                   "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
-                   f"run.python={box.interpreter()}")
+    done = box.cli_process("run", "--devices", "cpu:0", "--json", "--set",
+                           "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
+                           f"run.python={box.interpreter()}")
     assert done.returncode == 0, done.stderr
     state = json.loads(done.stdout)
     assert state["state"] == "completed"

@@ -98,9 +98,9 @@ def out_of_host_memory(box: Box) -> None:
         text.write_text("start(); step(1)\n"
                         "held = [bytearray(os.urandom(1 << 20)) for _ in range(512)]\n")
         box.patch.setenv("FAULT_BODY", str(text))
-        done = box.cli("run", "--json", "--devices", "cpu:0", "--set",
-                       "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
-                       f"run.python={box.interpreter()}", preexec_fn=enter)
+        done = box.cli_process("run", "--json", "--devices", "cpu:0", "--set",
+                               "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
+                               f"run.python={box.interpreter()}", preexec_fn=enter)
         if done.returncode != 1:
             pytest.skip(f"this control group limits nothing: {done}")
         assert "out of host memory (the kernel counted it)" in done.stdout, done
@@ -165,13 +165,16 @@ def stopped_and_resumed(box: Box) -> None:
     run.stop()
     state = box.ended(run)
     assert state.state == "stopped", logs(run)
-    ends = [events(run, r, "end")[-1]["steps"] for r in (0, 1)]
+    last = [events(run, r)[-1] for r in (0, 1)]
+    assert [e["outcome"] for e in last] == ["stopped", "stopped"]
+    ends = [e["steps"] for e in last]
     assert ends[0] == ends[1]
     assert checkpoints(run)[-1].name == f"step-{ends[0]:08d}"
     assert verified(checkpoints(run)[-1])
     more = ends[0] + 3
     assert box.cli("resume", run.id, "--set", f"train.steps={more}").returncode == 0
     assert [e["first_step"] for e in events(run, 0, "schedule")] == [0, ends[0]]
+    assert [events(run, r, "end")[-1]["steps"] for r in (0, 1)] == [more, more]
 
 
 @case("A task that raises in a DataLoader worker", "failed; the exception is the cause, no worker "

@@ -26,6 +26,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 
 from .. import event_lines
+from ..command_line import called
 from ..conftest import PATIENCE, slots, wait_for
 
 STANDIN = Path(__file__).with_name("standin.py")
@@ -135,12 +136,15 @@ class Box:
             path.chmod(0o755)
         return path
 
-    def cli(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end."""
-        done = subprocess.run([sys.executable, "-m", "gpu_engine", *words], text=True,
-                              capture_output=True, **{"timeout": 60} | more)
-        assert "Traceback" not in done.stderr.partition("failed first")[0], done.stderr
-        return done
+    def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end, in this process."""
+        return without_traceback(called(*words))
+
+    def cli_process(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end, in a process of its own."""
+        return without_traceback(subprocess.run(
+            [sys.executable, "-m", "gpu_engine", *words], text=True, capture_output=True,
+            **{"timeout": 60} | more))
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, *words], text=True, **more)
@@ -164,7 +168,9 @@ class Box:
         assert run.state().live, f"{run.state()}\n{logs(run)}"
 
     def ended(self, run: runs.Run, seconds: float = PATIENCE) -> runs.State:
-        return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
+        """Wait until the run has ended and its supervisor too, so that it can be resumed."""
+        return wait_for(
+            lambda: not (s := run.state()).live and not run.supervised() and s, seconds)
 
     # --- what must be true after every case ---------------------------------------------------
 
@@ -251,6 +257,12 @@ class Box:
             for pid in members(run):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def without_traceback(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """What the command line said, if it was not a traceback of its own."""
+    assert "Traceback" not in done.stderr.partition("failed first")[0], done.stderr
+    return done
 
 
 # --- looking ------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -18,15 +16,11 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 
 from .. import event_lines
+from ..command_line import called as engine
 from ..conftest import slots, wait_for
 from ..plans import plan
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-def engine(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
-                          text=True, timeout=600, check=False)
 
 
 def ended(run: runs.Run) -> runs.State:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from gpu_engine.common import procs
 from gpu_engine.runs import folder as runs
 
 from .. import odd_runs, powers
+from ..command_line import called
 
 
 @pytest.fixture
@@ -25,9 +25,8 @@ def made(home):
 
 
 def engine(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpu_engine", *args], capture_output=True,
-                          text=True, timeout=600, check=False,
-                          preexec_fn=powers.drop_root_powers)
+    with powers.root_powers_dropped():
+        return called(*args)
 
 
 def test_the_command_line_lists_all_of_them(made):
