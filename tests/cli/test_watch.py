@@ -32,5 +32,5 @@ def test_why_a_live_run_can_not_be_followed_is_said_once(capsys, monkeypatch):
     monkeypatch.setattr(watch, "_LOOK_EVERY", 0.0)
     told = Told(state("running"), state("running", REASON), state("running", REASON),
                 state("running"), state("completed", "over"))
-    assert watch._plain(cast("Follower", told)).state == "completed"
+    assert watch._plain(cast("Follower", told), lambda s: s.live).state == "completed"
     assert capsys.readouterr().err == "gpu2 has not been reached since 12:00:00: no answer\n"

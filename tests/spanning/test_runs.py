@@ -16,7 +16,7 @@ from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
 from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
-from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
@@ -63,9 +63,19 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts):
 
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
-    """By whichever command comes next, of several at a time; then stopped, saved and resumed."""
-    run = launch(from_dict(LONG | TWO))
+    """By whichever command comes next, of several at a time, and by a `run` that follows it; then
+    stopped, saved and resumed."""
+    follows = subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine", "run", "--json",
+         *(word for key in ("task.use=gpu_engine.tasks.digits:Digits", "batch.size=32",
+                            "train.steps=1000000", "train.workers=0", "train.checkpoint_every=20",
+                            "devices.hosts=a:cpu:0,b:cpu:1") for word in ("--set", key))],
+        stdout=subprocess.PIPE, text=True)
+    run = wait_for(lambda: next(iter(all_runs()), None))
     wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    first = run.state().pid
+    os.kill(first or 0, signal.SIGKILL)
+    wait_for(lambda: run.state().live and run.state().pid not in (None, first))
     os.kill(run.state().pid or 0, signal.SIGKILL)
     wait_for(lambda: not run.supervised())
     size = run.events(0).stat().st_size
@@ -78,6 +88,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     assert holding == [run.state().pid]
     run.stop()
     assert ended(run).state == "stopped"
+    assert json.loads(follows.communicate()[0])["state"] == "stopped"
     for rank, host in enumerate("ab"):
         name = f"ranks/{rank:05d}.jsonl"
         assert (run.path / name).read_bytes() == (there(run, host) / name).read_bytes()

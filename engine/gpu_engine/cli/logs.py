@@ -28,14 +28,17 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
     from gpu_engine.common.clean import clean_bytes
     from gpu_engine.launch.found import find
+    from gpu_engine.launch.taking_up import StillOn
 
     found = find(run)
+    goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
     many = len(files) > 1
     readers = {name: _lines(path, count) for name, path in files.items()}
     while True:
-        live = follow and found.state().live  # before reading, so that the last lines are printed
+        # Before reading, so that the last lines are printed.
+        live = follow and goes_on(found.state())
         all_read = True
         for name, reader in readers.items():
             lines, at_end = next(reader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from gpu_engine.plan.records import LaunchPlan
 
+GoesOn = Callable[[State], bool]
+"""Whether a run in this state goes on; may take it up."""
 _PLAIN_EVERY = 2.0
 """Seconds between two lines of progress."""
 _LOOK_EVERY = 0.25
@@ -43,14 +46,16 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
 
 def watch(follower: Follower, *, quiet: bool = False) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it."""
-    interrupts = 0
+    from gpu_engine.launch.taking_up import StillOn
+
+    interrupts, goes_on = 0, StillOn(follower.run)
     while True:
         try:
             if quiet:
-                return _silent(follower)
+                return _silent(follower, goes_on)
             if sys.stderr.isatty():
-                return _in_place(follower)
-            return _plain(follower)
+                return _in_place(follower, goes_on)
+            return _plain(follower, goes_on)
         except KeyboardInterrupt:
             interrupts += 1
             try:
@@ -62,22 +67,23 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
                            "to end them now", err=True)
 
 
-def _silent(follower: Follower) -> State:
+def _silent(follower: Follower, goes_on: GoesOn) -> State:
     # Only the state is read, and not often: the ranks need the cores.
-    while follower.run.state().live:
+    while goes_on(follower.run.state()):
         time.sleep(_LOOK_EVERY)
     follower.poll(budget=2.0)
     return follower.state
 
 
-def _plain(follower: Follower) -> State:
+def _plain(follower: Follower, goes_on: GoesOn) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
     said: str | None = None
     while True:
         follower.poll()
-        live = follower.state.live
-        if live and follower.state.reason not in (None, said):  # a host that can't be reached
+        live = goes_on(follower.state)
+        if follower.state.live and follower.state.reason not in (None, said):
+            # A host that can't be reached.
             said = follower.state.reason
             click.echo(clean(said or ""), err=True)
         if not live:
@@ -102,7 +108,7 @@ def _rank_text(view: RankView) -> str:
             f"{units.pace(view.samples_per_s, view.steps_per_s)}")
 
 
-def _in_place(follower: Follower) -> State:
+def _in_place(follower: Follower, goes_on: GoesOn) -> State:
     from rich.console import Console
     from rich.live import Live
 
@@ -111,7 +117,7 @@ def _in_place(follower: Follower) -> State:
         while True:
             follower.poll()
             live.update(_table(follower))
-            if not follower.state.live:
+            if not goes_on(follower.state):
                 return follower.state
             time.sleep(0.2)
 

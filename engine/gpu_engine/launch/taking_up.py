@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from dataclasses import replace
 
 from gpu_engine.common import procs
@@ -18,6 +19,9 @@ from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.runs.state import State
 from gpu_engine.spanning import parts
+
+_AGAIN = 10.0
+"""Seconds between two times that one command takes up the same run."""
 
 
 def take_up(run: Run) -> bool:
@@ -46,6 +50,30 @@ def take_up(run: Run) -> bool:
         raise UserError(f"run {run.id} can't be taken up: {err.strerror}") from None
     supervise(run, lock)
     return True
+
+
+class StillOn:
+    """Says whether a run that is being followed goes on. A run on hosts whose process here was
+    killed is taken up again, unless that has just been done: a process that ends each time would be
+    started for ever."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._taken: float | None = None
+
+    def __call__(self, state: State) -> bool:
+        """`state`: the run's, as it was read last."""
+        if state.live:
+            return True
+        now = time.monotonic()
+        if state.state != "lost" or (self._taken is not None and now - self._taken < _AGAIN):
+            return False
+        try:
+            if take_up(self._run):
+                self._taken = now
+        except UserError:
+            return False
+        return self._run.state().live  # or somebody else has taken it up
 
 
 def take_up_all() -> list[Run]:
