@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -26,7 +25,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
     content is then still there.
     """
     target = path.resolve() if path.is_symlink() else path
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(fd, "w", encoding="utf-8") as file:

@@ -5,7 +5,6 @@ They change nothing. `plan.check`, which is pure, checks the values themselves.
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import time
@@ -124,6 +123,8 @@ def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
     names = [f.name for f in info.fields]
     for name, value in spec.task.params.items():
         if name not in names and info.whole:
+            import difflib
+
             near = difflib.get_close_matches(name, names, n=1)
             there = f"did you mean {near[0]}?" if near else \
                 "it has " + (", ".join(names) or "none")

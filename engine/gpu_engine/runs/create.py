@@ -7,7 +7,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import time
 from dataclasses import replace
@@ -38,7 +37,7 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
     folder = private_folder(runs_folder())
     _sweep(folder)
     for size in (2, 2, 2, 3, 4, 8):
-        run = Run(folder / secrets.token_hex(size))
+        run = Run(folder / os.urandom(size).hex())
         if run.path.exists():
             continue
         try:

@@ -8,7 +8,6 @@ class from a package) is left out here; `gpu-engine describe` finds it by import
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 import threading
 from collections.abc import Sequence
@@ -88,6 +87,8 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
         path = [str(file.parent), *path]  # as when Python runs the file
     source = _Source.read(file, path)
     if name not in source.classes:
+        import difflib
+
         near = difflib.get_close_matches(name, source.classes, n=1)
         there = f"did you mean {near[0]}?" if near else \
             "it has " + (", ".join(source.classes) or "no class at all")

@@ -6,7 +6,6 @@ and suggests what a misspelt key may have meant. Standard library only: a rank i
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Iterable, Mapping
@@ -170,6 +169,8 @@ def _name(value: Any, problems: list[Problem]) -> str:
 
 
 def _unknown(key: str, known: list[str], *, value: Any = None) -> Problem:
+    import difflib
+
     last = key.rpartition(".")[2]
     near = [k for k in known_keys() if k.rpartition(".")[2] == last]  # right word, wrong section
     near = near[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
@@ -185,6 +186,8 @@ def _expected(key: Key, value: Any) -> str:
     """What is expected of a key's value, in words."""
     if key.dotted == "task.command" and isinstance(value, str):
         return _command_problem(value)
+    import difflib
+
     choices = [text for text, _ in key.kind.without_none.choices]
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     return f"expected {describe(key.kind)}" + (f"; did you mean {near[0]}?" if near else "")
