@@ -106,13 +106,14 @@ def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
                if alone else None)
 
 
-def observe_each(folder: Path, *scripts: str) -> dict[str, Ran]:
+def observe_each(folder: Path, which: str, *scripts: str) -> dict[str, Ran]:
     """As `observe`, for several scripts (each with its arguments) in one run, in which each has a
-    process of its own, forked from one that has imported torch: what each of them did."""
+    process of its own, forked from one that has imported torch (see `each.py` for `which`): what
+    each of them did."""
     observed, alone = folder / "observed", folder / "alone"
     observed.mkdir()
     alone.mkdir()
-    command = [PYTHON, str(SCRIPTS / "each.py")]
+    command = [PYTHON, str(SCRIPTS / "each.py"), which]
     bare = subprocess.run([*command, str(alone), *scripts], capture_output=True, timeout=600,
                           stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     run, state = engine_run("--devices", "cpu:0", "--", *command, str(observed), *scripts)

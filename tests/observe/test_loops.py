@@ -20,14 +20,18 @@ def each(tmp_path_factory):
     folder = tmp_path_factory.mktemp("each")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_PANEL_HOME", str(folder / "home"))
-        return observe_each(folder, *PARTS)
+        return observe_each(folder, "quick", *PARTS)
 
 
-def seen_of(script: tuple[str, ...], steps: int, **options) -> Ran:
-    """A script's run, checked. It is a rank from its start on, so it tells its phases."""
-    seen = checked(observe(*script, **options), steps)
-    assert seen.of("phase")
-    return seen
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same for scripts that need all of torch. Each imports its framework itself."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PANEL_HOME", str(folder / "home"))
+        return {name.split()[0]: seen for name, seen in observe_each(
+            folder, "whole", "with_lightning.py", f"with_transformers.py {folder}/out",
+            "compiled.py").items()}
 
 
 def checked(seen: Ran, steps: int) -> Ran:
@@ -51,17 +55,22 @@ def test_steps_and_losses_are_seen(each, script, steps):
     assert not checked(each[script], steps).of("metric")
 
 
+def test_a_script_with_a_process_of_its_own_tells_its_phases(home):
+    seen = observe("plain.py")
+    checked(seen, 12)
+    assert seen.of("phase")
+    assert seen.of("memory")
+    assert not seen.of("metric")
+
+
 @pytest.mark.parametrize(("script", "steps", "logged"), [
-    (("plain.py",), 12, set()),
-    (("with_lightning.py",), 6 + 12, {"mean", "held_out", "half"}),
-    (("with_transformers.py", "{tmp}"), 6, {"train_loss", "epoch"})],
-    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
-def test_steps_losses_and_logged_values_are_seen(home, tmp_path, script, steps,
-                                                 logged):
-    seen = seen_of(tuple(a.format(tmp=tmp_path) for a in script), steps)
+    ("with_lightning.py", 6 + 12, {"mean", "held_out", "half"}),
+    ("with_transformers.py", 6, {"train_loss", "epoch"})])
+def test_steps_losses_and_logged_values_of_frameworks_are_seen(whole, script, steps, logged):
+    seen = checked(whole[script], steps)
     assert seen.of("memory")
     values = {k: v for e in seen.of("metric") for k, v in e.items()}
-    assert logged <= set(values) if logged else not values
+    assert logged <= set(values)
     assert all(isinstance(values[name], float) for name in logged)
     if "held_out" in logged:  # the mean of the last evaluation, which the script has printed
         assert values["held_out"] == pytest.approx(seen.printed("held")[-1])
@@ -81,7 +90,7 @@ def test_steps_that_a_scaler_leaves_out_are_counted(each):
 
 
 def test_steps_that_a_scaler_of_fsdp_leaves_out_are_counted(home):
-    assert seen_of(("scaler.py", "sharded"), 11).of("step")[-1]["skipped"] == 1
+    assert checked(observe("scaler.py", "sharded"), 11).of("step")[-1]["skipped"] == 1
 
 
 def test_each_of_two_optimizers_has_its_own_loss(each):
@@ -92,8 +101,8 @@ def test_each_of_two_optimizers_has_its_own_loss(each):
     assert not seen.others(2)  # the third optimizer has no loss of its own
 
 
-def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(home):
-    seen = observe("compiled.py")
+def test_a_compiled_step_is_seen_and_compiled_into_the_same_graphs(whole):
+    seen = whole["compiled.py"]
     assert seen.losses() == seen.printed()
     assert len(seen.losses()) == 6
     assert without_times(seen.log()) == without_times(seen.bare.stdout.decode())
