@@ -66,15 +66,25 @@ def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, wor
 
 
 class Zygote:
-    """Starts processes by forking one that has imported torch, in a fifth of the time."""
+    """Starts processes by forking one that has imported torch, in a fifth of the time. All test
+    processes of a pytest run share it."""
 
     PATIENCE = 200.0
     """Seconds to wait for an answer. The first one takes an import of torch, on a busy machine."""
 
     def __init__(self) -> None:
         env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name(
-            "zygote.py"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        run = env.get("PYTEST_XDIST_TESTRUNUID")
+        name = f"gpu-panel-zygote-{f'{run}-{os.getppid()}' if run else os.getpid()}"
+        # If another test process has started one, this one ends at once.
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("zygote.py")), name],
+            stdin=subprocess.DEVNULL, stdout=2, env=env)
+        self._socket = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + self.PATIENCE
+        while self._socket.connect_ex("\0" + name):
+            assert time.monotonic() < deadline, "there is no zygote"
+            time.sleep(0.02)
         self._orders = 0
         self._pids: dict[int, int] = {}
         self._codes: dict[int, int] = {}
@@ -89,8 +99,7 @@ class Zygote:
         number = self._orders
         order = {"number": number, "argv": argv, "env": env, "log": str(log),
                  "program": program and str(program)}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._socket.sendall(json.dumps(order).encode() + b"\n")
         if not self._until(lambda: number in self._pids, self.PATIENCE):
             raise AssertionError(f"the zygote has not answered within {self.PATIENCE:g} s")
         return Forked(self, number, self._pids[number])
@@ -100,8 +109,7 @@ class Zygote:
         return self._codes.get(number)
 
     def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(600)
+        self._socket.close()
 
     def _until(self, there: Callable[[], bool], timeout: float) -> bool:
         """Read answers until the awaited one is there. Returns False if it does not come."""
@@ -113,8 +121,8 @@ class Zygote:
 
     def _hear(self, timeout: float) -> bool:
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._process.stdout], [], [], timeout)
-            data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+            ready, _, _ = select.select([self._socket], [], [], timeout)
+            data = self._socket.recv(65536) if ready else b""
             if not data:
                 return False
             self._rest += data

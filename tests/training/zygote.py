@@ -1,24 +1,56 @@
 """Starts ranks quickly: imports torch once, then forks a process for each rank.
 
-Reads JSON objects ({"number", "argv", "env", "log", "program"}), one a line, and answers {"number",
+Any number of test processes connect to the abstract Unix socket that is named as its argument. It
+reads JSON objects ({"number", "argv", "env", "log", "program"}), one a line, and answers {"number",
 "pid"}; when that process has ended, it writes {"number", "code"}. A `program` is a Python file to
-run instead of a rank. Ends, with its ranks, when its input ends.
+run instead of a rank. It kills what a connection has started when that ends, and ends with the
+last one; where another process has the socket, it ends at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import runpy
 import select
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping
 
 
-def serve() -> None:
+class Client:
+    """A test process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.numbers: dict[int, int] = {}
+        """The orders of its living processes, by pid."""
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def orders(self) -> list[dict] | None:
+        """The orders that have arrived; None if it has gone."""
+        try:
+            data = self.connection.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def say(self, what: dict) -> None:
+        with contextlib.suppress(OSError):  # it has gone, which `orders` notices
+            self.connection.sendall(json.dumps(what).encode() + b"\n")
+
+
+def serve(listener: socket.socket) -> None:
     gc.disable()
     import torch._dynamo
 
@@ -29,28 +61,38 @@ def serve() -> None:
     torch.set_num_threads(1)
     gc.freeze()  # the garbage collector of a rank would write to all these pages, and so copy them
     gc.enable()
-    pending = b""
-    numbers: dict[int, int] = {}  # of the living processes, by pid
+    clients: list[Client] = []
     while True:
-        ready, _, _ = select.select([0], [], [], 0.01)
-        if ready:
-            data = os.read(0, 65536)
-            if not data:
-                return
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                order = json.loads(line)
+        living = any(client.numbers for client in clients)
+        ready, _, _ = select.select([listener, *clients], [], [], 0.01 if living else 10.0)
+        for found in ready:
+            if found is listener:
+                clients.append(Client(listener.accept()[0]))
+                continue
+            orders = found.orders()
+            for order in orders or ():
                 pid = spawn(order, main)
-                numbers[pid] = order["number"]
-                say({"number": order["number"], "pid": pid})
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            say({"number": numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)})
+                found.numbers[pid] = order["number"]
+                found.say({"number": order["number"], "pid": pid})
+            if orders is None:
+                clients.remove(found)
+                for pid in found.numbers:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                found.connection.close()
+                if not clients and not select.select([listener], [], [], 0)[0]:
+                    return
+        reap(clients)
+
+
+def reap(clients: list[Client]) -> None:
+    """Tell each client which of its processes have ended."""
+    for client in clients:
+        for pid, number in list(client.numbers.items()):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                del client.numbers[pid]
+                client.say({"number": number, "code": os.waitstatus_to_exitcode(status)})
 
 
 def spawn(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
@@ -102,12 +144,11 @@ def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) ->
         os._exit(code)
 
 
-def say(what: dict) -> None:
-    os.write(3, json.dumps(what).encode() + b"\n")
-
-
 if __name__ == "__main__":
-    # Answers have a descriptor of their own, as anybody may print to 1 and 2.
-    os.dup2(1, 3)
-    os.dup2(2, 1)
-    serve()
+    with socket.socket(socket.AF_UNIX) as here:
+        try:
+            here.bind("\0" + sys.argv[1])
+        except OSError:
+            sys.exit(0)
+        here.listen(64)
+        serve(here)
