@@ -144,7 +144,7 @@ def test_trainings_one_after_the_other_are_starts_of_one_rank(home):
     assert seen.state["state"] == "completed"
     assert len(seen.of("start")) == 2
     assert seen.losses() == seen.printed()
-    assert len(seen.losses()) == 12 + 8
+    assert len(seen.losses()) == 9 + 8
     steps = [e["step"] for e in seen.of("step")]
     assert steps[-1] == 8
 
