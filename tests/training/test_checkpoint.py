@@ -215,7 +215,7 @@ def test_saving_does_not_disturb_readers(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=look)
     reader.start()
-    for step in range(30):
+    for step in range(12):
         checkpoint.save(tmp_path, state(step), [b"rank"] * 40, {})
     done.set()
     reader.join()
