@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
@@ -87,6 +87,7 @@ def test_what_cannot_be_read_is_said_and_never_waited_for(home):
         file.read()
 
 
+@settings(max_examples=30)
 @given(hosts=st.lists(_HOSTS, max_size=4, unique_by=lambda host: host.name))
 def test_what_is_added_is_what_is_read(hosts, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
@@ -89,12 +90,24 @@ async def panel(inventory: Inventory, preset: str | None = None, *,
 
 async def until(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Let the app work until `condition` holds."""
+    found = await _met(pilot, condition, seconds)
+    await pilot.pause()  # the screen on top may not have its content yet
+    return found
+
+
+async def _met(pilot: Pilot[None], condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Wait until `condition` holds, which some widgets may not have heard of yet.
+
+    It asks every hundredth of a second, so it does not use `pilot.pause`, for which every widget
+    of the screen handles a message.
+    """
     end = time.monotonic() + seconds
     while not (found := condition()):
+        if pilot.app._exception is not None:
+            raise pilot.app._exception
         assert time.monotonic() < end, f"waited {seconds:g} s in vain for {condition}\n" \
             + _told(pilot.app)
-        await pilot.pause(0.01)
-    await pilot.pause()  # the screen on top may not have its content yet
+        await asyncio.sleep(0.01)
     return found
 
 
@@ -117,7 +130,7 @@ async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
     """Wait until the engine has reviewed what was typed last."""
     await until(pilot, lambda: keys_done(screen.app))
     await pilot.pause()
-    await until(pilot, lambda: screen._debounce is None)
+    await _met(pilot, lambda: screen._debounce is None)
     await until(pilot, lambda: not [w for w in screen.app.workers
                                     if w.group in ("review", "task", "resolve", "free", "form")
                                     and not w.is_finished])
