@@ -38,6 +38,7 @@ MESSAGES = [
     code_messages.FindCode("a" * 64), code_messages.SendCode.of("b" * 32, "list", 3, b"\0\xff"),
     code_messages.MissingCode("b" * 32, "a" * 64), code_messages.BuildCode("b" * 32, "a" * 64),
     code_messages.CodeAt("/h/code/aaaaaaaaaaaa"), code_messages.Missing(b"\x05"),
+    protocol.Remove(None, "key"), protocol.Removed("/h/runs/ab12", 9, "/h/code/a", "used"),
     code_messages.PreviewCode("a" * 64, b"12345678"),
     code_messages.CodePreview("/h/code/aaaaaaaaaaaa", False, b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",

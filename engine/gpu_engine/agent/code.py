@@ -214,20 +214,45 @@ def _all() -> Iterator[tuple[Path, tuple[Entry, ...]]]:
             yield file.with_suffix(""), code.unpacked(file.read_bytes())
 
 
+def remove_unused(folder: str) -> tuple[str | None, str | None]:
+    """Delete the code whose folder holds `folder`: that folder, or None and why it stays, in words;
+    (None, None) where there is no such code."""
+    for place, entries in list(_all()):
+        if not _holds(place, folder):
+            continue
+        user = next((run.id for run in all_runs() if _holds(place, run.cwd())), None)
+        if user is not None:
+            return None, f"its code stays in {place}: run {user} uses it"
+        if _others(place, entries):
+            return None, f"its code stays in {place}: there are files in it that were not sent"
+        _remove(place)
+        return str(place), None
+    return None, None
+
+
 def _remove_old() -> None:
     """Delete code that no run here has used for a day, and what was sent and never finished. A
     folder with files of a run's own stays."""
-    used = {Path(os.path.realpath(run.cwd())) for run in all_runs()}
+    used = [run.cwd() for run in all_runs()]
     for place, entries in list(_all()):
-        real = Path(os.path.realpath(place))
-        if _old(_list_of(place)) and not any(real in (u, *u.parents) for u in used) \
+        if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
                 and not _others(place, entries):
-            shutil.rmtree(place, ignore_errors=True)
-            _list_of(place).unlink(missing_ok=True)
+            _remove(place)
     for path in _root().glob(f"{_SENDING}*"):
         if _old(path):
             with contextlib.suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _remove(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    _list_of(place).unlink(missing_ok=True)
+
+
+def _holds(place: Path, folder: str) -> bool:
+    """Whether `folder` is the place, or below it."""
+    inner = Path(os.path.realpath(folder))
+    return Path(os.path.realpath(place)) in (inner, *inner.parents)
 
 
 def _old(path: Path) -> bool:

@@ -29,6 +29,7 @@ _VERBS = {
     protocol.Start: "start:start", protocol.Resume: "start:resume", protocol.Follow: "follow",
     protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
+    protocol.Remove: "removal:remove",
     code_messages.FindCode: "code:find", code_messages.PreviewCode: "code:preview",
     code_messages.SendCode: "code:send",
     code_messages.MissingCode: "code:missing", code_messages.BuildCode: "code:build",

@@ -22,7 +22,7 @@ _LOOKED_AT = 100
 def start(asked: Asked, request: protocol.Start) -> None:
     """Once for a key, however often it is said: an answer may have been lost with its channel."""
     with inside(request.folders) as folder:
-        run = _started_by(request.key)
+        run = started_by(request.key)
         if run is None:
             prepared = launcher.prepare(from_dict(request.spec), cwd=Path(folder))
             if request.trying:
@@ -53,7 +53,8 @@ def _started(run: Run) -> protocol.Started:
     return protocol.Started(run.id, str(run.path), run.state().attempt)
 
 
-def _started_by(key: str) -> Run | None:
+def started_by(key: str) -> Run | None:
+    """The run that was asked for by `Start` with this key; None if none of the newest was."""
     for run in all_runs()[:_LOOKED_AT]:
         plan = run.plan()
         if plan is not None and plan.origin == key:

@@ -27,6 +27,7 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     from gpu_engine.launch.launcher import prepare_check, start
     from gpu_engine.runs import folder
     from gpu_engine.runs.follow import Follower
+    from gpu_engine.spanning.removal import Removal
 
     prepared = prepare_check(choice.spec)
     run = start(prepared)
@@ -53,7 +54,8 @@ def command(choice: SpecChoice, as_json: bool) -> None:
             watch.explain(state)
     finally:
         if not run.state().live:
-            run.remove()
+            with Removal() as removal:
+                removal.remove(run)
     sys.exit(folder.EXIT_CODES[state.state])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run, State
+    from gpu_engine.spanning.removal import Outcome
 
 
 @click.group(invoke_without_command=True)
@@ -55,15 +57,35 @@ def _why(run: Run, state: State) -> list[str]:
 
 @command.command()
 @click.argument("run", nargs=-1, required=True)
-def rm(run: tuple[str, ...]) -> None:
-    """Delete RUNs that have ended, with their checkpoints."""
-    from gpu_engine.common import units
+@click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
+def rm(run: tuple[str, ...], here: bool) -> None:
+    """Delete RUNs that have ended, with their checkpoints, here and on their hosts."""
     from gpu_engine.launch.found import find
+    from gpu_engine.spanning.removal import Removal
 
-    for one in [find(name) for name in run]:  # one that goes on elsewhere is live
-        size = one.size()
-        one.remove()
-        click.echo(f"{one.id} removed, {units.size(size)} freed")
+    found, whole = [find(name) for name in run], True  # one that goes on elsewhere is live
+    with Removal(only_here=here) as removal:
+        for one in found:
+            whole = _removed(one, removal.remove(one)) and whole
+    if not whole:
+        sys.exit(1)
+
+
+def _removed(run: Run, outcome: Outcome) -> bool:
+    """Say what was removed and what stays. Returns whether it was removed here."""
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+
+    for text in outcome.gone:
+        click.echo(clean(f"{run.id} on {text}"))
+    for text in outcome.stays:
+        click.echo(clean(f"{run.id} on {text}"), err=True)
+    if outcome.here is None:
+        click.echo(f"{run.id} stays here, so that the rest of it can be removed later; --here "
+                   "removes it here all the same", err=True)
+        return False
+    click.echo(f"{run.id} removed, {units.size(outcome.here)} freed")
+    return True
 
 
 @command.command()
@@ -71,22 +93,26 @@ def rm(run: tuple[str, ...]) -> None:
               help="How many of the newest to keep.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 def prune(keep: int, dry_run: bool) -> None:
-    """Delete all but the newest of the runs that have ended."""
+    """Delete all but the newest of the runs that have ended, here and on their hosts."""
     from gpu_engine.common import units
     from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder
+    from gpu_engine.spanning.removal import Removal
 
     take_up_all()
     ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0
-    for one in ended[keep:]:
-        size = one.size()
-        if not dry_run:
-            try:
-                one.remove()
-            except (OSError, UserError) as err:
-                click.echo(f"{one.id}: {err}", err=True)
-                continue
-        total += size
-        click.echo(f"{one.id} {'would be removed' if dry_run else 'removed'}, {units.size(size)}")
+    with Removal() as removal:
+        for one in ended[keep:]:
+            size = one.size()
+            if dry_run:
+                click.echo(f"{one.id} would be removed, {units.size(size)}")
+            else:
+                try:
+                    if not _removed(one, removal.remove(one)):
+                        continue
+                except (OSError, UserError) as err:
+                    click.echo(f"{one.id}: {err}", err=True)
+                    continue
+            total += size
     click.echo(f"{units.size(total)} in all", err=True)

@@ -191,6 +191,17 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete a run that has ended, and the code that it was sent unless another run uses it.
+    Answered by `Removed`."""
+
+    kind: ClassVar[str] = "remove"
+    run: str | None
+    """None: the one that `Start` with this key has started, if any has."""
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """No more answers to request `request`. Not answered itself."""
 
@@ -207,8 +218,8 @@ class Ping:
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | ListCheckpoints | Read | FindCode | PreviewCode | SendCode | MissingCode | BuildCode \
-    | Cancel | Ping
+    | ListCheckpoints | Read | Remove | FindCode | PreviewCode | SendCode | MissingCode \
+    | BuildCode | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -392,6 +403,21 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """What was deleted."""
+
+    kind: ClassVar[str] = "removed"
+    path: str | None = None
+    """The run's folder; None: there was none."""
+    freed: int = 0
+    """Bytes that it had."""
+    code: str | None = None
+    """The folder of its code; None: it stays, or there was none."""
+    kept: str | None = None
+    """Why its code stays, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     kind: ClassVar[str] = "done"
 
@@ -407,14 +433,14 @@ class Failed:
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | CodeAt | CodePreview | Missing | Done | Failed
+    | Checkpoints | Removed | CodeAt | CodePreview | Missing | Done | Failed
 
 _REQUESTS: dict[str, Any] = {c.kind: c for c in (
     Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    FindCode, PreviewCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
+    Remove, FindCode, PreviewCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
 _ANSWERS: dict[str, Any] = {c.kind: c for c in (
     Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints,
-    CodeAt, CodePreview, Missing, Done, Failed)}
+    Removed, CodeAt, CodePreview, Missing, Done, Failed)}
 
 
 # --- lines ---------------------------------------------------------------------------------------

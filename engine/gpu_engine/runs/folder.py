@@ -227,14 +227,18 @@ class Run:
         """One sentence for each file in the folder that can't be read."""
         return oddities.find(self.path)
 
-    def remove(self) -> None:
-        """Delete the folder. Raises UserError if the run or processes of it still run, or if that
-        can't be found out."""
+    def require_removable(self) -> None:
+        """Raise UserError if the run or processes of it still run, or if that can't be found
+        out."""
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")
         if state.live or (state.state == "lost" and leftovers.processes(self.path)):
             raise UserError(f"run {self.id} is running: stop it first")
+
+    def remove(self) -> None:
+        """Delete the folder. Raises UserError as `require_removable`, and if that fails."""
+        self.require_removable()
         try:
             shutil.rmtree(self.path)
         except OSError as err:

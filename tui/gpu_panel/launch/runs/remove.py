@@ -10,6 +10,8 @@ from textual.app import App
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder
 from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from gpu_engine.spanning.removal import Removal
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskCount, Confirm
@@ -24,11 +26,14 @@ async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
     """Ask the person, then delete the folder of `run`. Returns whether it was deleted. Call this
     from a worker. Raises UserError or OSError if it can't be deleted."""
     size = await in_thread(run.size, name="panel-size")
+    found = await in_thread(lambda: parts.read(run.path), name="panel-parts")
+    there = ", ".join(p.host.name for p in found)
+    also = f", and what {there} {'have' if ',' in there else 'has'} of it" if there else ""
     if not await app.push_screen_wait(Confirm(
             f"Remove run {run.id}", f"{name}: deletes {run.path} with logs and "
-            f"checkpoints, {units.size(size)}. This can't be undone.", yes="Delete it")):
+            f"checkpoints, {units.size(size)}{also}. This can't be undone.", yes="Delete it")):
         return False
-    await in_thread(run.remove, name="panel-remove")
+    await in_thread(lambda: _remove_all([run]), name="panel-remove")
     return True
 
 
@@ -71,10 +76,12 @@ def _remove_all(going: Iterable[Run]) -> None:
     """Delete these runs. Raises UserError at the end, naming every run that could not be
     deleted."""
     trouble: list[str] = []
-    for run in going:
-        try:
-            run.remove()
-        except (UserError, OSError) as err:
-            trouble.append(str(err))
+    with Removal() as removal:
+        for run in going:
+            try:
+                outcome = removal.remove(run)
+                trouble += [f"run {run.id} stays, as on {text}" for text in outcome.stays]
+            except (UserError, OSError) as err:
+                trouble.append(str(err))
     if trouble:
         raise UserError("\n".join(trouble))
