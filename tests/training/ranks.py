@@ -69,7 +69,7 @@ class Zygote:
     """Starts processes by forking one that has imported torch, in a fifth of the time. All test
     processes of a pytest run share it."""
 
-    PATIENCE = 200.0
+    PATIENCE = 600.0
     """Seconds to wait for an answer. The first one takes an import of torch, on a busy machine."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Forked:
     def poll(self) -> int | None:
         return self._zygote.code(self._number, 0)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 600.0) -> int:
         code = self._zygote.code(self._number, timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout)

@@ -138,7 +138,7 @@ def test_actions_after_a_write_happen_once_it_is_done() -> None:
     writer = Writer()
     for result in ("", "no room"):
         go.clear()
-        writer.start(lambda result=result: go.wait(30) and result)
+        writer.start(lambda result=result: go.wait(600) and result)
         writer.after(lambda: done.append("beside"))
         assert done == []
         go.set()
@@ -271,13 +271,13 @@ def test_a_fork_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch) -> None:
 
     def slow(fd: int) -> None:
         syncing.set()
-        assert forked.wait(30)
+        assert forked.wait(600)
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", slow)
     writer = Writer()
     writer.start(lambda: str(checkpoint.save(tmp_path, {"step": 1}, [], {}, None, gate).step))
-    assert syncing.wait(30)
+    assert syncing.wait(600)
     pid = os.fork()
     if pid == 0:
         os._exit(0)

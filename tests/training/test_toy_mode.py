@@ -142,7 +142,7 @@ def test_a_mode_is_a_record_and_a_strategy(tmp_path: Path) -> None:
             ["--run", str(run)], env | process["env"] | {"MASTER_PORT": port},
             run / "ranks" / f"{rank:05d}.log", program))
     try:
-        codes = [process.wait(150) for process in started]
+        codes = [process.wait(600) for process in started]
     finally:
         for process in started:
             process.kill()
