@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print the output unchanged, control characters too.")
-@click.option("--supervisor", is_flag=True, help="Print the supervisor's own log instead.")
+@click.option("--supervisor", is_flag=True,
+              help="Print the supervisor's own log instead; of a Slurm job, its script's.")
 def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
             supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
     from gpu_engine.common.clean import clean_bytes
-    from gpu_engine.launch.found import find
+    from gpu_engine.launch.found import ask_slurm, find
     from gpu_engine.launch.taking_up import StillOn
 
     found = find(run)
@@ -37,6 +38,8 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
     many = len(files) > 1
     readers = {name: _lines(path, count) for name, path in files.items()}
     while True:
+        if follow:
+            ask_slurm(found)
         # Before reading, so that the last lines are printed.
         live = follow and goes_on(found.state())
         all_read = True

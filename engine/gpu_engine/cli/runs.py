@@ -27,13 +27,16 @@ def command(ctx: click.Context, as_json: bool, count: int) -> None:
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.taking_up import take_up_all
-    from gpu_engine.runs import folder
+    from gpu_engine.runs import folder, job
+    from gpu_engine.slurm import watch
 
     take_up_all()
+    watch.refresh()
     found = folder.all_runs()
     rows = [(run, run.state()) for run in found[:count]]
     if as_json:
-        click.echo(folder.dumps([s.to_dict() | {"path": str(r.path)} for r, s in rows]))
+        click.echo(folder.dumps([s.to_dict() | {"path": str(r.path)} | job.to_dict(r.path)
+                                 for r, s in rows]))
         return
     now = time.time()
     for run, state in rows:
@@ -98,8 +101,10 @@ def prune(keep: int, dry_run: bool) -> None:
     from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder
     from gpu_engine.spanning.removal import Removal
+    from gpu_engine.slurm import watch
 
     take_up_all()
+    watch.refresh()
     ended = [r for r in folder.all_runs() if r.state().state in folder.FINAL]
     total = 0
     with Removal() as removal:

@@ -29,7 +29,7 @@ def command(run: str, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
     from gpu_engine.launch.found import find
-    from gpu_engine.runs import disk_room, leftovers
+    from gpu_engine.runs import disk_room, job, leftovers
     from gpu_engine.runs.follow import Follower
 
     found = find(run)
@@ -41,12 +41,17 @@ def command(run: str, as_json: bool) -> None:
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
         click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
-                           "progress": asdict(p), "ranks": ranks,
+                           "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     watch.explain(state)
+    slurm = job.read(found.path)
+    if slurm is not None and state.reason != (said := slurm.sentence()):
+        # Of a job that has ended the ranks have said more.
+        nodes = f" on {slurm.nodes}" if slurm.nodes else ""
+        click.echo(clean(f"Slurm job {slurm.id}{nodes}" if slurm.over else said))
     for why in found.odd():
         if why != state.reason:
             click.echo(clean(f"warning: {why}"))

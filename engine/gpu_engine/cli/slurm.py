@@ -1,13 +1,18 @@
-"""gpu-engine slurm: the batch script for a run."""
+"""gpu-engine slurm: the batch script for a run, written or submitted."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+
+if TYPE_CHECKING:
+    from gpu_engine.slurm.script import Job
+    from gpu_engine.spec.schema import RunSpec
 
 
 @click.command(cls=WithCommand)
@@ -20,19 +25,28 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
               help="Any other option of sbatch, for example -o account=vision.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Write the script to this file.")
+@click.option("--submit", is_flag=True,
+              help="Submit it with sbatch; the run is then in the list of runs.")
 @spec_options
 def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: str | None,
-            limit: str | None, options: tuple[str, ...], output: Path | None) -> None:
-    """Write the batch script with which Slurm runs PRESET. The ranks save before the time limit,
-    and the job goes on from there when it starts again."""
+            limit: str | None, options: tuple[str, ...], output: Path | None,
+            submit: bool) -> None:
+    """Write or submit the batch script with which Slurm runs PRESET. The ranks save before the time
+    limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import places
     from gpu_engine.common.errors import UserError
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
     asked = [f"partition={partition}"] if partition is not None else []
     asked += [f"time={limit}"] if limit is not None else []
+    job = job_of(choice.spec, nodes, gpus, [*asked, *options])
+    if submit:
+        if output is not None:
+            raise UserError("--output writes the script and --submit submits it: leave one out")
+        _submit(choice.spec, job)
+        return
     place = Place(choice.spec.run.python or sys.executable, str(Path.cwd()), str(places.home()))
-    text = batch_script(choice.spec, job_of(choice.spec, nodes, gpus, [*asked, *options]), place)
+    text = batch_script(choice.spec, job, place)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -41,3 +55,16 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     except OSError as err:
         raise UserError(f"{output}: can't be written: {err.strerror}") from None
     click.echo(f"{output} written; submit it with: sbatch {output}", err=True)
+
+
+def _submit(spec: RunSpec, job: Job) -> None:
+    from gpu_engine.common.clean import clean
+    from gpu_engine.runs.job import read
+    from gpu_engine.slurm import submit, watch
+
+    run, there = submit.submit(spec, job)
+    watch.refresh(at_once=True)
+    known = read(run.path) or there
+    click.echo(f"run {run.id} submitted: {clean(known.sentence())}")
+    click.echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
+               f"{run.path}", err=True)

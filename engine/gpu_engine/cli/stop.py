@@ -12,11 +12,12 @@ import click
 @click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 def command(run: str, now: bool, wait: bool) -> None:
-    """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save."""
-    from gpu_engine.launch.found import find
+    """Stop RUN (an id, the beginning of one, or "last"). Its ranks finish their step and save; a
+    job that waits in Slurm's queue is cancelled."""
+    from gpu_engine.launch.found import ask_slurm, find, stop
 
     found = find(run)
-    found.stop(now=now)
+    stop(found, now=now)
     if not wait:
         return
     said = None
@@ -25,4 +26,5 @@ def command(run: str, now: bool, wait: bool) -> None:
             said = state.reason
             click.echo(said, err=True)
         time.sleep(0.1)
+        ask_slurm(found)
     click.echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))

@@ -1,13 +1,14 @@
-"""The run that a command means, ready to be asked."""
+"""The run that a command means, and what is asked of it, wherever it is."""
 
 from __future__ import annotations
 
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job
 
 
 def find(name: str) -> runs.Run:
     """`runs.folder.find`; where the run is on hosts and nobody here holds it together any more, it
-    is taken up again. Raises UserError."""
+    is taken up again, and where it is a job of Slurm, Slurm is asked about it. Raises UserError."""
     from gpu_engine.spanning import parts
 
     run = runs.find(name)
@@ -15,4 +16,26 @@ def find(name: str) -> runs.Run:
         from gpu_engine.launch.taking_up import take_up
 
         take_up(run)
+    ask_slurm(run)
     return run
+
+
+def ask_slurm(run: runs.Run) -> None:
+    """Have the folder of a run that is a job of Slurm say what Slurm says, if that was not done in
+    the last few seconds. Call it before `Run.state`."""
+    known = job.read(run.path)
+    if known is not None and not known.over:
+        from gpu_engine.slurm import watch
+
+        watch.refresh()
+
+
+def stop(run: runs.Run, *, now: bool = False) -> None:
+    """`Run.stop`, or for a job of Slurm the same through Slurm: the job does not go back to the
+    queue. Raises UserError."""
+    if job.read(run.path) is None:
+        run.stop(now=now)
+        return
+    from gpu_engine.slurm import stop as through_slurm
+
+    through_slurm.stop(run, now=now)

@@ -18,8 +18,9 @@ from gpu_engine.common.files import write_atomic, write_json
 from gpu_engine.common.places import runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Run, private_folder
-from gpu_engine.runs.state import AttemptRecord, State
+from gpu_engine.runs.state import FINAL, AttemptRecord, State
 
 _NEW = ".new-"
 _STALE = 60.0
@@ -63,10 +64,15 @@ def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tu
         raise UserError(f"{path}: can't create a run folder there: {why}") from None
 
 
-def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
+def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = None) -> int:
     """Prepare an ended run for another attempt with a new spec and plan. Returns the descriptor
-    that holds its lock. Raises UserError if the run is live or its folder can't be written."""
+    that holds its lock. Raises UserError if the run is live or its folder can't be written.
+
+    job: the Slurm job whose ranks begin the attempt; it is the first if the job was submitted
+    with this folder. None: not in a job, and the run is a job's no longer."""
     before = run.state()
+    known = slurm_job.read(run.path)
+    first = known is not None and known.id == job and not before.attempts
     try:
         fd = lock_of(run.path)
         try:
@@ -74,11 +80,14 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
         except BlockingIOError:
             os.close(fd)
             raise UserError(f"run {run.id} is running") from None
-        changed = attempts.keep(run, before.attempt, spec_toml)
+        if known is not None and known.id != job:
+            slurm_job.forget(run.path)
+        changed = () if first else attempts.keep(run, before.attempt, spec_toml)
         write_atomic(run.path / "spec.toml", spec_toml)
         write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
-                              attempt=before.attempt + 1, boot=procs.boot_id(),
+                              attempt=before.attempt + (0 if first else 1),
+                              boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
@@ -86,12 +95,14 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan) -> int:
 
 
 def _closed(before: State) -> tuple[AttemptRecord, ...]:
-    """The attempts so far. The last attempt of a lost run gets its outcome here, as no supervisor
-    was left to record it."""
-    if before.state != "lost" or not before.attempts:
+    """The attempts so far. The last attempt gets its outcome here if nothing was left to record
+    it: the supervisor was killed, or Slurm has ended the job."""
+    if not before.attempts or before.attempts[-1].outcome is not None:
         return before.attempts
     *earlier, last = before.attempts
-    return (*earlier, replace(last, outcome="lost", reason=before.reason))
+    if before.state not in FINAL:  # a job that Slurm has begun once more
+        return (*earlier, replace(last, outcome="lost"))
+    return (*earlier, replace(last, outcome=before.state, reason=before.reason))
 
 
 def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:

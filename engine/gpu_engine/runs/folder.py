@@ -4,6 +4,7 @@
 
     spec.toml   plan.json   state.json   lock   supervisor.log
     ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/   specs/00001.toml
+    slurm.json   job.sh   stop                                        of a job of Slurm
 
 Only the supervisor writes state.json, and it holds `lock` (flock) as long as it lives. If the state
 says running but the lock is free, the supervisor has died without writing an end: the run is
@@ -36,6 +37,7 @@ from gpu_engine.common.files import (
 from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers, oddities
 from gpu_engine.runs.state import (
     EXIT_CODES,
@@ -124,7 +126,8 @@ class Run:
     def state(self) -> State:
         """The state of the run now. It is *lost* if its supervisor is dead. If state.json is
         damaged, the lock shows whether it runs; if the lock can't be read either, the run is
-        *unreadable*."""
+        *unreadable*. If it is a job of Slurm, what Slurm said last decides, as the lock may be
+        held on another machine."""
         recorded = State.from_dict(read_json(self.path / "state.json"))
         if recorded is None:
             try:
@@ -134,6 +137,8 @@ class Run:
             held = self._held()
             name: StateName = "unreadable" if held is None else "running" if held else "lost"
             return State(name, self.id, self.id, created, reason=oddities.why_no_state(self.path))
+        if (job := slurm_job.read(self.path)) is not None:
+            return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
         if recorded.live and not self._lives(recorded):
             # It may have ended since state.json was read.
             newer = State.from_dict(read_json(self.path / "state.json"))

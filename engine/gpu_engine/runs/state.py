@@ -65,6 +65,8 @@ class AttemptRecord:
     reason: str | None = None
     changed: tuple[str, ...] = ()
     """The settings that differ from the attempt before, as `key=value`."""
+    requeued: int | None = None
+    """In a Slurm job: how often that had been requeued when this attempt began; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class State:
         whole = [self.attempt, *(n for n in (self.pid, self.ticks) if n is not None)]
         texts = [self.id, self.name, *(t for t in (self.reason, self.boot) if t is not None)]
         whole += [n for p in self.processes for n in (p.rank, p.pid)]
+        whole += [a.requeued for a in self.attempts if a.requeued is not None]
         return (self.state in LIVE | FINAL and all(_number(t) for t in times)
                 and all(isinstance(n, int) and not isinstance(n, bool) for n in whole)
                 and all(isinstance(t, str) for t in texts))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import Layout
-from gpu_engine.plan.check import check
+from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.command_line import arguments
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
@@ -79,12 +79,16 @@ def _option(text: str) -> tuple[str, str | None]:
     return key, value if equals else None
 
 
-def batch_script(spec: RunSpec, job: Job, place: Place) -> str:
+def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) -> str:
     """The text of the script. Raises SpecError with all that does not fit, and UserError for a
-    text that can't stand in a script."""
-    spec = _placed(spec, job)
+    text that can't stand in a script.
+
+    run: the path of the run folder that the job was given when it was submitted. None: the ranks
+    make one.
+    """
+    spec = placed(spec, job).spec
     words = [place.python, "-m", "gpu_engine.worker", *arguments(spec, None)]
-    for word in (*words, place.folder, place.home):
+    for word in (*words, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
     options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}
     tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
@@ -94,13 +98,26 @@ def batch_script(spec: RunSpec, job: Job, place: Place) -> str:
     options |= {"signal": f"USR1@{WARNING}", "requeue": None, "open-mode": "append"}
     head = [_directive(k, v) for k, v in (options | dict(job.options)).items()]
     text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
+    if run is not None:
+        text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
     return _filled(text, {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
                           "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
+                          "@RUN@": shlex.quote(run or ""),
+                          "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
                           "@WORDS@": shlex.join(words)})
 
 
-def _placed(spec: RunSpec, job: Job) -> RunSpec:
-    """`spec` without what Slurm decides: nodes, their devices and where the ranks meet."""
+def pattern(folder: str, name: str) -> str:
+    """A file name for Slurm, in which only `name` has placeholders such as %t. Raises UserError:
+    Slurm takes no backslash for itself."""
+    if "\\" in folder:
+        raise UserError(f"{folder}: Slurm can't write into a folder with a backslash in its name")
+    return f"{folder.replace('%', '%%')}/{name}"
+
+
+def placed(spec: RunSpec, job: Job) -> Checked:
+    """`spec` without what Slurm decides: nodes, their devices and where the ranks meet. Raises
+    SpecError."""
     p, fresh, mode = spec.parallel, RunSpec().parallel, modes.get(spec.parallel.mode)
     problems = []
     if spec.devices.hosts is not None:
@@ -131,7 +148,7 @@ def _placed(spec: RunSpec, job: Job) -> RunSpec:
             f"trains on {mode.most_devices} and {job.per_node} are asked for; take ddp")))
     if checked.problems:
         raise SpecError(checked.problems)
-    return spec
+    return checked
 
 
 def _on_cpu(spec: RunSpec) -> bool:
@@ -169,6 +186,23 @@ fi
 [ -n "$MASTER_ADDR" ] || fail "the first node, $head, has no address that others can reach"
 """
 _ALONE = "MASTER_ADDR=127.0.0.1\n"
+_OF_ITS_OWN = """\
+# The run's folder is known by the job's number, so that a requeued job goes on in it.
+run=slurm-$SLURM_JOB_ID
+path=$GPU_PANEL_HOME/runs/$run
+state=$path/state.json
+if [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] && [ -e "$state" ]; then
+    fail "$path is the run of an earlier job with this number; rename it"
+fi
+"""
+_GIVEN = """\
+run=@RUN@
+path=$run
+state=$path/state.json
+[ -e "$state" ] || fail "the run folder $path is missing on $(hostname)"
+"""
+_RANKS = "srun --kill-on-bad-exit=1 --distribution=block"
+_RANKS_WITH_LOGS = f"{_RANKS} --open-mode=append --output=@LOGS@"
 _TEMPLATE = """\
 #!/bin/bash
 @HEAD@
@@ -182,19 +216,21 @@ cd -- @FOLDER@ || fail "the working folder is missing on $(hostname)"
 export GPU_PANEL_HOME=@HOME@
 """ + _MEET + """\
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE  # what a shell inherits would come first
+export GPU_PANEL_SLURM_JOB=$SLURM_JOB_ID
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 # srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
 [ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
-# The run's folder is known by the job's number, so that a requeued job goes on in it.
-run=slurm-$SLURM_JOB_ID
-state=$GPU_PANEL_HOME/runs/$run/state.json
-if [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] && [ -e "$state" ]; then
-    fail "$GPU_PANEL_HOME/runs/$run is the run of an earlier job with this number; rename it"
+""" + _OF_ITS_OWN + """\
+# gpu-engine stop leaves this file: the job does not go back to the queue.
+asked="$path/stop"
+if [ -e "$asked" ]; then
+    echo "the run was stopped: not started again"
+    exit 0
 fi
 before=$(cat "$state" 2>/dev/null)
 
-srun --kill-on-bad-exit=1 --distribution=block @WORDS@ --folder "$run" &
+""" + _RANKS + """ @WORDS@ --folder "$run" &
 srun=$!
 wait "$srun"
 code=$?
@@ -202,13 +238,13 @@ while [ -n "$cancelled" ] && kill -0 "$srun" 2>/dev/null; do wait "$srun"; code=
 [ $code -ne 0 ] || exit 0
 
 # Ranks that were warned have saved and stopped: the job goes back to the queue. Not if a person
-# cancelled it, nor if the state is still that of the previous attempt.
+# has stopped or cancelled it, nor if the state is still that of the previous attempt.
 stopped() {
     [ $code -eq 75 ] && return 0
     [ "$(cat "$state" 2>/dev/null)" != "$before" ] && @PYTHON@ -c \\
         'import json, sys; sys.exit(json.load(open(sys.argv[1]))["state"] != "stopped")' "$state"
 }
-if [ -z "$cancelled" ] && stopped \\
+if [ -z "$cancelled" ] && [ ! -e "$asked" ] && stopped \\
         && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then
     echo "stopped and saved: job $SLURM_JOB_ID goes back to the queue"
     scontrol requeue "$SLURM_JOB_ID" && exit 0

@@ -21,8 +21,10 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.create import create_run, create_run_at, reopen_run
+from gpu_engine.runs.job import Job
 from gpu_engine.runs.state import AttemptRecord
 
 FOLDER = ".launchers"
@@ -42,6 +44,9 @@ class Launcher:
     """Names this Slurm job, which may start other ranks too; None if there is none."""
     requeued: int
     """How often Slurm has requeued the job."""
+    batch: Job | None = None
+    """The Slurm job, if gpu-panel's batch script has started these ranks. Within an allocation of
+    a person's own, which may hold other things, there is none: it would not be the run's to end."""
 
     @classmethod
     def of(cls, env: Mapping[str, str], spec_toml: str) -> Launcher:
@@ -56,7 +61,12 @@ class Launcher:
             cluster = re.sub(r"[^\w.-]", "_", env.get("SLURM_CLUSTER_NAME", ""))
             job = f"slurm-{cluster}-{env['SLURM_JOB_ID']}-{digest}"
         count = env.get("SLURM_RESTART_COUNT", "")
-        return cls(agent, job, int(count) if count.isdigit() else 0)
+        requeued = int(count) if count.isdigit() else 0
+        number = env.get("GPU_PANEL_SLURM_JOB", "")
+        batch = Job(int(number), state="RUNNING", restarts=requeued,
+                    nodes=env.get("SLURM_JOB_NODELIST")) \
+            if number.isdigit() and number == env.get("SLURM_JOB_ID") else None
+        return cls(agent, job, requeued, batch)
 
     def previous_run(self) -> Path | None:
         """The run folder of the previous start, if this launcher has started these ranks before;
@@ -110,20 +120,29 @@ def newest_step(path: Path | None) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: LaunchPlan
-             ) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
+def open_run(path: Path | None, there: bool, name: str, spec_toml: str, plan: LaunchPlan,
+             job: Job | None = None) -> tuple[runs.Run, int, int, tuple[AttemptRecord, ...]]:
     """Open the run folder `path`, or make a new one if it is None. `there`: it holds a run already.
+    job: the Slurm job that the run is.
 
     Returns (run, the descriptor that holds its lock, number of this attempt, earlier attempts).
     Raises UserError if the folder can't be made or another process holds it.
     """
+    number, before = 1, ()
     if path is None:
-        return *create_run(name, spec_toml, plan), 1, ()
-    if not there:
-        return *create_run_at(path, name, spec_toml, plan), 1, ()
-    run, end = runs.Run(path), time.monotonic() + _LOCK
-    while run.supervised() and time.monotonic() < end:
-        time.sleep(0.2)  # a killed rank takes a moment to release the lock
-    lock = reopen_run(run, spec_toml, plan)
-    state = run.state()
-    return run, lock, state.attempt, state.attempts
+        run, lock = create_run(name, spec_toml, plan)
+    elif not there:
+        run, lock = create_run_at(path, name, spec_toml, plan)
+    else:
+        run, end = runs.Run(path), time.monotonic() + _LOCK
+        while run.supervised() and time.monotonic() < end:
+            time.sleep(0.2)  # a killed rank takes a moment to release the lock
+        lock = reopen_run(run, spec_toml, plan, job.id if job is not None else None)
+        state = run.state()
+        number, before = state.attempt, state.attempts
+    if job is not None and slurm_job.read(run.path) is None:
+        try:
+            slurm_job.write(run.path, job)
+        except OSError as err:
+            raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
+    return run, lock, number, before

@@ -135,17 +135,18 @@ class RankWithoutSupervisor:
             sys.stderr.write(warning + "\n")
             plan = replace(plan, warnings=(*plan.warnings, warning))
         # The lock is held as long as this process lives.
+        batch = self._launcher.batch
         self._run, self._lock, number, before = restarts.open_run(
-            path or self._named, path is not None, spec.name, to_toml(spec), plan)
+            path or self._named, path is not None, spec.name, to_toml(spec), plan, batch)
         now = time.time()
-        source = self._who.source
+        why = f"started by {self._who.source}, not by gpu-panel" if batch is None else None
         self._state = runs.State(
             "running", self._run.id, spec.name, self._run.state().created, started=now,
             pid=os.getpid(), ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
-            reason=f"started by {source}, not by gpu-panel", attempt=number,
-            attempts=(*before, runs.AttemptRecord(number, now)))
+            reason=why, attempt=number, attempts=(*before, runs.AttemptRecord(
+                number, now, requeued=batch.restarts if batch is not None else None)))
         self._run.write_state(self._state)
-        if path is not None:
+        if path is not None and number > 1:
             where = f"from step {newest:,}" if newest >= 0 else "without a checkpoint"
             sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, {where}\n")
         return {"run": str(self._run.path), "attempt": number}

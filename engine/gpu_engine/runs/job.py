@@ -1,0 +1,200 @@
+"""The Slurm job of a run: `slurm.json` in its run folder, and the state that follows from it.
+
+The ranks keep state.json while they train. What happens before, between and after that only Slurm
+knows: the job waits, is requeued, is cancelled. Whoever looks at the runs asks Slurm
+(`slurm/watch.py`) and notes the answer here, so that every reader of the folder finds the same
+state without asking. Standard library only: a rank imports this.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpu_engine.common.files import read_json, write_atomic, write_json
+from gpu_engine.common.records import read_record
+from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
+
+FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
+GONE = "GONE"
+"""Our word for a job that Slurm no longer knows."""
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
+                      "RESV_DEL_HOLD"})
+_OVER = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
+                   "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", GONE})
+_WHY_WAITING = {
+    "Resources": "for free nodes", "Priority": "jobs with a higher priority come first",
+    "BeginTime": "its time to begin has not come", "Dependency": "another job has to end first",
+    "DependencyNeverSatisfied": "the job that it depends on did not end as it should",
+    "JobHeldUser": "it is held; scontrol release lets it go on",
+    "JobHeldAdmin": "an administrator holds it",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionTimeLimit": "it asks for more time than its partition allows",
+    "PartitionDown": "its partition is down", "PartitionInactive": "its partition is inactive",
+    "ReqNodeNotAvail": "its nodes are down, drained or reserved",
+}
+_WHY_OVER = {
+    "TIMEOUT": "reached its time limit", "DEADLINE": "reached its deadline",
+    "NODE_FAIL": "ended because a node failed", "BOOT_FAIL": "ended because a node failed to boot",
+    "OUT_OF_MEMORY": "ran out of memory", "PREEMPTED": "was preempted",
+    "REVOKED": "was revoked", "FAILED": "failed", "COMPLETED": "ended without a word of its ranks",
+    GONE: "is no longer known to Slurm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job, as Slurm described it last. Times are Unix seconds."""
+
+    id: int
+    cluster: str | None = None
+    """None: the one that Slurm's commands mean by default."""
+    state: str = "PENDING"
+    """Slurm's word for it, or GONE."""
+    reason: str | None = None
+    """Slurm's word for why it waits or has ended."""
+    restarts: int = 0
+    """How often it was requeued."""
+    expected: float | None = None
+    """When a waiting job will probably start; None: Slurm does not say."""
+    ended: float | None = None
+    nodes: str | None = None
+    """The nodes that it has or had, compressed: "gpu[03-05]"; None: it never ran."""
+    words: str | None = None
+    """Of a job that has ended: the last line of its output, or what Slurm said of it."""
+    doubt: str | None = None
+    """Why Slurm can't be asked now; None: it can."""
+    since: float | None = None
+    """Since when it can't be asked."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is in the queue."""
+        return self.state in _WAITING
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in _OVER
+
+    def sentence(self) -> str:
+        """For people: "Slurm job 41007 waits for free nodes (Resources)"."""
+        if self.waits:
+            text = self._waiting()
+        elif self.state == "CANCELLED":
+            text = "was cancelled" + ("" if self.nodes else " before it ran")
+        elif self.over:
+            text = _WHY_OVER.get(self.state, self.state)
+        else:
+            text = f"is {self.state.lower()}" + (f" on {self.nodes}" if self.nodes else "")
+        if self.over and self.words:
+            text += f": {self.words}"
+        if self.doubt is not None:
+            text += f"; Slurm can't be asked since {_clock(self.since)}: {self.doubt}"
+        return f"Slurm job {self.id} {text}"
+
+    def _waiting(self) -> str:
+        # With some reasons Slurm lists nodes: "ReqNodeNotAvail, UnavailableNodes:gpu[1-3]".
+        reason = self.reason if self.reason not in (None, "", "None") else None
+        why = _WHY_WAITING.get((reason or "").partition(",")[0])
+        if why is None and reason and reason.startswith(("QOS", "Assoc", "MaxJobs")):
+            why = "a limit of the account or QOS is reached"
+        text = "waits" if why is None else f"waits {why}" if why.startswith("for ") \
+            else f"waits: {why}"
+        if reason is not None:
+            text += f" ({reason})"
+        return text + (f", probably until {_clock(self.expected)}" if self.expected else "")
+
+
+def read(run: Path) -> Job | None:
+    """The job of the run in this folder; None if it has none."""
+    data = read_json(run / FILE)
+    try:
+        return read_record(Job, data) if data is not None else None
+    except ValueError:
+        return None
+
+
+def to_dict(run: Path) -> dict[str, object]:
+    """{"slurm": the job} as it is told to scripts; empty if the run has none."""
+    job = read(run)
+    return {"slurm": asdict(job)} if job is not None else {}
+
+
+def write(run: Path, job: Job) -> None:
+    """Raises OSError."""
+    write_json(run / FILE, asdict(job))
+
+
+def forget(run: Path) -> None:
+    """The run is a job's no longer. Raises OSError."""
+    for name in (FILE, STOP):
+        (run / name).unlink(missing_ok=True)
+
+
+def asked_to_stop(run: Path) -> bool:
+    """Whether a person has asked the job to stop: it must not go back to the queue."""
+    return (run / STOP).exists()
+
+
+def ask_to_stop(run: Path) -> None:
+    """Note that the job must not go back to the queue: its script looks. Raises OSError."""
+    write_atomic(run / STOP, "")
+
+
+def stamp(run: Path) -> tuple[int, int]:
+    """Changes when the run's state may have changed. Raises OSError if it has no state.json."""
+    try:
+        own = (run / FILE).stat().st_mtime_ns
+    except OSError:
+        own = 0
+    return (run / "state.json").stat().st_mtime_ns, own
+
+
+def judge(recorded: State, job: Job, stop: bool) -> State:
+    """The state of a run that is a job of Slurm. Pure.
+
+    recorded: what its ranks wrote last; as the submission wrote it, if none has begun. `stop`:
+    whether a person has asked it to stop. The state has a `pid` only while there are ranks.
+    """
+    last = recorded.attempts[-1] if recorded.attempts else None
+    reported = last is not None and last.requeued is not None and last.requeued >= job.restarts
+    if reported and recorded.state in FINAL:
+        if recorded.state != "stopped" or job.over:
+            return recorded
+        then = "ends" if stop else "goes back to the queue"
+        return _live(recorded, "stopping", f"the ranks have saved; Slurm job {job.id} {then}")
+    if job.over:
+        return _over(recorded, job, stop)
+    if stop:
+        reason = f"Slurm job {job.id} was asked to end"
+        return replace(recorded, state="stopping", reason=reason) if reported \
+            else _live(recorded, "stopping", reason)
+    if reported:
+        return replace(recorded, reason=job.sentence()) if job.doubt else recorded
+    return _live(recorded, "queued" if job.waits else "starting", job.sentence())
+
+
+def _live(recorded: State, name: StateName, reason: str) -> State:
+    return replace(recorded, state=name, reason=reason, ended=None, exit_code=None, cause=None,
+                   pid=None, ticks=None)
+
+
+def _over(recorded: State, job: Job, stop: bool) -> State:
+    name: StateName = "stopped" if stop or job.state == "CANCELLED" \
+        else "lost" if job.state == GONE else "failed"
+    reason = job.sentence()
+    if stop and job.nodes:
+        reason = f"Slurm job {job.id} was ended before its ranks could save"
+    return replace(recorded, state=name, reason=reason, ended=job.ended,
+                   exit_code=EXIT_CODES[name], cause=None)
+
+
+def _clock(when: float | None) -> str:
+    """"14:05", or "Nov 23 14:05" on another day."""
+    if when is None:
+        return "some time"
+    now, then = time.localtime(), time.localtime(when)
+    same = (now.tm_year, now.tm_yday) == (then.tm_year, then.tm_yday)
+    return time.strftime("%H:%M" if same else "%b %d %H:%M", then)

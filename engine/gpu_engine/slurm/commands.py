@@ -1,0 +1,151 @@
+"""Slurm's own commands, called as a person would type them: squeue, sacct, sbatch, scancel.
+
+Each call is bounded in time. Settings in the environment that would change the output of a command
+(`SQUEUE_FORMAT`), or have it ask something (`SCANCEL_INTERACTIVE`), are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.common.clean import clean
+
+LIMIT = 10.0
+"""Seconds that a command may take."""
+SUBMITTING = 60.0
+"""Seconds that sbatch may take: where many submit at once, Slurm has it try again."""
+_COLUMNS = (("JobID", 20), ("State", 20), ("RestartCnt", 10), ("StartTime", 30), ("EndTime", 30),
+            ("NodeList", 500), ("Reason", 200))
+"""What squeue prints, and the width of each: it has no separator that could not occur."""
+
+
+class SlurmError(Exception):
+    """A command is missing, has failed or has not answered; the text is one line of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job, as squeue or sacct describes it. Times are Unix seconds."""
+
+    id: int
+    state: str
+    reason: str | None = None
+    restarts: int | None = None
+    """How often it was requeued; None: not told."""
+    start: float | None = None
+    """When it began or, if it waits, will probably begin."""
+    end: float | None = None
+    nodes: str | None = None
+
+
+def jobs(cluster: str | None = None) -> dict[int, Seen]:
+    """This user's jobs by number: those that wait and run, and those that have ended a short time
+    ago (Slurm's MinJobAge, 5 minutes by default). One call, however many runs ask. Raises
+    SlurmError."""
+    wanted = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+    text = call(["squeue", *_of(cluster), "--noheader", f"--user={os.getuid()}", "--states=all",
+                 "--Format", wanted])
+    return {job.id: job for line in text.splitlines() if (job := _queued(line)) is not None}
+
+
+def _queued(line: str) -> Seen | None:
+    fields, at = {}, 0
+    for name, width in _COLUMNS:
+        fields[name] = line[at:at + width].strip()
+        at += width
+    if not fields["JobID"].isdigit():
+        return None  # "CLUSTER: name", or a job of an array, which we submit none of
+    count = fields["RestartCnt"]
+    return Seen(int(fields["JobID"]), fields["State"], _known(fields["Reason"]),
+                int(count) if count.isdigit() else None, _time(fields["StartTime"]),
+                _time(fields["EndTime"]), _known(fields["NodeList"]))
+
+
+def finished(ids: Iterable[int], cluster: str | None = None) -> dict[int, Seen]:
+    """What the accounting knows of these jobs. Raises SlurmError, also where Slurm keeps none."""
+    text = call(["sacct", *_of(cluster), "--noheader", "--parsable2", "--allocations",
+                 f"--jobs={','.join(map(str, ids))}", "--format=JobIDRaw,State,Start,End,NodeList"])
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) == 5 and fields[0].isdigit():
+            state = fields[1].split()[0] if fields[1] else ""  # "CANCELLED by 1000"
+            nodes = None if fields[4] == "None assigned" else _known(fields[4])
+            found[int(fields[0])] = Seen(int(fields[0]), state, None, None, _time(fields[2]),
+                                         _time(fields[3]), nodes)
+    return found
+
+
+def submit(script: Path, folder: str, output: str, without: Iterable[str] = ()
+           ) -> tuple[int, str | None]:
+    """Submit the batch script `script`, in the working folder `folder`; the job's output goes to
+    `output`, a file name with Slurm's placeholders. Returns (job number, cluster or None).
+
+    without: options whose settings in the environment (`SBATCH_PARTITION`), which for sbatch come
+    before those in the script, are left out. Raises SlurmError with sbatch's own words.
+    """
+    names = {f"SBATCH_{name.upper().replace('-', '_')}" for name in without}
+    env = {k: v for k, v in os.environ.items() if k not in names}
+    text = call(["sbatch", "--parsable", f"--output={output}", str(script)], limit=SUBMITTING,
+                cwd=folder, env=env)
+    said = re.search(r"^(\d+)(?:;(\S+))?\s*$", text, re.MULTILINE)
+    if said is None:
+        raise SlurmError(f"expected a job number, got {clean(text)[:200]!r}")
+    return int(said[1]), said[2]
+
+
+def cancel(job: int, cluster: str | None, *options: str, step: int | None = None) -> None:
+    """scancel; `step`: only for this step of the job. Raises SlurmError."""
+    call(["scancel", *_of(cluster), *options, str(job) if step is None else f"{job}.{step}"])
+
+
+def no_requeue(job: int, cluster: str | None) -> None:
+    """Have Slurm never begin the job again. Raises SlurmError."""
+    call(["scontrol", *_of(cluster), "update", f"JobId={job}", "Requeue=0"])
+
+
+def call(argv: Sequence[str], *, limit: float = LIMIT, cwd: str | None = None,
+         env: Mapping[str, str] | None = None) -> str:
+    """The output of a command. Raises SlurmError."""
+    name = argv[0]
+    there = {k: v for k, v in (os.environ if env is None else env).items()
+             if not k.startswith(("SQUEUE_", "SACCT_", "SCANCEL_"))}
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=limit, cwd=cwd, check=False,
+                              stdin=subprocess.DEVNULL, env=there | {"SLURM_TIME_FORMAT": "%s"})
+    except FileNotFoundError as err:
+        if err.filename == cwd:
+            raise SlurmError(f"the folder {cwd} is missing") from None
+        raise SlurmError(f"{name} is not installed on this machine") from None
+    except OSError as err:
+        raise SlurmError(f"{name} can't be started: {err.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{name} has not answered within {limit:.0f} seconds") from None
+    if done.returncode:
+        raise SlurmError(_words(name, done.stderr) or f"{name} ended with {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def _words(name: str, stderr: bytes) -> str:
+    """What the command said, in one line, without "sbatch: error:" before each sentence."""
+    lines = [re.sub(rf"^(?:{name}|slurm_\w+):? (?:error: )?", "", clean(line)).strip()
+             for line in stderr.decode(errors="replace").splitlines()]
+    kept = list(dict.fromkeys(line for line in lines if line))
+    return "; ".join(line.rstrip(".") for line in kept[-4:])[:1000]
+
+
+def _of(cluster: str | None) -> list[str]:
+    return [] if cluster is None else [f"--clusters={cluster}"]
+
+
+def _known(text: str) -> str | None:
+    return clean(text) if text and text not in ("(null)", "None", "N/A", "Unknown") else None
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() else None

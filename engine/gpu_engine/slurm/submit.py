@@ -1,0 +1,86 @@
+"""Submitting a run as a job of Slurm. Its run folder stands in the list from that moment on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+
+from gpu_engine.common import places
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import write_atomic
+from gpu_engine.plan.build import resolve
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import disk_room
+from gpu_engine.runs import job as jobs
+from gpu_engine.runs.create import create_run, working_folder
+from gpu_engine.runs.folder import Run
+from gpu_engine.slurm import commands
+from gpu_engine.slurm.commands import SlurmError
+from gpu_engine.slurm.script import Job, Place, batch_script, pattern, placed
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_toml
+
+_INHERITED = ("requeue", "no-requeue", "open-mode", "signal", "array-inx", "export", "wait",
+              "output", "error")
+"""Settings of the environment that would change what the script depends on."""
+
+
+def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
+    """Make a run folder with the batch script in it and submit that. The script's own output goes
+    to its supervisor.log, each rank's to `ranks/`.
+
+    Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
+    is refused; the run folder is then removed.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError("sbatch is not installed on this machine: submit from a machine of the "
+                        "cluster, or write the script with --output and take it there")
+    place = Place(spec.run.python or sys.executable, working_folder(), str(places.home()))
+    for key, _ in job.options:
+        if key in ("output", "error"):
+            raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
+                            "gpu-engine logs prints it")
+    checked = placed(spec, job)
+    plan = resolve(checked, python=place.python)
+    disk_room.require(places.runs_folder())
+    run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
+    try:
+        there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+    return run, there
+
+
+def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
+    path = run.path / jobs.SCRIPT
+    try:
+        write_atomic(path, script)
+        number, cluster = commands.submit(
+            path, place.folder, pattern(str(run.path), jobs.OUTPUT),
+            without=(*_INHERITED, *(key for key, _ in job.options)))
+    except SlurmError as err:
+        raise UserError(f"the job was not submitted: {err}") from None
+    except OSError as err:
+        raise UserError(f"{path}: can't be written: {err.strerror}") from None
+    there = jobs.Job(number, cluster)
+    try:
+        jobs.write(run.path, there)
+    except OSError as err:
+        with_it = f"job {number} is submitted, but {run.path} can't be written: {err.strerror}"
+        try:
+            commands.cancel(number, cluster)
+        except SlurmError as refused:
+            raise UserError(f"{with_it}; cancel it with scancel {number} ({refused})") from None
+        raise UserError(f"{with_it}; it was cancelled") from None
+    return there
+
+
+def _without_ranks(plan: LaunchPlan) -> LaunchPlan:
+    """Which devices the ranks have is known when they start."""
+    return replace(plan, ranks=(), lines=(shlex.join(["sbatch", jobs.SCRIPT]),))

@@ -1,0 +1,132 @@
+"""Noting in the run folders what Slurm says of their jobs.
+
+Whoever looks at runs calls `refresh`: it asks for all of them together, and among all programs
+that look, at most once in a few seconds. It blocks until Slurm answers, so a screen calls it in a
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.files import open_file
+from gpu_engine.common.places import runs_folder
+from gpu_engine.events.paths import log_path
+from gpu_engine.runs import job as jobs
+from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.runs.job import Job
+from gpu_engine.slurm import commands
+from gpu_engine.slurm.commands import Seen, SlurmError
+
+EVERY = 3.0
+"""Seconds between two questions."""
+_AFTER_FAILURE = 30.0
+"""Seconds until the next one if Slurm could not be asked."""
+_STAMP = ".slurm-asked"
+_END = 4096
+"""Bytes of a job's output that are searched for its last line."""
+_NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? )|slurmstepd-?\S*: error: \*")
+"""Lines in which Slurm says only that it ends what has failed."""
+
+
+def refresh(*, at_once: bool = False) -> None:
+    """Ask Slurm about all runs whose jobs have not ended, unless that was done a moment ago or is
+    being done. `at_once`: however short a time ago."""
+    runs = _open()
+    if not runs:
+        return
+    try:
+        fd = os.open(runs_folder() / _STAMP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    with contextlib.closing(os.fdopen(fd, "rb")) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if at_once else fcntl.LOCK_NB))
+        except OSError:
+            return
+        known = any(job.doubt for _, job in runs)
+        wait = _AFTER_FAILURE if known else EVERY
+        asked = os.pread(fd, 1, 0) == b"+"
+        if not at_once and asked and time.time() - os.fstat(fd).st_mtime < wait:
+            return
+        _ask(runs)
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, b"+", 0)
+
+
+def _open() -> list[tuple[Run, Job]]:
+    found = [(run, jobs.read(run.path)) for run in all_runs()
+             if os.path.exists(run.path / jobs.FILE)]  # noqa: PTH110
+    return [(run, job) for run, job in found if job is not None and not job.over]
+
+
+def _ask(runs: Sequence[tuple[Run, Job]]) -> None:
+    """Ask about these jobs, and note the answers."""
+    for cluster in {job.cluster for _, job in runs}:
+        here = [(run, job) for run, job in runs if job.cluster == cluster]
+        try:
+            seen = commands.jobs(cluster)
+        except SlurmError as err:
+            for run, job in here:
+                _note(run, job, replace(job, doubt=str(err), since=job.since or time.time()))
+            continue
+        absent = [job.id for _, job in here if job.id not in seen]
+        why = None
+        if absent:
+            try:
+                seen |= commands.finished(absent, cluster)
+            except SlurmError as err:
+                why = str(err)
+        for run, job in here:
+            now = _now(job, seen.get(job.id), why)
+            if now.over:
+                now = replace(now, words=_last_words(run.path) or now.words)
+            _note(run, job, now)
+            if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know
+                with contextlib.suppress(SlurmError):
+                    commands.cancel(job.id, cluster)
+
+
+def _now(job: Job, seen: Seen | None, why: str | None) -> Job:
+    """The job, as Slurm describes it now. `why`: why the accounting could not be asked about those
+    that squeue no longer lists."""
+    job = replace(job, doubt=None, since=None)
+    if seen is None:
+        return replace(job, state=jobs.GONE, words=why)
+    if not seen.state:
+        return job
+    now = replace(job, state=seen.state, reason=seen.reason, nodes=seen.nodes,
+                  restarts=job.restarts if seen.restarts is None else seen.restarts)
+    return replace(now, expected=seen.start if now.waits else None,
+                   ended=seen.end if now.over else None)
+
+
+def _note(run: Run, before: Job, now: Job) -> None:
+    recorded = jobs.read(run.path)
+    if now != before and recorded is not None and recorded.id == now.id:
+        with contextlib.suppress(OSError):
+            jobs.write(run.path, now)
+
+
+def _last_words(run: Path) -> str | None:
+    """The last line that the job's script wrote or, if that is not told, rank 0; None if neither
+    has written any."""
+    for path in (run / jobs.OUTPUT, log_path(run, 0)):
+        try:
+            with open_file(path) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
+                lines = file.read(_END).decode(errors="replace").splitlines()
+        except OSError:
+            continue
+        told = (clean(line).strip() for line in reversed(lines))
+        if (last := next((line for line in told if line and not _NOISE.match(line)), None)):
+            return last
+    return None

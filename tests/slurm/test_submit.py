@@ -1,0 +1,212 @@
+"""Runs as jobs of a real Slurm: submitted, queued, running, stopped, cancelled."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpu_engine.cli import cli
+from gpu_engine.common.errors import UserError
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job as jobs
+from gpu_engine.runs import leftovers
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.job import Job
+from gpu_engine.slurm import watch
+
+from ..conftest import wait_for
+from ..training.conftest import TOY
+from .cluster import Cluster, why_not
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def _cluster() -> Iterator[Cluster]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch,
+            tmp_path: Path) -> Iterator[Cluster]:
+    """Slurm with idle nodes, its commands on the PATH."""
+    monkeypatch.setenv("PATH", f"{_cluster.bin}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    yield _cluster
+    _cluster.cancel_all()
+
+
+def say(*args: str, code: int = 0) -> str:
+    """The output of gpu-engine."""
+    done = CliRunner().invoke(cli, list(args))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def submitted(*args: str) -> tuple[Run, int]:
+    """A run on one CPU slot, and its job's number."""
+    said = say("slurm", "--submit", "--devices", "cpu:0", "--set", "batch.size=8", *args)
+    run = runs.find(said.split()[1])
+    return run, job_of(run).id
+
+
+def stood_in(tmp_path: Path) -> list[str]:
+    """The words for a run whose rank trains nothing."""
+    python = tmp_path / "python3"
+    file = Path(__file__).with_name("stand_in_rank.py")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {file} \"$@\"\n")
+    python.chmod(0o755)
+    return ["--set", f"run.python={python}", "--set", "task.use=m:T",
+            "--set", "parallel.mode=single"]
+
+
+def job_of(run: Run) -> Job:
+    job = jobs.read(run.path)
+    assert job is not None
+    return job
+
+
+def seen(run: Run) -> runs.State:
+    """The state, Slurm asked just now."""
+    watch.refresh(at_once=True)
+    return run.state()
+
+
+def listed(run: Run) -> dict[str, Any]:
+    """What scripts are told of it."""
+    (found,) = [r for r in json.loads(say("runs", "--json")) if r["id"] == run.id]
+    return found
+
+
+# --- from the queue to the end -------------------------------------------------------------------
+
+def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
+    other = cluster.fill()
+    words = [f"task.use={TOY}", "train.steps=1000000", "train.workers=0", "parallel.mode=single"]
+    run, job = submitted(*(word for text in words for word in ("--set", text)))
+    waits = f"Slurm job {job} waits for free nodes (Resources)"
+    assert f"{run.id}   queued " in (said := say("runs")), said
+    assert waits in said
+    assert waits in say("show", run.id)
+    cluster.ask("scancel", str(other))
+    follower = Follower(run)
+    wait_for(lambda: (follower.poll(), follower.progress().step)[1])
+    assert (seen(run).state, seen(run).attempt) == ("running", 1)
+    assert f"Slurm job {job} is running on n1" in say("show", run.id)
+    assert say("stop", run.id).endswith(f"{run.id} stopped\n")
+    assert run.state().attempts[-1].reason is None  # in training
+    assert leftovers.last_checkpoint(run.path)
+    assert "stopped after step" in say("logs", run.id)
+    assert (cluster.state(job), job_of(run).restarts) == ("FAILED", 0)  # its exit code is 75
+    assert listed(run)["slurm"]["nodes"] == "n1"
+    assert "removed" in say("runs", "rm", run.id)
+
+
+def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tmp_path):
+    run, job = submitted(*stood_in(tmp_path))
+    wait_for(lambda: seen(run).state == "running")
+    cluster.ask("scontrol", "requeue", str(job))
+    state = wait_for(lambda: (now := seen(run)).state == "queued" and now)
+    assert "waits: its time to begin has not come (BeginTime), probably until" in state.reason
+    assert (job_of(run).restarts, state.attempts[-1].outcome) == (1, "stopped")
+    cluster.until(cluster.idle)  # Slurm takes the end of its first start for that of the next
+    cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    state = wait_for(lambda: (now := seen(run)).state == "running" and now)
+    assert [a.requeued for a in state.attempts] == [0, 1]
+    cluster.ask("scontrol", "requeue", str(job))
+    wait_for(lambda: seen(run).state == "queued")
+    assert f"{run.id} stopped: Slurm job {job} was cancelled" in say("stop", run.id)
+    assert cluster.state(job) == "CANCELLED"
+    assert f"{run.id}: its job" not in say("runs")
+
+
+@pytest.mark.parametrize(("option", "ends", "says"), [
+    ([], "stopped by SIGUSR1\n", ""),
+    (["--now"], "", "was ended before its ranks could save")], ids=["", "now"])
+def test_a_stop_reaches_the_ranks_and_does_not_requeue(cluster, tmp_path, option, ends, says):
+    """Also of a job that was submitted with the script alone."""
+    script = tmp_path / "job.sh"
+    say("slurm", "--devices", "cpu:0", "--set", "batch.size=8", "--output", str(script),
+        *stood_in(tmp_path))
+    job = int(cluster.ask("sbatch", "--parsable", str(script)))
+    wait_for(lambda: any(run.id == f"slurm-{job}" for run in runs.all_runs()))
+    run = runs.find(f"slurm-{job}")
+    wait_for(lambda: seen(run).state == "running")
+    said = say("stop", run.id, *option)
+    assert f"{run.id} stopped" in said
+    assert says in said
+    cluster.until(lambda: not cluster.ask("squeue", "-h"))
+    assert job_of(run).restarts == 0
+    assert cluster.state(job) in ("CANCELLED", "FAILED")
+    out = (tmp_path / f"slurm-{job}.out").read_text()
+    assert ends in out
+    assert "goes back to the queue" not in out
+
+
+# --- without having run --------------------------------------------------------------------------
+
+def test_cancelled_while_it_waits(cluster, tmp_path):
+    cluster.fill()
+    mine, job = submitted(*stood_in(tmp_path))
+    other, number = submitted(*stood_in(tmp_path))
+    assert say("stop", mine.id) == \
+        f"{mine.id} stopped: Slurm job {job} was cancelled before it ran\n"
+    assert cluster.state(job) == "CANCELLED"
+    cluster.ask("scancel", str(number))  # as a person may type
+    state = seen(other)
+    assert (state.state, state.reason) == (
+        "stopped", f"Slurm job {number} was cancelled before it ran")
+    assert say("stop", mine.id, code=1) == ""
+
+
+def test_ranks_that_fail_before_they_report(cluster, tmp_path):
+    (tmp_path / "dies").touch()
+    run, job = submitted(*stood_in(tmp_path))
+    state = wait_for(lambda: not (now := seen(run)).live and now)
+    assert (state.state, state.reason) == ("failed", f"Slurm job {job} failed: no torch here")
+    assert listed(run)["slurm"]["state"] == "FAILED"
+
+
+def test_a_job_that_slurm_forgets_is_lost(cluster, tmp_path):
+    cluster.fill()
+    run, job = submitted(*stood_in(tmp_path))
+    jobs.write(run.path, replace(job_of(run), id=4_000_000))
+    state = seen(run)
+    assert (state.state, state.reason) == (
+        "lost", "Slurm job 4000000 is no longer known to Slurm: Slurm accounting storage is "
+                "disabled")
+    jobs.write(run.path, Job(job))
+    assert seen(run).state == "queued"
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["--partition", "none"], "the job was not submitted: invalid partition specified: none; "
+                              "Batch job submission failed: Invalid partition name specified"),
+    (["--time", "soon"], "the job was not submitted: Invalid --time specification"),
+    (["-o", "output=here"], "-o output: the output of a submitted run goes into its run folder"),
+    (["--output", "x.sh"], "leave one out")])
+def test_what_is_refused_leaves_nothing(cluster, home, tmp_path, more, words):
+    done = CliRunner().invoke(cli, ["slurm", "--submit", "--devices", "cpu:0", *more,
+                                    *stood_in(tmp_path)])
+    assert isinstance(done.exception, UserError)
+    assert words in str(done.exception)
+    assert not (home / "runs").exists() or not runs.all_runs()
+    assert not cluster.ask("squeue", "-h")
