@@ -100,8 +100,8 @@ def prune(keep: int, dry_run: bool) -> None:
     from gpu_engine.common import units
     from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder
-    from gpu_engine.spanning.removal import Removal
     from gpu_engine.slurm import watch
+    from gpu_engine.spanning.removal import Removal
 
     take_up_all()
     watch.refresh()
