@@ -12,7 +12,7 @@ panel: $(READY)
 
 # Four files at a time, also on two cores: most tests wait for processes.
 test: lint
-	$(VENV)/bin/python -m pytest -n 4 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest -m gpu
