@@ -215,6 +215,11 @@ for n in range(1, 6):
     tell("step", t=time.time() + jump, step=n, n=1, epoch=0, loss=1.0, losses=[1.0], lr=0.1)
     beat(step=n, since=time.time() + jump)
     time.sleep(0.05)
+stepped = body.with_name("rank 1 has stepped")
+if rank:
+    stepped.touch()
+while not stepped.exists():  # the end of rank 0 ends rank 1
+    time.sleep(0.01)
 tell("error", t=1.0, type="Odd", message="from long ago", traceback="")
 finish("completed" if rank else "failed", 5)
 """)

@@ -81,7 +81,7 @@ def test_nothing_is_left_when_the_program_dies(rig: Rig, tmp_path: Path, end: in
     """Also when it is killed: no namespace, no link, no sshd."""
     code = ("import sys, time, pathlib; from tests.nodes.rig import Rig\n"
             "rig = Rig(1, pathlib.Path(sys.argv[1]))\n"
-            "print(rig.nodes[0].pid, rig._link, flush=True); time.sleep(600)")
+            "print(rig.nodes[0].pid, rig.link, flush=True); time.sleep(600)")
     program = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "r")], cwd=ROOT,
                                stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import threading
 
 import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run
+from gpu_engine.runs.create import create_run, reopen_run
 
 from ..plans import plan
 
@@ -71,6 +72,24 @@ def test_a_final_state_stays_whatever_the_lock_says(made):
     assert run.state().state == "completed"
     os.close(lock)
     assert run.state().state == "completed"
+
+
+def test_another_attempt_waits_for_a_supervisor_that_is_about_to_end(made):
+    """The lock is free a moment after state.json says how the run ended."""
+    run, lock = made
+    run.write_state(runs.State("stopped", run.id, "x", 1.0))
+    supervisor = threading.Timer(0.2, os.close, (lock,))
+    supervisor.start()
+    again = reopen_run(run, "", plan(1, mode="single"))
+    supervisor.join()
+    assert run.state().attempt == 2
+    assert run.supervised()
+    os.close(again)
+
+
+def test_another_attempt_is_refused_while_the_run_is_live(made):
+    with pytest.raises(UserError, match="is running"):
+        reopen_run(made[0], "", plan(1, mode="single"))
 
 
 def test_looking_never_takes_the_lock(made):

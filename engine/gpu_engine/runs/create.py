@@ -22,6 +22,8 @@ from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Run, private_folder
 from gpu_engine.runs.state import FINAL, AttemptRecord, State
 
+_ENDING = 10.0
+"""Seconds that a supervisor may take to end after it has written how the run ended."""
 _NEW = ".new-"
 _STALE = 60.0
 """Seconds after which an unfinished folder may be removed. Its maker may be alive on another
@@ -74,12 +76,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
     known = slurm_job.read(run.path)
     first = known is not None and known.id == job and not before.attempts
     try:
-        fd = lock_of(run.path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise UserError(f"run {run.id} is running") from None
+        fd = _lock(run)
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
         changed = () if first else attempts.keep(run, before.attempt, spec_toml)
@@ -150,6 +147,22 @@ def lock_of(folder: Path) -> int:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(low)
+
+
+def _lock(run: Run) -> int:
+    """Take the lock of an ended run, whose supervisor may hold it for a moment longer. Returns its
+    descriptor. Raises UserError if the run is live, or its supervisor does not end; OSError."""
+    end = time.monotonic() + _ENDING
+    while True:
+        fd = lock_of(run.path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            os.close(fd)
+        if run.state().live or time.monotonic() > end:
+            raise UserError(f"run {run.id} is running")
+        time.sleep(0.02)
 
 
 def working_folder() -> str:
