@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.hosts import code_messages, protocol
+from gpu_engine.hosts import checkpoint_messages, code_messages, protocol
 from gpu_engine.hosts.protocol import BadMessage, Piece
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from tests.conftest import gpus
@@ -39,6 +39,9 @@ MESSAGES = [
     code_messages.MissingCode("b" * 32, "a" * 64), code_messages.BuildCode("b" * 32, "a" * 64),
     code_messages.CodeAt("/h/code/aaaaaaaaaaaa"), code_messages.Missing(b"\x05"),
     protocol.Remove(None, "key"), protocol.Removed("/h/runs/ab12", 9, "/h/code/a", "used"),
+    checkpoint_messages.OfferCheckpoint("b" * 32, "step-00000100", "/h/runs/ab12", b"{}"),
+    checkpoint_messages.SendCheckpoint.of("b" * 32, "step-00000100/state.pt", 3, b"\0\xff"),
+    checkpoint_messages.LackingFiles(("state.pt",)),
     code_messages.PreviewCode("a" * 64, b"12345678"),
     code_messages.CodePreview("/h/code/aaaaaaaaaaaa", False, b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",

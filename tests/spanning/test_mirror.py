@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gpu_engine.hosts.records import Host
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import mirror
 from gpu_engine.spanning.mirror import Mirror
-from gpu_engine.spanning.parts import Part
+from gpu_engine.spanning.parts import Base, Part
 
 PART = Part(host=Host("gpu1"), node=1, ranks=(2, 3), spec={}, folders=(), key="k")
 EVENTS, LOG = "ranks/00002.jsonl", "ranks/00003.log"
@@ -71,6 +72,28 @@ def test_whatever_happens_there_it_is_the_same_here(tmp_path_factory, steps):
     for name in (EVENTS, LOG):
         if (there.path / name).exists() and (there.path / name).stat().st_size:
             assert (here / name).read_bytes() == (there.path / name).read_bytes()
+
+
+def test_a_rank_that_comes_from_another_host_goes_on_where_that_one_stopped(here):
+    """And what the host has of ranks that it had earlier does not come."""
+    there = Run(here.parent / "there")
+    (here / EVENTS).write_bytes(b"of another host\n")
+    for rank in (1, 2, 3):
+        (there.path / f"ranks/{rank:05d}.jsonl").write_bytes(b"%d\n" % rank * 200)
+    part = replace(PART, bases=(Base(2, 16),))
+    to = Mirror(here, part, 1 << 20)
+    send(_Sender(there, to.at(), part.ranks, part.node), to)
+    with (there.path / EVENTS).open("ab") as file:
+        file.write(b"more\n")
+    to = Mirror(here, part, 1 << 20)
+    assert to.at()[0].offset == 400
+    send(_Sender(there, to.at(), part.ranks, part.node), to)
+    assert (here / EVENTS).read_bytes() == b"of another host\n" + b"2\n" * 200 + b"more\n"
+    assert sorted(p.name for p in (here / "ranks").iterdir()) == ["00002.jsonl", "00003.jsonl"]
+
+    (there.path / EVENTS).write_bytes(b"anew\n")  # begun anew there
+    send(_Sender(there, to.at(), part.ranks, part.node), to)
+    assert (here / EVENTS).read_bytes() == b"of another host\nanew\n"
 
 
 @pytest.mark.parametrize("name", [

@@ -23,7 +23,7 @@ _ALL_FILES = 10
 
 def follow(asked: Asked, request: protocol.Follow) -> None:
     run = run_of(request.run)
-    sender = _Sender(run, request.at)
+    sender = _Sender(run, request.at, request.ranks, request.node)
     told: State | None = None
     looks = 0
     while True:
@@ -56,18 +56,25 @@ class _Sent:
 
 
 class _Sender:
-    def __init__(self, run: Run, at: Iterable[At]) -> None:
-        self._run = run
+    def __init__(self, run: Run, at: Iterable[At], ranks: tuple[int, ...] | None = None,
+                 node: int = 0) -> None:
+        """`ranks`: those whose files are wanted; None: all. `node`: the one whose log is."""
+        self._run, self._ranks, self._node = run, ranks, node
         self._files = {a.name: _Sent(a.name, a.offset, a) for a in at if files.of_run(a.name)}
 
     def find(self) -> None:
         """Files that have come. The events go first: they are what a screen shows."""
         names = [f"{FOLDER}/{n}" for n in _listed(self._run, FOLDER)] + _listed(self._run, "")
         for name in names:
-            if files.of_run(name) and name not in self._files:
+            if files.of_run(name) and self._wanted(name) and name not in self._files:
                 self._files[name] = _Sent(name)
         self._files = dict(sorted(self._files.items(),
                                   key=lambda pair: (not files.is_events(pair[0]), pair[0])))
+
+    def _wanted(self, name: str) -> bool:
+        """An earlier attempt may have had other ranks here."""
+        return self._ranks is None \
+            or files.here(name, "", self._ranks, self._node) is not None
 
     def send(self, asked: Asked) -> bool:
         """A piece of each file that has more; whether there was any."""

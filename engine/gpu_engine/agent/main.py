@@ -20,7 +20,7 @@ from typing import Any
 
 from gpu_engine.agent.wire import Asked, Over, Wire
 from gpu_engine.common.errors import UserError
-from gpu_engine.hosts import code_messages, protocol
+from gpu_engine.hosts import checkpoint_messages, code_messages, protocol
 from gpu_engine.hosts.protocol import BadMessage, Request
 
 _VERBS = {
@@ -30,6 +30,8 @@ _VERBS = {
     protocol.Stop: "runs:stop", protocol.Stacks: "runs:stacks",
     protocol.ListCheckpoints: "checkpoints:listed", protocol.Read: "checkpoints:read",
     protocol.Remove: "removal:remove",
+    checkpoint_messages.OfferCheckpoint: "incoming:offer",
+    checkpoint_messages.SendCheckpoint: "incoming:take",
     code_messages.FindCode: "code:find", code_messages.PreviewCode: "code:preview",
     code_messages.SendCode: "code:send",
     code_messages.MissingCode: "code:missing", code_messages.BuildCode: "code:build",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.agent import incoming
 from gpu_engine.agent.place import inside
 from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.wire import Asked
 from gpu_engine.hosts import protocol
 from gpu_engine.launch import launcher
+from gpu_engine.plan.records import ResumeFrom
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
 
@@ -27,8 +30,11 @@ def start(asked: Asked, request: protocol.Start) -> None:
             prepared = launcher.prepare(from_dict(request.spec), cwd=Path(folder))
             if request.trying:
                 prepared = launcher.only_trying(prepared)
-            run = launcher.start(replace(
-                prepared, plan=replace(prepared.plan, origin=request.key)))
+            plan = replace(prepared.plan, origin=request.key)
+            if request.checkpoint is not None:
+                plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
+            run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt,
+                                 fill=lambda run: _put(run, request))
     asked.say(_started(run))
 
 
@@ -37,9 +43,26 @@ def resume(asked: Asked, request: protocol.Resume) -> None:
     if run.state().attempt < request.attempt:
         if run.state().live:  # cut off when the others failed: it is of no use to anybody
             _end(run)
+        _put(run, request)
+        _set_aside(run, request)
         with inside((run.cwd(),)):
-            launcher.start_again(run, from_dict(request.spec), request.checkpoint)
+            launcher.start_again(run, from_dict(request.spec), request.checkpoint,
+                                 request.attempt)
     asked.say(_started(run))
+
+
+def _put(run: Run, request: protocol.Start | protocol.Resume) -> None:
+    """The checkpoint that was sent for it, into its folder. Raises UserError."""
+    if request.bring is not None and request.checkpoint is not None:
+        incoming.put(request.bring, request.checkpoint, run)
+
+
+def _set_aside(run: Run, request: protocol.Resume) -> None:
+    """What is here of ranks that have been on another host since."""
+    for rank in request.fresh:
+        for path in (run.events(rank), run.log(rank)):
+            with suppress(FileNotFoundError):
+                path.rename(path.with_name(f"{path.name}.before-{request.attempt}"))
 
 
 def _end(run: Run) -> None:

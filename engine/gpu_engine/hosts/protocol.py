@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from gpu_engine.common.clean import clean_lines
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts import strict
+from gpu_engine.hosts.checkpoint_messages import LackingFiles, OfferCheckpoint, SendCheckpoint
 from gpu_engine.hosts.code_messages import (
     BuildCode,
     CodeAt,
@@ -119,6 +120,12 @@ class Start:
     folders: tuple[str, ...] = ()
     trying: bool = False
     """Its ranks only try their connection."""
+    attempt: int = 1
+    """The number of its first attempt: a host that joins later counts as the others do."""
+    checkpoint: str | None = None
+    """The one to go on from; None: it begins anew."""
+    bring: str | None = None
+    """The key under which that checkpoint was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,10 @@ class Resume:
     spec: Mapping[str, object]
     attempt: int
     checkpoint: str | None = None
+    bring: str | None = None
+    """The key under which that checkpoint was sent; None: it is in the run's folder."""
+    fresh: tuple[int, ...] = ()
+    """Ranks that were on another host: what this one has of them is older, and is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,9 @@ class Follow:
     kind: ClassVar[str] = "follow"
     run: str
     at: tuple[At, ...] = ()
+    ranks: tuple[int, ...] | None = None
+    """Only the files of these; None: of all."""
+    node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +233,7 @@ class Ping:
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
     | ListCheckpoints | Read | Remove | FindCode | PreviewCode | SendCode | MissingCode \
-    | BuildCode | Cancel | Ping
+    | BuildCode | OfferCheckpoint | SendCheckpoint | Cancel | Ping
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -433,14 +447,15 @@ class Failed:
 
 
 Answer = Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece | Told \
-    | Checkpoints | Removed | CodeAt | CodePreview | Missing | Done | Failed
+    | Checkpoints | Removed | LackingFiles | CodeAt | CodePreview | Missing | Done | Failed
 
 _REQUESTS: dict[str, Any] = {c.kind: c for c in (
     Hello, Watch, Check, Listen, Reach, Start, Resume, Follow, Stop, Stacks, ListCheckpoints, Read,
-    Remove, FindCode, PreviewCode, SendCode, MissingCode, BuildCode, Cancel, Ping)}
+    Remove, FindCode, PreviewCode, SendCode, MissingCode, BuildCode, OfferCheckpoint,
+    SendCheckpoint, Cancel, Ping)}
 _ANSWERS: dict[str, Any] = {c.kind: c for c in (
     Welcome, Devices, Looked, Checked, Listening, Reached, Started, Piece, Told, Checkpoints,
-    Removed, CodeAt, CodePreview, Missing, Done, Failed)}
+    Removed, LackingFiles, CodeAt, CodePreview, Missing, Done, Failed)}
 
 
 # --- lines ---------------------------------------------------------------------------------------

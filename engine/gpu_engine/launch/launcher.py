@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,11 +116,20 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
     return start(prepare(spec, inventory=inventory, base=base))
 
 
-def start(prepared: Prepared) -> runs.Run:
-    """Make the run folder and start its supervisor. Raises UserError where that can't be, as on
-    a disk that is full."""
+def start(prepared: Prepared, *, attempt: int = 1,
+          fill: Callable[[runs.Run], None] | None = None) -> runs.Run:
+    """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
+    the run begins with into its folder. Raises UserError where that can't be, as on a disk that is
+    full."""
     disk_room.require(places.runs_folder())
-    run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan)
+    run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt)
+    if fill is not None:
+        try:
+            fill(run)
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            os.close(lock)
+            raise
     _keep_parts(run, prepared.parts)
     supervise(run, lock)
     return run
@@ -153,7 +163,8 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
 
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
-    """`resume` for a run on hosts: each part continues where it is; the first has checkpoints."""
+    """`resume` for a run on hosts: each part continues where it is, and the checkpoint is brought
+    to the first host where that is another than before."""
     from gpu_engine.spanning.again import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start))
@@ -163,23 +174,26 @@ def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     return prepared
 
 
-def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None) -> Prepared:
-    """Start another attempt of an ended run, with `spec`, from `checkpoint`; None: from the newest
-    that loads. Returns at once. Raises as `resume`."""
+def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
+                attempt: int | None = None) -> Prepared:
+    """Start another attempt of an ended run, `attempt` or the next, with `spec`, from
+    `checkpoint`; None: from the newest that loads. Returns at once. Raises as `resume`."""
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     disk_room.require(run.path)
     leftovers.end(run.path)
-    return _again(run, spec, checkpoint)
+    return _again(run, spec, checkpoint, attempt)
 
 
-def _again(run: runs.Run, spec: RunSpec, chosen: str | None) -> Prepared:
+def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None = None
+           ) -> Prepared:
     prepared = prepare(spec, cwd=Path(run.cwd()))
     before = run.plan()
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
     if chosen is not None:
-        resolved = replace(resolved, resume_from=ResumeFrom(chosen, run.state().attempt + 1))
-    supervise(run, reopen_run(run, to_toml(prepared.spec), resolved))
+        resolved = replace(resolved, resume_from=ResumeFrom(
+            chosen, attempt or run.state().attempt + 1))
+    supervise(run, reopen_run(run, to_toml(prepared.spec), resolved, attempt=attempt))
     return prepared
 
 
@@ -193,7 +207,7 @@ def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
 
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
     try:
-        parts.write_all(run.path, told)
+        parts.write_instead(run.path, told)
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 

@@ -30,9 +30,10 @@ _STALE = 60.0
 machine that shares the disk, and whose pids can't be checked here."""
 
 
-def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
-    """Create a run folder in the state queued. Returns the run and the descriptor that holds its
-    lock; the supervisor inherits it, so that the lock is never free in between.
+def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1) -> tuple[Run, int]:
+    """Create a run folder in the state queued, for `attempt` as the first. Returns the run and the
+    descriptor that holds its lock; the supervisor inherits it, so that the lock is never free in
+    between.
 
     Raises UserError if the folder can't be written.
     """
@@ -44,7 +45,8 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
         if run.path.exists():
             continue
         try:
-            fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks))
+            fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),
+                       attempt)
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
@@ -66,9 +68,11 @@ def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tu
         raise UserError(f"{path}: can't create a run folder there: {why}") from None
 
 
-def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = None) -> int:
-    """Prepare an ended run for another attempt with a new spec and plan. Returns the descriptor
-    that holds its lock. Raises UserError if the run is live or its folder can't be written.
+def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = None, *,
+               attempt: int | None = None) -> int:
+    """Prepare an ended run for another attempt, `attempt` or the next, with a new spec and plan.
+    Returns the descriptor that holds its lock. Raises UserError if the run is live or its folder
+    can't be written.
 
     job: the Slurm job whose ranks begin the attempt; it is the first if the job was submitted
     with this folder. None: not in a job, and the run is a job's no longer."""
@@ -83,7 +87,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         write_atomic(run.path / "spec.toml", spec_toml)
         write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
-                              attempt=before.attempt + (0 if first else 1),
+                              attempt=attempt or before.attempt + (0 if first else 1),
                               boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
     except OSError as err:
@@ -102,7 +106,7 @@ def _closed(before: State) -> tuple[AttemptRecord, ...]:
     return (*earlier, replace(last, outcome=before.state, reason=before.reason))
 
 
-def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
+def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1) -> int:
     """Create the folder under a temporary name and rename it when it is complete, so that a reader
     never sees a run without a state. Returns the descriptor that holds its lock.
 
@@ -117,7 +121,8 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX)
         write_atomic(new / "spec.toml", spec_toml)
         write_json(new / "plan.json", plan.to_dict())
-        state = State("queued", path.name, name, time.time(), boot=procs.boot_id())
+        state = State("queued", path.name, name, time.time(), attempt=attempt,
+                      boot=procs.boot_id())
         write_json(new / "state.json", state.to_dict())
         new.rename(path)
     except OSError:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import asking, nodes, parts, survey
-from gpu_engine.spanning.parts import Part
+from gpu_engine.spanning import asking, carrying, nodes, parts, survey
+from gpu_engine.spanning.parts import Base, Part
 from gpu_engine.spanning.prepare import prepare, resumed
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
@@ -24,17 +24,41 @@ def prepare_again(run: Run, spec: RunSpec, start: str
     Raises as `prepare`."""
     before = parts.read(run.path)
     first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
-    if first is not None and first.run is not None and asked[0].host != first.host.name:
-        raise SpecError([Problem("devices.hosts", spec.devices.hosts,
-                                 f"the checkpoints are on {first.host.name}: name it first")])
-    chosen = None if start == "newest" else asking.choose(run, start, spec.train.best)
+    moves = first is not None and first.run is not None and asked[0].host != first.host.name
+    chosen = None
+    if start != "newest":
+        chosen = asking.choose(run, start, spec.train.best)
+    elif moves:
+        chosen = asking.newest(run)  # the new host may have older ones of its own
     attempts.check_length(run, spec, chosen)
-    spec, inventory, plan, told = prepare(spec, cwd=Path(run.cwd()), before=before,
-                                          checkpoint=chosen)
+    spec, inventory, plan, told = prepare(
+        spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
+    number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
+    told = tuple(_joined(p, before, run, number) for p in told)
+    if moves and first is not None and chosen is not None:
+        key = carrying.carry(run, first, told[0].host, chosen)
+        told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
         plan = replace(plan, code=planned.code)
     return spec, inventory, plan, told
+
+
+def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
+    """`part` with its place among the hosts of the attempt before: what is here of a rank that was
+    on another host stays, and what the new one says of it follows."""
+    own = next((p.ranks for p in before if p.host.name == part.host.name and p.run is not None), ())
+    fresh = tuple(rank for rank in part.ranks if rank not in own)
+    kept = tuple(b for b in part.bases if b.rank in part.ranks and b.rank not in fresh)
+    new = tuple(Base(rank, size) for rank in fresh if (size := _size(run.events(rank))))
+    return replace(part, attempt=number, fresh=fresh, bases=(*kept, *new))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def parts_again(before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:

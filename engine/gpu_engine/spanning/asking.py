@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpu_engine.common import files as names
@@ -45,7 +45,7 @@ def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
     the hash that its manifest has. Returns its name. Raises UserError."""
     first = _first(run)
     with open_channel(first.host) as way:
-        sizes = _list(way, first, run)
+        sizes = listed(way, first, run)
         name = _name(run, sizes, which, best)
         _whole(way, first, run, name, sizes, say)
     return name
@@ -55,7 +55,16 @@ def choose(run: Run, which: str, best: str | None) -> str:
     """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
     first = _first(run)
     with open_channel(first.host) as way:
-        return _name(run, _list(way, first, run), which, best)
+        return _name(run, listed(way, first, run), which, best)
+
+
+def newest(run: Run) -> str | None:
+    """The name of the newest checkpoint on the host of rank 0; None: there is none. Raises
+    UserError."""
+    first = _first(run)
+    with open_channel(first.host) as way:
+        there = _folders(listed(way, first, run))
+    return there[-1] if there else None
 
 
 def _first(run: Run) -> Part:
@@ -65,7 +74,7 @@ def _first(run: Run) -> Part:
     return first
 
 
-def _list(way: Channel, part: Part, run: Run) -> dict[str, int]:
+def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
     """The files of all checkpoints there and their bytes; their manifests, by which the best is
     told, are here afterwards."""
     assert part.run is not None
@@ -99,7 +108,7 @@ def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, 
     target = run.checkpoints / name
     if target.exists():
         return
-    data = b"".join(_pieces(way, part, name, min(sizes[name], 1 << 20)))
+    data = b"".join(pieces(way, part, name, min(sizes[name], 1 << 20)))
     target.parent.mkdir(mode=0o700, exist_ok=True)
     names.write_atomic(target, data.decode("utf-8", "replace"))
 
@@ -126,7 +135,7 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
         digest = hashlib.sha256()
         try:
             with temporary.open("wb") as out:
-                for data in _pieces(way, part, name, sizes[name]):
+                for data in pieces(way, part, name, sizes[name]):
                     out.write(data)
                     digest.update(data)
             if digest.hexdigest() != entry["sha256"]:
@@ -137,7 +146,8 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
             temporary.unlink(missing_ok=True)
 
 
-def _pieces(way: Channel, part: Part, name: str, size: int):
+def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
+    """The content of a file of a checkpoint, `size` bytes at most. Raises Unreachable, Refused."""
     assert part.run is not None
     stream, at = way.stream(protocol.Read(part.run, name)), 0
     while True:

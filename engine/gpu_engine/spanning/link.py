@@ -159,7 +159,8 @@ class Link(threading.Thread):
         assert self._id is not None
         if self._stop is not None:
             self._ask_to_stop()
-        stream = way.stream(protocol.Follow(self._id, self._mirror.at()))
+        stream = way.stream(protocol.Follow(
+            self._id, self._mirror.at(), self.part.ranks, self.part.node))
         state: State | None = None
         while not self._over.is_set():
             got = stream.next(1.0)
@@ -184,9 +185,11 @@ class Link(threading.Thread):
     def _begin(self, way: Channel) -> None:
         part = self.part
         if part.resume and self._id is not None:
-            answer = way.ask(protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint))
+            answer = way.ask(protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
+                                             part.bring, part.fresh))
         else:
-            answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying))
+            answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying,
+                                            part.attempt, part.checkpoint, part.bring))
         if not isinstance(answer, protocol.Started):
             raise Refused(self.name_of_host, "it does not say whether it has started")
         self._id, self._begun = answer.run, True

@@ -29,6 +29,9 @@ class Mirror:
     def __init__(self, run: Path, part: Part, log_limit: int) -> None:
         self._run, self._part = run, part
         self._limit = log_limit
+        self._bases = {f"ranks/{b.rank:05d}.jsonl": b.bytes for b in part.bases}
+        """Bytes at the beginning of a file that came from another host, before this one had that
+        rank."""
         self._full: set[str] = set()
         """Logs of which no more is taken until they begin anew."""
 
@@ -46,8 +49,9 @@ class Mirror:
             return None
         try:
             size = os.fstat(fd).st_size
-            checked = min(size, _CHECKED)
-            return At(name, size, checked, zlib.crc32(os.pread(fd, checked, size - checked)))
+            own = max(size - self._bases.get(name, 0), 0)
+            checked = min(own, _CHECKED)
+            return At(name, own, checked, zlib.crc32(os.pread(fd, checked, size - checked)))
         finally:
             os.close(fd)
 
@@ -65,8 +69,9 @@ class Mirror:
                      0o600)
         try:
             size = os.fstat(fd).st_size
-            if piece.offset != size:
-                raise BadMessage(f"{piece.name}: bytes from {piece.offset:,} on, and {size:,} are "
+            own = size - self._bases.get(piece.name, 0)
+            if piece.offset != own:
+                raise BadMessage(f"{piece.name}: bytes from {piece.offset:,} on, and {own:,} are "
                                  "here")
             if size + len(data) > self._most(piece.name):
                 if files.is_events(piece.name):
@@ -89,10 +94,12 @@ class Mirror:
             raise BadMessage(f"a file that is none of its: {name[:80]!r}")
         return self._run / found
 
-    @staticmethod
-    def _begin_anew(path: Path, name: str) -> None:
+    def _begin_anew(self, path: Path, name: str) -> None:
+        base = self._bases.get(name, 0)
         with suppress(FileNotFoundError):
-            if files.is_events(name):
+            if base:
+                os.truncate(path, base)
+            elif files.is_events(name):
                 path.unlink()
             else:
                 path.replace(path.with_name(path.name + ".1"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,15 @@ from gpu_engine.common.files import read_json, write_json
 from gpu_engine.common.records import read_record
 from gpu_engine.hosts.records import BadName, Host, check_name
 
-FOLDER = "hosts"
+FOLDER, FORMER = "hosts", "former"
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """How many bytes of a rank's events here are another host's."""
+
+    rank: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +42,12 @@ class Part:
     """Whether a run that is there begins another attempt."""
     checkpoint: str | None = None
     """The one to go on from; None: the newest."""
+    bring: str | None = None
+    """The key under which the host was sent that checkpoint; None: it has it."""
+    fresh: tuple[int, ...] = ()
+    """Its ranks that were on another host in the attempt before."""
+    bases: tuple[Base, ...] = ()
+    """Events here that came from another host: its own follow them."""
     run: str | None = None
     """The run's id there; None: not known to have begun."""
     path: str | None = None
@@ -64,9 +78,28 @@ def write_all(run: Path, parts: Iterable[Part]) -> None:
         write(run, part)
 
 
-def read(run: Path) -> tuple[Part, ...]:
+def write_instead(run: Path, told: Sequence[Part]) -> None:
+    """These are the run's parts from now on. What is known of hosts that were left out is kept for
+    `former`. Raises OSError."""
+    names = {p.host.name for p in told}
+    for part in read(run):
+        if part.host.name not in names:
+            (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
+            name = f"{part.host.name}.json"
+            (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
+    write_all(run, told)
+    for name in names:
+        (run / FOLDER / FORMER / f"{name}.json").unlink(missing_ok=True)
+
+
+def former(run: Path) -> tuple[Part, ...]:
+    """The parts of hosts that were left out of later attempts: their run folders are there."""
+    return read(run / FOLDER, FORMER)
+
+
+def read(run: Path, folder: str = FOLDER) -> tuple[Part, ...]:
     """The parts of a run, node 0's first; empty for one that is on this machine alone."""
-    found = [_read(path) for path in sorted((run / FOLDER).glob("*.json"))]
+    found = [_read(path) for path in sorted((run / folder).glob("*.json"))]
     return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
 
 

@@ -75,7 +75,8 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
     if before is None:
         return part
     return replace(part, run=before.run, code=before.code, path=before.path,
-                   attempt=before.attempt + 1, resume=True, checkpoint=checkpoint)
+                   attempt=before.attempt + 1, resume=True, checkpoint=checkpoint,
+                   bring=None, fresh=(), bases=before.bases)
 
 
 def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[str, Part]

@@ -44,7 +44,7 @@ class Removal:
         """Remove `run`; what is here of it last, and only if no host has anything of it left, as
         nobody would know of that any more. Raises UserError as `Run.remove`."""
         run.require_removable()
-        found = parts.read(run.path)
+        found = [*parts.read(run.path), *parts.former(run.path)]
         if self._only_here:
             stays = tuple(f"{p.host.name}: {_what(p)} stays there" for p in found)
             return Outcome(_here(run), stays=stays)

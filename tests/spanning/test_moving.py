@@ -1,0 +1,123 @@
+"""A run goes on with another first host: the checkpoint is brought there, and nothing is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.agent import incoming
+from gpu_engine.common.errors import UserError
+from gpu_engine.hosts import checkpoint_messages as messages
+from gpu_engine.hosts.channel import Refused, open_channel
+from gpu_engine.hosts.records import Host
+from gpu_engine.launch.launcher import launch, resume
+from gpu_engine.runs.folder import Run
+from gpu_engine.spanning import parts
+from gpu_engine.spanning.removal import Removal
+from gpu_engine.spec.read import from_dict
+
+from .kit import DIGITS, ended, losses, make_hosts, there
+
+
+def on(host: str, steps: int):
+    return from_dict(DIGITS | {"devices": {"hosts": [f"{host}:cpu:0"]},
+                               "train": {"steps": steps, "workers": 0, "checkpoint_every": 3}})
+
+
+def moved(run: Run, host: str, steps: int) -> None:
+    before = run.state().attempt
+    resume(run, [f"devices.hosts={host}:cpu:0", f"train.steps={steps}"])
+    assert ended(run).state == "completed", run.state()
+    assert run.state().attempt == before + 1
+
+
+def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
+    """Sent where the disk is not shared. To the bit the losses of a run that never moved."""
+    make_hosts(home, "a", "b")
+    sent: list[str] = []
+    real = messages.SendCheckpoint.of
+    monkeypatch.setattr(messages.SendCheckpoint, "of",
+                        lambda key, name, *rest: sent.append(name) or real(key, name, *rest))
+    stays, run = launch(on("b", 12)), launch(on("a", 6))
+    assert ended(run).state == ended(stays).state == "completed", run.state()
+    own = there(run, "a")
+    file = run.path / "hosts/a.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"path": "/nowhere"}))
+    moved(run, "b", 9)
+    assert set(sent) == {"step-00000006/state.pt", "step-00000006/rank-00000.pt"}
+    assert not list((tmp_path / "b/incoming").iterdir())
+    assert losses(run.path, 0) == losses(stays.path, 0)[:9]
+
+    sent.clear()
+    moved(run, "a", 12)  # what b has is on a disk that a sees
+    assert sent == []
+    assert there(run, "a") == own
+    assert losses(run.path, 0) == losses(stays.path, 0)
+    assert [p.host.name for p in parts.former(run.path)] == ["b"]
+
+    with Removal() as removal:
+        outcome = removal.remove(run)
+    assert sorted(text.partition(":")[0] for text in outcome.gone) == ["a", "b"]
+    assert not list((tmp_path / "a/runs").iterdir())
+    assert [p.name for p in (tmp_path / "b/runs").iterdir()] == [there(stays, "b").name]
+
+
+def test_two_hosts_change_places(home):
+    """Each has files of the rank that it no longer is; they don't come here."""
+    make_hosts(home, "a", "b")
+    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}))
+    assert ended(run).state == "completed", run.state()
+    before = [losses(run.path, rank) for rank in (0, 1)]
+    resume(run, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
+    assert ended(run).state == "completed", run.state()
+    for rank in (0, 1):
+        assert losses(run.path, rank)[:6] == before[rank]
+        assert len(losses(run.path, rank)) == 9
+
+
+@pytest.fixture
+def offered(home, tmp_path: Path):
+    """A way to this machine as a host, and the key of a checkpoint that was offered to it."""
+    content, key = b"state", secrets.token_hex(16)
+    manifest = {"step": 7, "files": {"state.pt": {
+        "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}}
+    with open_channel(Host("local")) as way:
+        lacking = way.ask(messages.OfferCheckpoint(
+            key, "step-00000007", "/nowhere", json.dumps(manifest).encode()))
+        assert lacking == messages.LackingFiles(("state.pt",))
+        yield way, key
+
+
+def test_what_is_no_part_of_the_checkpoint_is_refused(offered, tmp_path):
+    way, key = offered
+    for word, name, offset, data in (
+            (key, "step-00000007/state.pt", 1, b"state"), (key, "step-00000007/other.pt", 0, b"x"),
+            (key, "step-00000007/manifest.json", 0, b"{}"), (key, "../x/state.pt", 0, b"x"),
+            ("../" + key[3:], "step-00000007/state.pt", 0, b"state")):
+        with pytest.raises(Refused):
+            way.ask(messages.SendCheckpoint.of(word, name, offset, data))
+    for manifest in (b"{}", b'{"step": 1, "files": {"state.pt": {"size": 1, "sha256": "a"}, '
+                            b'"../x.pt": {"size": 1, "sha256": "a"}}}'):
+        with pytest.raises(Refused, match="its manifest can't be used"):
+            way.ask(messages.OfferCheckpoint(key, "step-00000007", "/nowhere", manifest))
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]
+
+
+def test_no_run_begins_with_a_checkpoint_that_was_changed_on_its_way(offered, tmp_path):
+    way, key = offered
+    name, run = "step-00000007", Run(tmp_path / "run")
+    (run.checkpoints / name).mkdir(parents=True)
+    (run.checkpoints / name / "state.pt").write_bytes(b"older")
+    way.ask(messages.SendCheckpoint.of(key, f"{name}/state.pt", 0, b"stale"))
+    with pytest.raises(UserError, match="changed on its way here"):
+        incoming.put(key, name, run)
+    assert (run.checkpoints / name / "state.pt").read_bytes() == b"older"
+    way.ask(messages.SendCheckpoint.of(key, f"{name}/state.pt", 0, b"state"))
+    incoming.put(key, name, run)
+    assert (run.checkpoints / name / "state.pt").read_bytes() == b"state"
+    aside, = run.checkpoints.glob(f"before-*/{name}/state.pt")
+    assert aside.read_bytes() == b"older"
