@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..conftest import PATIENCE
 from ..nodes import rig
 
 DAEMONS = ("slurmctld", "slurmd")
@@ -64,7 +65,7 @@ class Cluster:
     def ask(self, *argv: str) -> str:
         """The output of one of Slurm's commands."""
         done = subprocess.run([str(self.bin / argv[0]), *argv[1:]], capture_output=True, text=True,
-                              check=False, timeout=60, stdin=subprocess.DEVNULL)
+                              check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL)
         return done.stdout
 
     def state(self, job: int) -> str:
@@ -83,7 +84,7 @@ class Cluster:
         self.ask("scancel", "--user=root")
         self.until(lambda: not self.ask("squeue", "-h"))
 
-    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait for it."""
         end = time.monotonic() + seconds
         while not condition():
@@ -129,6 +130,8 @@ MpiDefault=none
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=0,builtin_interval=1,sched_interval=1,sched_min_interval=0
 ReturnToService=2
+MessageTimeout=100
+MinJobAge=3600
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
