@@ -69,7 +69,8 @@ def nothing_left(rig: Rig) -> None:
 
 def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig):
     """To the bit; they meet at an address of the first that is none of loopback, though its own
-    name is."""
+    name is. One of them is far away."""
+    hosts.write_config(delays={"gpu2": 0.1})
     one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
                                      "parallel": {"mode": "ddp"}}))
     over = launch(from_dict(DIGITS | TWO))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.agent.follow import _Sender
-from gpu_engine.hosts.protocol import BadMessage, Piece
+from gpu_engine.hosts.protocol import PIECE, BadMessage, Piece
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import mirror
@@ -146,6 +146,35 @@ def test_a_log_without_end_stops_here(here, monkeypatch):
     to.take(Piece.of(LOG, 0, b"new\n", start=True))
     assert (here / LOG).read_bytes() == b"new\n"
     assert (here / (LOG + ".1")).exists()
+
+
+def test_ten_gigabytes_of_log_cost_no_more_than_is_kept(here, monkeypatch):
+    """Neither on the disk here nor on the way, nor again when the connection breaks."""
+    monkeypatch.setattr(Mirror, "_most", lambda self, name: 1 << 20)
+    there = Run(here.parent / "there")
+    log = there.path / LOG
+    with log.open("wb") as file:
+        file.truncate(10 << 30)
+    pieces: list[int] = []
+    take = Mirror.take
+    monkeypatch.setattr(Mirror, "take", lambda self, p: pieces.append(p.offset) or take(self, p))
+
+    def connected() -> None:
+        pieces.clear()
+        to = Mirror(here, PART, 1)
+        send(_Sender(there, to.at(), PART.ranks, PART.node, to.most_of_a_log()), to)
+
+    connected()
+    assert len(pieces) == (1 << 20) // PIECE + 1
+    kept = (here / LOG).read_bytes()
+    assert kept == bytes(1 << 20) + mirror._FULL
+    connected()
+    assert len(pieces) <= 1
+    assert (here / LOG).read_bytes() == kept
+    log.write_bytes(b"cut\n")
+    connected()
+    assert (here / LOG).read_bytes() == b"cut\n"
+    assert (here / (LOG + ".1")).read_bytes() == kept
 
 
 def test_events_without_end_are_refused(here, monkeypatch):

@@ -37,7 +37,7 @@ def moved(run: Run, host: str, steps: int) -> None:
 
 def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     """Sent where the disk is not shared. To the bit the losses of a run that never moved."""
-    make_hosts(home, "a", "b")
+    make_hosts(home, "a", "b", script='[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"')
     sent: list[str] = []
     real = messages.SendCheckpoint.of
     monkeypatch.setattr(messages.SendCheckpoint, "of",
@@ -47,6 +47,10 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     own = there(run, "a")
     file = run.path / "hosts/a.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"path": "/nowhere"}))
+    (tmp_path / "a.cut").touch()
+    with pytest.raises(UserError, match="the checkpoints are on a, which can't be reached"):
+        moved(run, "b", 9)
+    (tmp_path / "a.cut").unlink()
     moved(run, "b", 9)
     assert set(sent) == {"step-00000006/state.pt", "step-00000006/rank-00000.pt"}
     assert not list((tmp_path / "b/incoming").iterdir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.runs.state import Cause, State
-from gpu_engine.spanning.verdict import End, judge
+from gpu_engine.spanning.verdict import End, by_our_clock, judge
 
 
 def end(state, cause=None, at=None, reason=None, **more):
@@ -37,6 +37,18 @@ def test_an_attempt(ends, outcome, line):
     said = judge(ends, stop_asked=False)
     assert said[:2] == (outcome, line)
     assert (said[2].line if said[2] else None) == (line if outcome == "failed" else None)
+
+
+@pytest.mark.parametrize(("told", "ours"), [
+    (1_107.0, 1_007.0), (1_102.0, 1_002.0), (None, None),
+    (1_107.0 - 3600, None), (1_107.0 + 3600, None)])
+def test_a_clock_that_was_set_meanwhile_makes_nobody_the_first(told, ours):
+    """Back or forward by an hour, on a host whose clock was 100 s ahead at the launch."""
+    at = by_our_clock(told, 100.0, 1_000.0, 1_010.0)
+    assert at == ours
+    ends = {"a": end("failed", OWN, 1_008.0), "b": end("failed", Cause("bang", 2, "OSError"), at)}
+    assert judge(ends, stop_asked=False)[1] == (
+        "rank 2 on b: bang" if ours else "rank 1 on a: boom")
 
 
 def test_a_stop_that_somebody_asked_for():

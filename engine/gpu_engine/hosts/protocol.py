@@ -166,6 +166,8 @@ class Follow:
     ranks: tuple[int, ...] | None = None
     """Only the files of these; None: of all."""
     node: int = 0
+    most: int | None = None
+    """Bytes of a log after which no more of it is sent, until it begins anew; None: all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.records import Inventory
+from gpu_engine.hosts.channel import Unreachable
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
@@ -28,8 +29,8 @@ def prepare_again(run: Run, spec: RunSpec, start: str
     chosen = None
     if start != "newest":
         chosen = asking.choose(run, start, spec.train.best)
-    elif moves:
-        chosen = asking.newest(run)  # the new host may have older ones of its own
+    elif moves and first is not None:
+        chosen = _newest(run, first.host.name)  # the new host may have older ones of its own
     attempts.check_length(run, spec, chosen)
     spec, inventory, plan, told = prepare(
         spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
@@ -42,6 +43,15 @@ def prepare_again(run: Run, spec: RunSpec, start: str
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
         plan = replace(plan, code=planned.code)
     return spec, inventory, plan, told
+
+
+def _newest(run: Run, host: str) -> str | None:
+    """The newest checkpoint on the former first host. Raises UserError."""
+    try:
+        return asking.newest(run)
+    except Unreachable as err:
+        raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
+                        ) from None
 
 
 def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:

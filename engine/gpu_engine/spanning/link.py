@@ -160,7 +160,8 @@ class Link(threading.Thread):
         if self._stop is not None:
             self._ask_to_stop()
         stream = way.stream(protocol.Follow(
-            self._id, self._mirror.at(), self.part.ranks, self.part.node))
+            self._id, self._mirror.at(), self.part.ranks, self.part.node,
+            self._mirror.most_of_a_log()))
         state: State | None = None
         while not self._over.is_set():
             got = stream.next(1.0)

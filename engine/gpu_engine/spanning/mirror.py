@@ -18,6 +18,8 @@ from gpu_engine.spanning.parts import Part
 
 _CHECKED = 256
 """Bytes at the end of what is here that are compared with what is there."""
+_FULL = b"\n--- more came than run.log_mb allows; it is not kept here ---\n"
+"""Stands at the end of a log of which no more is taken."""
 MOST_EVENTS = 8 << 30
 """Bytes of one rank's events."""
 
@@ -49,6 +51,9 @@ class Mirror:
             return None
         try:
             size = os.fstat(fd).st_size
+            if os.pread(fd, len(_FULL), max(size - len(_FULL), 0)) == _FULL:
+                self._full.add(name)
+                size -= len(_FULL)
             own = max(size - self._bases.get(name, 0), 0)
             checked = min(own, _CHECKED)
             return At(name, own, checked, zlib.crc32(os.pread(fd, checked, size - checked)))
@@ -77,11 +82,15 @@ class Mirror:
                 if files.is_events(piece.name):
                     raise BadMessage(f"{piece.name}: more than {MOST_EVENTS:,} bytes")
                 self._full.add(piece.name)
-                os.write(fd, b"\n--- more came than run.log_mb allows; it is not kept here ---\n")
+                os.write(fd, _FULL)
                 return
             _write_all(fd, data, size)
         finally:
             os.close(fd)
+
+    def most_of_a_log(self) -> int:
+        """Bytes of a log, at most, that are kept here."""
+        return self._most(files.SUPERVISOR)
 
     def _most(self, name: str) -> int:
         # A supervisor over there looks at its logs once a second.

@@ -244,8 +244,8 @@ class Span:
                  for error in backwards(self.run.events(rank), Error, within=1 << 20)
                  if error.t >= begun]
         ended = part.heard + part.skew if state.state == "lost" and part.heard else state.ended
-        first = min(times, default=ended)
-        return first - part.skew if first is not None else None
+        return verdict.by_our_clock(min(times, default=ended), part.skew,
+                                    self.state.attempts[-1].started, time.time())
 
     # --- state ---------------------------------------------------------------------------------
 

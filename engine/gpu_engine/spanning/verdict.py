@@ -10,6 +10,8 @@ from gpu_engine.events import schema
 from gpu_engine.runs.state import Cause, State
 from gpu_engine.supervisor.cause import Failure
 
+_DOUBT = 5.0
+"""Seconds by which a clock may go wrong during an attempt without having been set."""
 Outcome = Literal["completed", "stopped", "failed"]
 
 
@@ -46,6 +48,14 @@ class End:
         error = schema.Error(type=cause.type or "", message=cause.message,
                             traceback=cause.traceback, phase=None, step=None)
         return Failure(cause.rank, 1, 0.0, error).in_wake
+
+
+def by_our_clock(when: float | None, skew: float, begun: float, now: float) -> float | None:
+    """A time that a host tells, by this machine's clock, unix seconds. `skew`: seconds by which its
+    clock was ahead at the launch. None where it is not within the attempt, which has `begun` here:
+    a clock was set since, so it says nothing of who was first."""
+    at = when - skew if when is not None else None
+    return at if at is not None and begun - _DOUBT <= at <= now + _DOUBT else None
 
 
 def judge(ends: Mapping[str, End], *, stop_asked: bool
