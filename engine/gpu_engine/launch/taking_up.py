@@ -20,8 +20,8 @@ from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.runs.state import State
 from gpu_engine.spanning import parts
 
-_AGAIN = 10.0
-"""Seconds between two times that one command takes up the same run."""
+_MOST, _WITHIN = 5, 60.0
+"""How often one command takes up the same run, in how many seconds."""
 
 
 def take_up(run: Run) -> bool:
@@ -54,23 +54,24 @@ def take_up(run: Run) -> bool:
 
 class StillOn:
     """Says whether a run that is being followed goes on. A run on hosts whose process here was
-    killed is taken up again, unless that has just been done: a process that ends each time would be
-    started for ever."""
+    killed is taken up again, but not for ever if that process ends each time."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._taken: float | None = None
+        self._taken: list[float] = []
+        """When it was taken up, monotonic time."""
 
     def __call__(self, state: State) -> bool:
         """`state`: the run's, as it was read last."""
         if state.live:
             return True
         now = time.monotonic()
-        if state.state != "lost" or (self._taken is not None and now - self._taken < _AGAIN):
+        self._taken = [at for at in self._taken if now - at < _WITHIN]
+        if state.state != "lost" or len(self._taken) == _MOST:
             return False
         try:
             if take_up(self._run):
-                self._taken = now
+                self._taken.append(now)
         except UserError:
             return False
         return self._run.state().live  # or somebody else has taken it up
