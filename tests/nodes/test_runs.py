@@ -123,7 +123,7 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
 def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     """After parallel.timeout, though neither hears of the other's end."""
     second = hosts.nodes[1]
-    run = launch(from_dict(LONG | TWO | {"parallel": {"timeout": 3.0}}))
+    run = launch(from_dict(LONG | TWO | {"parallel": {"timeout": 20.0}}))
     wait_for(lambda: many(run, 0) and many(run, 1))
     sides = [Run(there(run, host)) for host in ("gpu1", "gpu2")]
     second.cut()
@@ -137,8 +137,7 @@ def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     assert state.state == "failed"
     assert state.cause is not None
     assert state.cause.host in ("gpu1", "gpu2")
-    assert "its machine can't be reached" in state.cause.message
-    same_here_and_there(run)
+    assert "can't be reached" in state.cause.message  # by the other rank, or from here
     nothing_left(hosts)
 
 

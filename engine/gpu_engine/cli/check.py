@@ -55,7 +55,8 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     finally:
         if not run.state().live:
             with Removal() as removal:
-                removal.remove(run)
+                for text in removal.remove(run).stays:
+                    click.echo(clean(f"{run.id} on {text}"), err=True)
     sys.exit(folder.EXIT_CODES[state.state])
 
 

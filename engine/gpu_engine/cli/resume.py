@@ -35,7 +35,8 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
 
     found = find(run)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
-    prepared = resume(found, sets, like=like, start=start)
+    prepared = resume(found, sets, like=like, start=start,
+                      say=lambda text: click.echo(clean(text), err=True))
     if doubtful is not None:
         number, other = doubtful
         given = {s.partition("=")[0].strip() for s in sets}

@@ -136,13 +136,15 @@ def start(prepared: Prepared, *, attempt: int = 1,
 
 
 def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
-           start: str = "newest") -> Prepared:
+           start: str = "newest", say: Callable[[str], None] = lambda text: None) -> Prepared:
     """Start another attempt of an ended run, from its newest checkpoint that loads, with the
     settings of attempt `like` (None: of the last one) and `sets` (`key=value`) changed. Returns
     at once.
 
     start: "best" or a step goes on from that checkpoint, and from no other; those behind it are
     set aside in a folder of their own, once it has been verified.
+
+    say: told what takes long, as bringing a checkpoint to another host.
 
     Raises UserError while it runs, where what is left of it can't be ended or there is no such
     checkpoint, SpecError where the changed spec does not fit, or asks for fewer steps than are
@@ -156,18 +158,19 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     apply_sets(data, sets)
     spec = from_dict(data)
     if parts.spans(run.path):
-        return _again_over_hosts(run, spec, start)
+        return _again_over_hosts(run, spec, start, say)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
     return _again(run, spec, chosen)
 
 
-def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
+def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[str], None]
+                      ) -> Prepared:
     """`resume` for a run on hosts: each part continues where it is, and the checkpoint is brought
     to the first host where that is another than before."""
     from gpu_engine.spanning.again import prepare_again
 
-    prepared = Prepared(*prepare_again(run, spec, start))
+    prepared = Prepared(*prepare_again(run, spec, start, say))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
     _keep_parts(run, prepared.parts)
     supervise(run, lock)

@@ -13,13 +13,14 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import asking, carrying, nodes, parts, survey
+from gpu_engine.spanning.asking import Say
 from gpu_engine.spanning.parts import Base, Part
 from gpu_engine.spanning.prepare import prepare, resumed
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec
 
 
-def prepare_again(run: Run, spec: RunSpec, start: str
+def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: None
                   ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
     """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
     Raises as `prepare`."""
@@ -37,7 +38,7 @@ def prepare_again(run: Run, spec: RunSpec, start: str
     number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
     told = tuple(_joined(p, before, run, number) for p in told)
     if moves and first is not None and chosen is not None:
-        key = carrying.carry(run, first, told[0].host, chosen)
+        key = carrying.carry(run, first, told[0].host, chosen, say)
         told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent

@@ -24,7 +24,7 @@ _BUILD = 600.0
 """Seconds in which a host looks for the files on its own disk."""
 
 
-def carry(run: Run, source: Part, target: Host, name: str) -> str:
+def carry(run: Run, source: Part, target: Host, name: str, say: asking.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
     key = secrets.token_hex(16)
@@ -42,6 +42,8 @@ def carry(run: Run, source: Part, target: Host, name: str) -> str:
         for short in answer.names:
             if short not in manifest["files"] or f"{name}/{short}" not in sizes:
                 raise UserError(f"{source.host.name}: {name} has no {short[:40]!r}")
+            say(f"{name}/{short} from {source.host.name} to {target.name}, "
+                f"{sizes[f'{name}/{short}']:,} bytes")
             _send(out, source, into, key, f"{name}/{short}", sizes[f"{name}/{short}"])
     return key
 
