@@ -220,6 +220,35 @@ def test_a_state_of_the_previous_attempt_requeues_nothing(cluster):
     assert "is the run of an earlier job with this number" in done.stderr
 
 
+def test_a_run_that_was_stopped_does_not_go_back_to_the_queue(cluster):
+    stop = cluster.folder / "home/runs/slurm-41007/stop"
+    script = cluster.script().replace("srun=$!", f"srun=$!; mkdir -p {stop.parent}; touch {stop}")
+    assert cluster.run(script, EXIT="75").returncode == 75  # asked while it ran
+    assert not cluster.requeued
+    done = cluster.run(cluster.script(), EXIT="75", SLURM_RESTART_COUNT="1")
+    assert (done.returncode, done.stdout) == (0, "the run was stopped: not started again\n")
+    assert not (cluster.folder / "argv").exists()
+
+
+def test_a_submitted_job_has_its_run_folder_and_logs(cluster):
+    folder = cluster.folder / "a b%'c"
+    spec = spec_of()
+    script = batch_script(spec, job_of(spec, 2, 2), Place("python3", str(cluster.folder), "/h"),
+                          str(folder))
+    done = cluster.run(script)
+    assert (done.returncode, cluster.requeued) == (2, False)
+    assert f"the run folder {folder} is missing on" in done.stderr
+    folder.mkdir()
+    (folder / "state.json").touch()
+    assert cluster.run(script).returncode == 0
+    assert cluster.argv()[2:4] == [
+        "--open-mode=append", f"--output={cluster.folder}/a b%%'c/ranks/%5t.log"]
+    assert cluster.argv()[-2:] == ["--folder", str(folder)]
+    assert cluster.environment()["GPU_PANEL_SLURM_JOB"] == "41007"
+    with pytest.raises(UserError, match="a backslash in its name"):
+        batch_script(spec, job_of(spec, 2, 2), Place("python3", "/", "/h"), "/a\\b")
+
+
 # --- as a person types it ------------------------------------------------------------------------
 
 def test_the_command_writes_it(home, tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,31 +23,8 @@ from gpu_engine.slurm import watch
 
 from ..conftest import wait_for
 from ..training.conftest import TOY
-from .cluster import Cluster, why_not
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture(scope="module")
-def _cluster() -> Iterator[Cluster]:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
-        cluster = Cluster(Path(folder))
-        try:
-            yield cluster
-        finally:
-            cluster.close()
-
-
-@pytest.fixture
-def cluster(_cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch,
-            tmp_path: Path) -> Iterator[Cluster]:
-    """Slurm with idle nodes, its commands on the PATH."""
-    monkeypatch.setenv("PATH", f"{_cluster.bin}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
-    yield _cluster
-    _cluster.cancel_all()
 
 
 def say(*args: str, code: int = 0) -> str:

@@ -62,6 +62,7 @@ __all__ = [
     "StateName",
     "all_runs",
     "dumps",
+    "each_run",
     "find",
     "private_folder",
 ]
@@ -268,7 +269,7 @@ def private_folder(path: Path) -> Path:
 
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
-    found = [(_created(run), run) for run in _each()]
+    found = [(_created(run), run) for run in each_run()]
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
@@ -289,8 +290,8 @@ def find(name: str) -> Run:
         except OSError as err:
             raise UserError(f"{name}: plan.json can't be read: {reason(err)}") from None
         return Run(path.resolve())
-    matches = [run for run in _each() if run.id == name] \
-        or [run for run in _each() if name and run.id.startswith(name)]
+    matches = [run for run in each_run() if run.id == name] \
+        or [run for run in each_run() if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -298,7 +299,8 @@ def find(name: str) -> Run:
     raise UserError(f"there is no run {name!r}; gpu-engine runs lists them")
 
 
-def _each() -> Iterator[Run]:
+def each_run() -> Iterator[Run]:
+    """All runs in the runs folder, in any order, without reading anything of them."""
     try:
         entries = list(os.scandir(runs_folder()))
     except OSError:

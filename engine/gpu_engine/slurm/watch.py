@@ -21,7 +21,7 @@ from gpu_engine.common.files import open_file
 from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import log_path
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import Seen, SlurmError
@@ -63,7 +63,7 @@ def refresh(*, at_once: bool = False) -> None:
 
 
 def _open() -> list[tuple[Run, Job]]:
-    found = [(run, jobs.read(run.path)) for run in all_runs()
+    found = [(run, jobs.read(run.path)) for run in each_run()
              if os.path.exists(run.path / jobs.FILE)]  # noqa: PTH110
     return [(run, job) for run, job in found if job is not None and not job.over]
 
@@ -78,7 +78,7 @@ def _ask(runs: Sequence[tuple[Run, Job]]) -> None:
             for run, job in here:
                 _note(run, job, replace(job, doubt=str(err), since=job.since or time.time()))
             continue
-        absent = [job.id for _, job in here if job.id not in seen]
+        absent = sorted(job.id for _, job in here if job.id not in seen)
         why = None
         if absent:
             try:

@@ -17,6 +17,8 @@ from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.launch.found import stop as stop_run
+from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
@@ -193,12 +195,14 @@ class RunScreen(PaneScreen):
         if state is None or not (state.live or left):
             return
         now = self._asked_to_stop or state.state == "stopping"
+        waits = state.state == "queued" and job.read(run.path) is not None
         question = stop_dialog.end_left(run.id, left) if left \
+            else stop_dialog.ask_to_cancel(run.id) if waits \
             else stop_dialog.end_now(run.id) if now else stop_dialog.ask_to_stop(run.id)
         if not await self.app.push_screen_wait(question):
             return
         try:
-            await asyncio.to_thread(run.stop, now=now)
+            await asyncio.to_thread(stop_run, run, now=now)
         except (UserError, OSError) as err:
             self.notify(str(err), severity="warning", markup=False)
             return

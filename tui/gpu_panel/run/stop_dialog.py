@@ -1,4 +1,5 @@
-"""The questions before a run is stopped, its ranks are killed, or its leftovers are ended."""
+"""The questions before a run is stopped or cancelled, its ranks are killed, or its leftovers are
+ended."""
 
 from __future__ import annotations
 
@@ -10,6 +11,12 @@ def ask_to_stop(run_id: str) -> Confirm:
     return Confirm(f"Stop run {run_id}?",
                    "The ranks finish their step and save a checkpoint; the run can be resumed.",
                    yes="Stop", no="Keep running")
+
+
+def ask_to_cancel(run_id: str) -> Confirm:
+    """The question before a job that waits is cancelled."""
+    return Confirm(f"Cancel run {run_id}?", "It waits in Slurm's queue. Its job is cancelled.",
+                   yes="Cancel it", no="Keep waiting")
 
 
 def end_now(run_id: str) -> Confirm:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpu_engine.common import places
+from gpu_engine.common import places, procs
 from gpu_engine.events import hang
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import both_ends
@@ -21,6 +21,7 @@ from gpu_engine.launch.taking_up import take_up_all
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job as jobs
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_panel.common import errors
@@ -64,6 +65,8 @@ class RunLine:
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
     """A sentence about ranks that stand still; None if none do."""
+    job: bool = False
+    """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
     odd: str | None = None
     """A sentence about what is wrong with its folder; None if nothing is."""
 
@@ -106,7 +109,7 @@ class RunsFeed:
         """The index of the older run that is checked for changes next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
-        self._finished: dict[str, tuple[int, RunLine]] = {}
+        self._finished: dict[str, tuple[object, RunLine]] = {}
         self._followed: dict[str, tuple[Follower, LossHistory]] = {}
         self._plans: dict[str, LaunchPlan] = {}
         self._odd: dict[str, str | None] = {}
@@ -162,7 +165,7 @@ class RunsFeed:
         take_up_all()
         every = runs.all_runs()
         # A live run stays in the list, however many newer ones there are.
-        live = [run for run in every[NEWEST:] if run.supervised()]
+        live = [run for run in every[NEWEST:] if run.supervised() or _waits(run)]
         self._listed = every[:NEWEST] + live
         near, there = {run.id for run in self._listed}, {run.id for run in every}
         self._older = [run for run in every if run.id not in near]
@@ -183,9 +186,9 @@ class RunsFeed:
 
     def _look(self, run: Run) -> RunLine | None:
         try:
-            stamp = (run.path / "state.json").stat().st_mtime_ns
+            stamp = jobs.stamp(run.path)
         except OSError:
-            stamp = 0
+            stamp = None
             if not run.path.is_dir():
                 return None
         known = self._finished.get(run.id)
@@ -209,11 +212,15 @@ class RunsFeed:
                 self._plans[run.id] = plan
         if not state.live or run.id not in self._odd:
             self._odd[run.id] = next(iter(run.odd()), None)
+        # The devices and processes of a job may be another machine's.
+        here = state.boot in (None, procs.boot_id())
+        job = jobs.read(run.path)
         return RunLine(run, state.name, plan.mode if plan is not None else "",
                        plan.replicas if plan is not None else 1,
                        state.state, state.live,
                        state.created, state.ended, state.reason, started=state.started,
-                       devices=_devices(plan) if state.live else (), odd=self._odd[run.id])
+                       devices=_devices(plan) if state.live and here else (),
+                       job=job is not None and job.doubt is None, odd=self._odd[run.id])
 
     def _live(self, line: RunLine) -> RunLine:
         if line.id not in self._followed:
@@ -236,6 +243,12 @@ class RunsFeed:
             return replace(line, still=unheard or hang.describe(still))
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=now.seconds_left)
+
+
+def _waits(run: Run) -> bool:
+    """Whether it is a job of Slurm that has not ended, which nothing here holds."""
+    job = jobs.read(run.path)
+    return job is not None and not job.over
 
 
 def _with_tail(line: RunLine) -> RunLine:

@@ -57,8 +57,11 @@ def run_line(line: RunLine, c: RunColumns) -> Line:
         (fit(clean(line.name), c.name) + "  ", ""),
         (fit(_mode(line), c.mode) + "  ", "dim"),
     ]
-    if not line.live and line.step is None and line.loss is None:
-        return (*parts, *_end(line))  # nothing was trained, so there is room for the reason
+    if line.step is None and line.loss is None:  # nothing was trained: there is room for the reason
+        if not line.live:
+            return (*parts, *_end(line))
+        if line.reason:
+            return (*parts, (clean(line.reason), "dim" if line.job else "bad"))
     if c.steps:
         parts.append((fit(_steps(line, c.steps), c.steps) + "  ", ""))
     parts.append((fit(loss, 11) + "  ", ""))
@@ -66,8 +69,8 @@ def run_line(line: RunLine, c: RunColumns) -> Line:
         parts.append((fit(sparkline(line.history, c.curve), c.curve) + "  ", "accent"))
     if not line.live:
         return (*parts, *_end(line))
-    if line.reason:  # it waits for its restart
-        return (*parts, (clean(line.reason), "bad"))
+    if line.reason:  # it waits for its restart, or in Slurm's queue
+        return (*parts, (clean(line.reason), "dim" if line.job else "bad"))
     if line.still:
         return (*parts, (f"! {clean(line.still)}", "warn"))
     if c.rate:
@@ -84,6 +87,8 @@ def _end(line: RunLine) -> Line:
     parts: list[Part] = []
     if line.reason and bad:
         parts.append((clean(line.reason), "warn" if line.state == "unreadable" else "bad"))
+    elif line.reason and line.step is None:
+        parts.append((clean(line.reason), "dim"))
     if line.odd and line.state != "unreadable" and line.odd != line.reason:
         parts.append((clean(line.odd), "warn"))
     if line.ended:

@@ -11,7 +11,9 @@ from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
+from gpu_engine.launch.found import stop as stop_run
 from gpu_engine.runs.folder import Run
+from gpu_engine.slurm import watch
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
@@ -23,6 +25,7 @@ from gpu_panel.launch.runs import lines
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 from gpu_panel.launch.runs.lines import RunColumns
 from gpu_panel.launch.runs.remove import ask_and_prune, ask_and_remove
+from gpu_panel.run.stop_dialog import ask_to_cancel
 
 
 class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -49,7 +52,7 @@ but the newest runs."""
         self.lines: tuple[RunLine, ...] | None = None
         """The runs as they were read last; None before the first time."""
         self._feed = RunsFeed()
-        self._reading = False
+        self._reading = self._asking = False
         self._skipped = False
         self._unread = 0
         self._columns: RunColumns | None = None
@@ -61,6 +64,9 @@ but the newest runs."""
 
     # --- reading -------------------------------------------------------------------------------
 
+    def on_mount(self) -> None:
+        self.set_interval(watch.EVERY, self._ask_slurm)
+
     def look(self) -> None:
         """Read what is new on disk, unless that is still being done. If no run is live, do so at
         every second call only."""
@@ -68,6 +74,18 @@ but the newest runs."""
         if not self._reading and not self._skipped:
             self._reading = True
             self._read()
+
+    @work(exit_on_error=False, group="slurm")
+    async def _ask_slurm(self) -> None:
+        """Have the run folders say what Slurm says, without waiting for it elsewhere. Also while
+        another screen is shown, which reads those folders."""
+        if not self._asking:
+            self._asking = True
+            try:
+                with guard(self.app):
+                    await in_thread(watch.refresh, name="panel-slurm")
+            finally:
+                self._asking = False
 
     def look_at_once(self) -> None:
         """Read what is new now, as something is known to have changed."""
@@ -191,10 +209,11 @@ but the newest runs."""
         if not line.live:
             self.notify(f"Run {line.id} has already ended: {line.state}", markup=False)
             return
-        if await self.app.push_screen_wait(Confirm(
+        waits = line.state == "queued" and line.job
+        if await self.app.push_screen_wait(ask_to_cancel(line.id) if waits else Confirm(
                 title, f"{line.name}: its ranks finish their step, save a "
                 "checkpoint and end.", yes="Stop it", no="Keep running")):
-            await in_thread(line.run.stop, name="panel-stop")
+            await in_thread(lambda: stop_run(line.run), name="panel-stop")
             self.notify(f"Run {line.id} was asked to stop", markup=False)
 
     @work(exit_on_error=False, group="run", exclusive=True)

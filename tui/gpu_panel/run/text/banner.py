@@ -39,7 +39,9 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "completed":
         return _completed(store, state), "success"
     if state.state == "stopped":
-        return [f"{mark} stopped · {_last_known(store, now)}"], "plain"
+        untrained = state.reason if store.progress().step is None else None
+        return [f"{mark} stopped" + (f": {clean(untrained, 300)}" if untrained else
+                                     f" · {_last_known(store, now)}")], "plain"
     if state.state == "stopping":
         # There is a reason once stopping takes longer than run.grace.
         why = clean(state.reason.partition(";")[0], 300) if state.reason \
@@ -51,6 +53,8 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"{glyph('failed')} attempt {last.number} failed: "
                 f"{clean(last.reason or 'for an unknown reason', 300)}",
                 f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
+    if state.state in ("queued", "starting") and state.reason:
+        return [f"{mark} {clean(state.reason, 300)}"], "plain"
     return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
 
 
