@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gpu_engine.hosts.channel import Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts
+from gpu_engine.spanning import asking, parts
 from gpu_engine.spanning.removal import Removal
 from gpu_engine.spec.read import from_dict
 
@@ -35,8 +36,14 @@ def moved(run: Run, host: str, steps: int) -> None:
     assert run.state().attempt == before + 1
 
 
+def forget_path(run: Run, host: str) -> None:
+    """As if no other host saw the disk of `host`."""
+    file = run.path / f"hosts/{host}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"path": "/nowhere"}))
+
+
 def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
-    """Sent where the disk is not shared. To the bit the losses of a run that never moved."""
+    """Once from a host that is gone. To the bit the losses of a run that never moved."""
     make_hosts(home, "a", "b", script='[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"')
     sent: list[str] = []
     real = messages.SendCheckpoint.of
@@ -45,20 +52,25 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     stays, run = launch(on("b", 12)), launch(on("a", 6))
     assert ended(run).state == ended(stays).state == "completed", run.state()
     own = there(run, "a")
-    file = run.path / "hosts/a.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"path": "/nowhere"}))
+    forget_path(run, "a")
     (tmp_path / "a.cut").touch()
     with pytest.raises(UserError, match="the checkpoints are on a, which can't be reached"):
         moved(run, "b", 9)
     (tmp_path / "a.cut").unlink()
-    moved(run, "b", 9)
+    asking.fetch(run, "newest", None, sent.append)
+    sent.clear()
+    (tmp_path / "a.cut").touch()
+    shutil.rmtree(own / "checkpoints")
+    moved(run, "b", 9)  # from the copy here
+    (tmp_path / "a.cut").unlink()
     assert set(sent) == {"step-00000006/state.pt", "step-00000006/rank-00000.pt"}
     assert not list((tmp_path / "b/incoming").iterdir())
     assert losses(run.path, 0) == losses(stays.path, 0)[:9]
 
     sent.clear()
-    moved(run, "a", 12)  # what b has is on a disk that a sees
-    assert sent == []
+    forget_path(run, "b")
+    moved(run, "a", 12)
+    assert set(sent) == {"step-00000009/state.pt", "step-00000009/rank-00000.pt"}
     assert there(run, "a") == own
     assert losses(run.path, 0) == losses(stays.path, 0)
     assert [p.host.name for p in parts.former(run.path)] == ["b"]
@@ -109,6 +121,28 @@ def test_what_is_no_part_of_the_checkpoint_is_refused(offered, tmp_path):
         with pytest.raises(Refused, match="its manifest can't be used"):
             way.ask(messages.OfferCheckpoint(key, "step-00000007", "/nowhere", manifest))
     assert [p.name for p in tmp_path.iterdir()] == ["home"]
+
+
+def test_what_is_on_the_same_disk_is_not_sent(offered, tmp_path):
+    way, _ = offered
+    name, key = "step-00000007", "c" * 32
+    there = tmp_path / "run/checkpoints" / name
+    there.mkdir(parents=True)
+    content = {"state.pt": b"state", "rank-00000.pt": b"own"}
+    for file, data in content.items():
+        (there / file).write_bytes(data)
+    (there / "rank-00000.pt").write_bytes(b"odd")
+    manifest = json.dumps({"step": 7, "files": {file: {
+        "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for file, data in content.items()}}).encode()
+    offer = messages.OfferCheckpoint(key, name, str(tmp_path / "run"), manifest)
+    assert way.ask(offer) == messages.LackingFiles(("rank-00000.pt",))
+    way.ask(messages.SendCheckpoint.of(key, f"{name}/rank-00000.pt", 0, b"own"))
+    run = Run(tmp_path / "new")
+    run.path.mkdir()
+    incoming.put(key, name, run)
+    assert {file: (run.checkpoints / name / file).read_bytes() for file in content} == content
+    assert (there / "rank-00000.pt").read_bytes() == b"odd"
 
 
 def test_no_run_begins_with_a_checkpoint_that_was_changed_on_its_way(offered, tmp_path):

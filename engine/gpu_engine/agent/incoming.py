@@ -30,14 +30,15 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 
 def offer(asked: Asked, request: OfferCheckpoint) -> None:
     folder = _folder(request.key) / _checked(request.name)
-    source = Path(request.path) / "checkpoints" / request.name
+    shared = Run(Path(request.path)).checkpoints / request.name if request.path else None
     with _told():
         _remove_old()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / checkpoints.MANIFEST).write_bytes(request.manifest)
         wanted = _entries(folder)
         lacking = [name for name, entry in wanted.items()
-                   if not _taken_over(source / name, folder / name, entry["sha256"])]
+                   if shared is None
+                   or not _taken_over(shared / name, folder / name, entry["sha256"])]
         size, free = sum(wanted[n]["size"] for n in lacking), shutil.disk_usage(folder).free
     if size > free:
         raise UserError(f"no space left in {folder.parent}: {request.name} has {size:,} bytes, "

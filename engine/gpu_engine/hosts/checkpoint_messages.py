@@ -21,9 +21,9 @@ class OfferCheckpoint:
     key: str
     """Names what is brought: a word of 32 hexadecimal characters. `Start` and `Resume` name it."""
     name: str
-    path: str
+    path: str | None
     """The run folder that has it, on the host it comes from: what is found there on a shared disk
-    need not be sent."""
+    need not be sent. None: no host's."""
     manifest: bytes
     """The content of its manifest, with the hashes of all other files."""
 

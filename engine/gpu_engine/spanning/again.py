@@ -27,18 +27,19 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     before = parts.read(run.path)
     first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
     moves = first is not None and first.run is not None and asked[0].host != first.host.name
-    chosen = None
+    chosen, copied = None, False
     if start != "newest":
         chosen = asking.choose(run, start, spec.train.best)
-    elif moves and first is not None:
-        chosen = _newest(run, first.host.name)  # the new host may have older ones of its own
+    elif moves and first is not None:  # the new host may have older ones of its own
+        chosen, copied = _newest(run, first.host.name, say)
     attempts.check_length(run, spec, chosen)
     spec, inventory, plan, told = prepare(
         spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
     number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
     told = tuple(_joined(p, before, run, number) for p in told)
     if moves and first is not None and chosen is not None:
-        key = carrying.carry(run, first, told[0].host, chosen, say)
+        key = carrying.carry_copy(run, told[0].host, chosen, say) if copied else \
+            carrying.carry(run, first, told[0].host, chosen, say)
         told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
@@ -46,13 +47,18 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     return spec, inventory, plan, told
 
 
-def _newest(run: Run, host: str) -> str | None:
-    """The newest checkpoint on the former first host. Raises UserError."""
+def _newest(run: Run, host: str, say: Say) -> tuple[str | None, bool]:
+    """The newest checkpoint on the former first host, and whether it is a copy of it here, where
+    that host can't be reached. Raises UserError."""
     try:
-        return asking.newest(run)
+        return asking.newest(run), False
     except Unreachable as err:
-        raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
-                        ) from None
+        copy = carrying.newest_here(run)
+        if copy is None:
+            raise UserError(f"the checkpoints are on {host}, which can't be reached: {err.reason}"
+                            ) from None
+        say(f"{host} can't be reached: the run goes on from {copy}, of which there is a copy here")
+        return copy, True
 
 
 def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:

@@ -1,15 +1,20 @@
 """Bringing a checkpoint from one host to another, on which rank 0 is from now on.
 
-It goes through this machine in pieces and is kept nowhere on the way. The host that gets it
+It goes through this machine in pieces and is kept nowhere on the way; if the former host can't be
+reached, a copy that is here does as well. The host that gets it
 compares every file with the hash in the manifest before a rank begins with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_file, reason
 from gpu_engine.hosts import checkpoint_messages as messages
 from gpu_engine.hosts.channel import ASK, Channel, Refused, Stream, Unreachable, open_channel
 from gpu_engine.hosts.records import Host
@@ -27,31 +32,69 @@ _BUILD = 600.0
 def carry(run: Run, source: Part, target: Host, name: str, say: asking.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
-    key = secrets.token_hex(16)
     with open_channel(source.host) as out, open_channel(target) as into:
         sizes = asking.listed(out, source, run)
-        folder = run.checkpoints / name
-        try:
-            manifest = checkpoints.read_manifest(folder)
-            content = (folder / checkpoints.MANIFEST).read_bytes()
-        except (checkpoints.Damaged, OSError) as err:
-            raise UserError(f"{source.host.name}: {err}") from None
-        answer = into.ask(messages.OfferCheckpoint(key, name, source.path or "", content), _BUILD)
-        if not isinstance(answer, messages.LackingFiles):
-            raise Refused(target.name, "it does not say which files of the checkpoint it lacks")
-        for short in answer.names:
-            if short not in manifest["files"] or f"{name}/{short}" not in sizes:
+
+        def pieces(short: str) -> Iterator[bytes]:
+            whole = f"{name}/{short}"
+            if whole not in sizes:
                 raise UserError(f"{source.host.name}: {name} has no {short[:40]!r}")
-            say(f"{name}/{short} from {source.host.name} to {target.name}, "
-                f"{sizes[f'{name}/{short}']:,} bytes")
-            _send(out, source, into, key, f"{name}/{short}", sizes[f"{name}/{short}"])
+            say(f"{whole} from {source.host.name} to {target.name}, {sizes[whole]:,} bytes")
+            return asking.pieces(out, source, whole, sizes[whole])
+
+        return _bring(run, name, into, source.path, pieces)
+
+
+def carry_copy(run: Run, target: Host, name: str, say: asking.Say) -> str:
+    """`carry`, of the copy that is here."""
+    def pieces(short: str) -> Iterator[bytes]:
+        say(f"{name}/{short} from here to {target.name}")
+        return _read(run.checkpoints / name / short)
+
+    with open_channel(target) as into:
+        return _bring(run, name, into, None, pieces)
+
+
+def newest_here(run: Run) -> str | None:
+    """The newest checkpoint that was brought here whole, as by an export; None: there is none."""
+    for folder in reversed(checkpoints.listed(run.checkpoints)):
+        with contextlib.suppress(checkpoints.Damaged, OSError):
+            entries = checkpoints.read_manifest(folder)["files"]
+            if all((folder / n).stat().st_size == e["size"] for n, e in entries.items()):
+                return folder.name
+    return None
+
+
+def _bring(run: Run, name: str, into: Channel, path: str | None,
+           pieces: Callable[[str], Iterator[bytes]]) -> str:
+    key, folder = secrets.token_hex(16), run.checkpoints / name
+    try:
+        manifest = checkpoints.read_manifest(folder)
+        content = (folder / checkpoints.MANIFEST).read_bytes()
+    except (checkpoints.Damaged, OSError) as err:
+        raise UserError(f"{folder}: {err}") from None
+    answer = into.ask(messages.OfferCheckpoint(key, name, path, content), _BUILD)
+    if not isinstance(answer, messages.LackingFiles) \
+            or not set(answer.names) <= set(manifest["files"]):
+        raise Refused(into.host.name, "it does not say which files of the checkpoint it lacks")
+    for short in answer.names:
+        _send(into, key, f"{name}/{short}", pieces(short))
     return key
 
 
-def _send(out: Channel, source: Part, into: Channel, key: str, name: str, size: int) -> None:
+def _read(path: Path) -> Iterator[bytes]:
+    try:
+        with open_file(path) as file:
+            while data := file.read(messages.PIECE):
+                yield data
+    except OSError as err:
+        raise UserError(f"{path}: {reason(err)}") from None
+
+
+def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
     under_way: deque[Stream] = deque()
     offset = 0
-    for piece in asking.pieces(out, source, name, size):
+    for piece in pieces:
         if len(under_way) == _AHEAD:
             _taken(into, under_way.popleft())
         under_way.append(into.stream(messages.SendCheckpoint.of(key, name, offset, piece)))
