@@ -37,7 +37,9 @@ def hosts(home: Path, rig: Rig) -> Rig:
 
 
 def many(run: Run, rank: int, more: int = 1) -> bool:
-    """Whether the rank has recorded `more` losses."""
+    """Whether the rank has recorded `more` losses. Fails once the run has ended."""
+    state = run.state()
+    assert state.live or state.state == "lost", state
     return run.events(rank).exists() and len(losses_so_far(run.path, rank)) >= more
 
 
