@@ -67,6 +67,10 @@ __all__ = [
     "private_folder",
 ]
 
+_ENDING = 5.0
+"""Seconds in which a supervisor is gone once its run has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run folder."""
@@ -245,6 +249,9 @@ class Run:
     def remove(self) -> None:
         """Delete the folder. Raises UserError as `require_removable`, and if that fails."""
         self.require_removable()
+        end = time.monotonic() + _ENDING
+        while self.supervised() and time.monotonic() < end:  # its supervisor writes its last lines
+            time.sleep(0.02)
         try:
             shutil.rmtree(self.path)
         except OSError as err:
