@@ -21,6 +21,7 @@ from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.plan.build import resolve
 from gpu_engine.runs import folder as runs
 from gpu_engine.slurm.script import job_of, placed
+from gpu_engine.spec.write import to_toml
 from gpu_engine.worker import restarts
 
 folder = restarts.named(sys.argv[sys.argv.index("--folder") + 1])
@@ -32,7 +33,7 @@ plan = resolve(placed(spec, job_of(spec, None, None)), python=sys.executable)
 batch = launcher.batch
 assert batch is not None, os.environ
 run, lock, number, before = restarts.open_run(
-    folder, (folder / "plan.json").exists(), "stand-in", "", plan, batch)
+    folder, (folder / "plan.json").exists(), "stand-in", to_toml(spec), plan, batch)
 now = time.time()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
 this = runs.AttemptRecord(number, now, requeued=batch.restarts)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
+from gpu_engine.launch import launcher
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import leftovers
@@ -133,6 +134,30 @@ def test_a_stop_reaches_the_ranks_and_does_not_requeue(cluster, tmp_path, option
     out = (tmp_path / f"slurm-{job}.out").read_text()
     assert ends in out
     assert "goes back to the queue" not in out
+
+
+def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
+    """With what was asked of Slurm at first. The setting stands with the attempt."""
+    run, first = submitted("-o", "comment=mine", *stood_in(tmp_path))
+    wait_for(lambda: seen(run).state == "running")
+    say("stop", run.id)
+    before = (run.path / "job.sh").read_text()
+    with pytest.raises(UserError, match="checkpoint"):
+        launcher.resume(run, start="7")
+    assert run.state().state == "stopped"
+    other = cluster.fill()
+    said = say("resume", run.id, "--set", "train.steps=7")
+    job = job_of(run).id
+    assert job != first
+    assert said.startswith(f"run {run.id} submitted: Slurm job {job} waits")
+    assert (seen(run).state, run.state().attempt) == ("queued", 2)
+    assert "comment=mine" in (now := (run.path / "job.sh").read_text())
+    assert ("train.steps=7" in now, "train.steps=7" in before) == (True, False)
+    assert cluster.ask("squeue", "-h", "-j", str(job), "-o", "%k").strip() == "mine"
+    cluster.ask("scancel", str(other))
+    state = wait_for(lambda: (now := seen(run)).state == "running" and now)
+    assert [(a.number, a.outcome) for a in state.attempts] == [(1, "stopped"), (2, None)]
+    assert say("stop", run.id).endswith(f"{run.id} stopped\n")
 
 
 # --- without having run --------------------------------------------------------------------------

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import UserError
-from gpu_engine.launch import found
+from gpu_engine.launch import found, launcher
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.job import Job
+from gpu_engine.runs.job import Job, Request
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_engine.slurm import commands, watch
+from gpu_engine.spec.write import to_toml
 
 from ..plans import plan
 
@@ -182,3 +184,28 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
     assert slurm.calls("scancel") == calls
     assert slurm.calls("scontrol") == ["scontrol update JobId=7 Requeue=0"]
     assert run.state().state == "stopping"
+
+
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
+    spec = choose_spec(None, ["task.use=m:T", "batch.size=8", "devices.ids=cpu:0"]).spec
+    run, lock = create_run("toy", to_toml(spec), plan())
+    os.close(lock)
+    run.write_state(State("stopped", run.id, "toy", 1.0, ended=2.0, attempts=(
+        AttemptRecord(1, 1.5, 2.0, "stopped", requeued=0),)))
+    jobs.write(run.path, Job(7, state="FAILED", nodes="n1", request=Request(1, 1)))
+    jobs.ask_to_stop(run.path)
+    (run.path / jobs.SCRIPT).write_text("the first")
+    before = {p.name: p.read_bytes() for p in run.path.iterdir() if p.is_file()}
+    slurm.put("sbatch", "echo 'sbatch: error: Batch job submission failed: Access denied' >&2; "
+                        "exit 1")
+    for start, says in (("newest", "Batch job submission failed: Access denied"),
+                        ("best", "checkpoint")):
+        with pytest.raises(UserError, match=says):
+            launcher.resume(run, start=start)
+        assert {p.name: p.read_bytes() for p in run.path.iterdir() if p.is_file()} == before
+    slurm.put("sbatch", "echo 8")
+    launcher.resume(run, ["train.steps=9"])
+    assert job_of(run) == Job(8, request=Request(1, 1))
+    assert (run.state().state, run.state().attempt) == ("queued", 2)
+    assert run.state().changed == ("train.steps=9",)
+    assert not jobs.asked_to_stop(run.path)

@@ -31,7 +31,7 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     from gpu_engine.cli import watch
     from gpu_engine.launch.found import find
     from gpu_engine.launch.launcher import resume
-    from gpu_engine.runs import attempts, folder
+    from gpu_engine.runs import attempts, folder, job
 
     found = find(run)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
@@ -45,7 +45,11 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
             click.echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
                              f"attempt failed with it; --like {number} uses the settings of "
                              f"attempt {number}"), err=True)
-    if detach:
+    slurm = job.read(found.path)
+    if slurm is not None and not as_json:
+        click.echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
+        return
+    if detach or slurm is not None:
         click.echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json))

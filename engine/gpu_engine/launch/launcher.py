@@ -19,7 +19,7 @@ from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
-from gpu_engine.runs import attempts, checkpoints, disk_room, leftovers
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.spanning import parts
@@ -161,7 +161,20 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
         return _again_over_hosts(run, spec, start, say)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
+    known = job.read(run.path)
+    if known is not None and known.request is not None:
+        return _submit_again(run, spec, start)
     return _again(run, spec, chosen)
+
+
+def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
+    """`resume` for a run that was submitted to Slurm."""
+    from gpu_engine.slurm.submit import again
+
+    if start != "newest":
+        raise UserError(f"run {run.id} is a job of Slurm, which goes on from its newest "
+                        "checkpoint: leave --from out")
+    return Prepared(spec, Inventory((), "nvml"), again(run, spec))
 
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[str], None]

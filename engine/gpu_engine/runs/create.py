@@ -74,20 +74,21 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
     Returns the descriptor that holds its lock. Raises UserError if the run is live or its folder
     can't be written.
 
-    job: the Slurm job whose ranks begin the attempt; it is the first if the job was submitted
-    with this folder. None: not in a job, and the run is a job's no longer."""
+    job: the Slurm job whose ranks begin the attempt. Its submission has counted the attempt if no
+    rank of it has begun yet. None: not in a job, and the run is a job's no longer."""
     before = run.state()
     known = slurm_job.read(run.path)
-    first = known is not None and known.id == job and not before.attempts
+    counted = known is not None and known.id == job \
+        and before.attempt not in [a.number for a in before.attempts]
     try:
         fd = _lock(run)
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
-        changed = () if first else attempts.keep(run, before.attempt, spec_toml)
+        changed = before.changed if counted else attempts.keep(run, before.attempt, spec_toml)
         write_atomic(run.path / "spec.toml", spec_toml)
         write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
-                              attempt=attempt or before.attempt + (0 if first else 1),
+                              attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
     except OSError as err:

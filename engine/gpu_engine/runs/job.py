@@ -44,6 +44,17 @@ _WHY_OVER = {
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked of Slurm when the job was submitted."""
+
+    nodes: int
+    per_node: int
+    """GPUs of each node; on CPU slots, ranks."""
+    options: tuple[str, ...] = ()
+    """Further options of sbatch, as KEY=VALUE or KEY."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job, as Slurm described it last. Times are Unix seconds."""
 
@@ -63,6 +74,8 @@ class Job:
     """The nodes that it has or had, compressed: "gpu[03-05]"; None: it never ran."""
     words: str | None = None
     """Of a job that has ended: the last line of its output, or what Slurm said of it."""
+    request: Request | None = None
+    """None: gpu-panel has not submitted it."""
     doubt: str | None = None
     """Why Slurm can't be asked now; None: it can."""
     since: float | None = None
@@ -159,7 +172,8 @@ def judge(recorded: State, job: Job, stop: bool) -> State:
     whether a person has asked it to stop. The state has a `pid` only while there are ranks.
     """
     last = recorded.attempts[-1] if recorded.attempts else None
-    reported = last is not None and last.requeued is not None and last.requeued >= job.restarts
+    reported = last is not None and last.number == recorded.attempt \
+        and last.requeued is not None and last.requeued >= job.restarts
     if reported and recorded.state in FINAL:
         if recorded.state != "stopped" or job.over:
             return recorded

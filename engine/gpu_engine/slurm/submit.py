@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -15,11 +16,11 @@ from gpu_engine.plan.build import resolve
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.create import create_run, working_folder
+from gpu_engine.runs.create import create_run, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
-from gpu_engine.slurm.script import Job, Place, batch_script, pattern, placed
+from gpu_engine.slurm.script import Job, Place, batch_script, job_of, pattern, placed
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -49,12 +50,55 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
     run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
     try:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
+        _keep(run, there)
     except BaseException:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     finally:
         os.close(lock)
     return run, there
+
+
+def again(run: Run, spec: RunSpec) -> LaunchPlan:
+    """Submit another attempt of an ended run, which was submitted before, with `spec`. It goes on
+    from the newest checkpoint. Raises as `submit`; the run is then as it was."""
+    known = jobs.read(run.path)
+    if known is None or known.request is None:
+        raise UserError(f"run {run.id} was not submitted by gpu-panel")
+    asked = known.request
+    job = job_of(spec, asked.nodes, asked.per_node, asked.options)
+    place = Place(spec.run.python or sys.executable, run.cwd(), str(places.home()))
+    checked = placed(spec, job)
+    plan = _without_ranks(resolve(checked, python=place.python))
+    script, stopped = _script_of(run), jobs.asked_to_stop(run.path)
+    there = None
+    try:
+        (run.path / jobs.STOP).unlink(missing_ok=True)
+        there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
+        # Its ranks are seconds away: the interpreter has to start, and torch to be imported.
+        lock = reopen_run(run, to_toml(checked.spec), plan)
+    except BaseException:
+        if there is not None:
+            with contextlib.suppress(SlurmError):
+                commands.cancel(there.id, there.cluster)
+        with contextlib.suppress(OSError):
+            if script is not None:
+                write_atomic(run.path / jobs.SCRIPT, script)
+            if stopped:
+                jobs.ask_to_stop(run.path)
+        raise
+    try:
+        _keep(run, there)
+    finally:
+        os.close(lock)
+    return plan
+
+
+def _script_of(run: Run) -> str | None:
+    try:
+        return (run.path / jobs.SCRIPT).read_text()
+    except (OSError, ValueError):
+        return None
 
 
 def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
@@ -68,17 +112,22 @@ def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
         raise UserError(f"the job was not submitted: {err}") from None
     except OSError as err:
         raise UserError(f"{path}: can't be written: {err.strerror}") from None
-    there = jobs.Job(number, cluster)
+    return jobs.Job(number, cluster, request=jobs.Request(job.nodes, job.per_node, tuple(
+        key if value is None else f"{key}={value}" for key, value in job.options)))
+
+
+def _keep(run: Run, there: jobs.Job) -> None:
+    """Note the job in the run's folder. If that can't be done, it is cancelled, and UserError
+    raised."""
     try:
         jobs.write(run.path, there)
     except OSError as err:
-        with_it = f"job {number} is submitted, but {run.path} can't be written: {err.strerror}"
+        what = f"job {there.id} is submitted, but {run.path} can't be written: {err.strerror}"
         try:
-            commands.cancel(number, cluster)
+            commands.cancel(there.id, there.cluster)
         except SlurmError as refused:
-            raise UserError(f"{with_it}; cancel it with scancel {number} ({refused})") from None
-        raise UserError(f"{with_it}; it was cancelled") from None
-    return there
+            raise UserError(f"{what}; cancel it with scancel {there.id} ({refused})") from None
+        raise UserError(f"{what}; it was cancelled") from None
 
 
 def _without_ranks(plan: LaunchPlan) -> LaunchPlan:

@@ -33,7 +33,8 @@ _AFTER_FAILURE = 30.0
 _STAMP = ".slurm-asked"
 _END = 4096
 """Bytes of a job's output that are searched for its last line."""
-_NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? )|slurmstepd-?\S*: error: \*")
+_NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? |got SIG|forc)"
+                    r"|slurmstepd-?\S*: error: \*")
 """Lines in which Slurm says only that it ends what has failed."""
 
 
@@ -87,7 +88,7 @@ def _ask(runs: Sequence[tuple[Run, Job]]) -> None:
                 why = str(err)
         for run, job in here:
             now = _now(job, seen.get(job.id), why)
-            if now.over:
+            if now.over and now.state not in ("CANCELLED", jobs.GONE):
                 now = replace(now, words=_last_words(run.path) or now.words)
             _note(run, job, now)
             if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know

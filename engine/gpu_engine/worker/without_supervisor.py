@@ -140,11 +140,13 @@ class RankWithoutSupervisor:
             path or self._named, path is not None, spec.name, to_toml(spec), plan, batch)
         now = time.time()
         why = f"started by {self._who.source}, not by gpu-panel" if batch is None else None
+        opened = self._run.state()
         self._state = runs.State(
-            "running", self._run.id, spec.name, self._run.state().created, started=now,
+            "running", self._run.id, spec.name, opened.created, started=now,
             pid=os.getpid(), ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
             reason=why, attempt=number, attempts=(*before, runs.AttemptRecord(
-                number, now, requeued=batch.restarts if batch is not None else None)))
+                number, now, changed=opened.changed,
+                requeued=batch.restarts if batch is not None else None)))
         self._run.write_state(self._state)
         if path is not None and number > 1:
             where = f"from step {newest:,}" if newest >= 0 else "without a checkpoint"
