@@ -19,14 +19,14 @@ from ..conftest import PATIENCE
 from ..nodes import rig
 
 DAEMONS = ("slurmctld", "slurmd")
-COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo")
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo", "srun")
 _PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
 _ADDRESS = "10.214.0.1"
 
 
 def why_not() -> str | None:
     """Why there can be no Slurm here, in words; None if there can."""
-    absent = [name for name in (*DAEMONS, *COMMANDS, "srun") if not shutil.which(name, path=_PATH)]
+    absent = [name for name in (*DAEMONS, *COMMANDS) if not shutil.which(name, path=_PATH)]
     if absent:
         return f"Slurm is not installed: no {', '.join(absent)} (slurmctld, slurmd, slurm-client)"
     return rig.why_not()
@@ -52,9 +52,10 @@ class Cluster:
         self._init = rig._first_process(script, folder / "boot.log")
         enter = f"nsenter --target={rig._child(self._init)} --net --uts --mount"
         for name in COMMANDS:
-            wrapper = self.bin / name
-            wrapper.write_text(f"#!/bin/sh\nSLURM_CONF={conf} exec {enter} --wd=\"$PWD\" "
-                               f"{shutil.which(name, path=_PATH)} \"$@\"\n")
+            wrapper, real = self.bin / name, shutil.which(name, path=_PATH)
+            wrapper.write_text(  # a job has this PATH too
+                f"#!/bin/sh\nexport SLURM_CONF={conf}\n[ \"$(uname -n)\" != head ] || exec {real} "
+                f"\"$@\"\nexec {enter} --wd=\"$PWD\" {real} \"$@\"\n")
             wrapper.chmod(0o755)
         self.until(self.idle)
 

@@ -98,8 +98,9 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
 def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tmp_path):
     run, job = submitted(*stood_in(tmp_path))
     wait_for(lambda: seen(run).state == "running")
-    cluster.ask("scontrol", "requeue", str(job))
+    cluster.ask("scancel", "--signal=USR1", str(job))  # as Slurm warns before the time limit
     state = wait_for(lambda: (now := seen(run)).state == "queued" and now)
+    assert "stopped and saved: job" in say("logs", run.id, "--supervisor")
     assert "waits: its time to begin has not come (BeginTime), probably until" in state.reason
     assert (job_of(run).restarts, state.attempts[-1].outcome) == (1, "stopped")
     # Not sooner: Slurm refuses a start in the second in which it has ended the one before.
