@@ -7,6 +7,9 @@ import time
 
 import click
 
+_WHOLE = 0.3
+"""Seconds without a change after which a stack is taken for whole: it is written in pieces."""
+
 
 @click.command()
 @click.argument("run", default="last")
@@ -37,10 +40,14 @@ def command(run: str, rank: int | None, wait: float) -> None:
         refused = {}
         requested = [r for r in ranks if stacks.request(found, r)]
     texts: dict[int, str] = {}
-    end = time.monotonic() + wait
-    while len(texts) < len(requested) and time.monotonic() < end:
+    changed = time.monotonic()
+    end = changed + wait
+    while time.monotonic() < end and (len(texts) < len(requested)
+                                      or time.monotonic() < changed + _WHOLE):
         time.sleep(0.05)
-        texts |= {r: t for r in requested if (t := stacks.printed(found.log(r), before[r]))}
+        now = {r: t for r in requested if (t := stacks.printed(found.log(r), before[r]))}
+        if now != texts:
+            texts, changed = now, time.monotonic()
     for r in ranks:
         click.echo(f"--- rank {r} ---")
         if r in texts:

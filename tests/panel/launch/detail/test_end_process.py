@@ -177,7 +177,7 @@ async def test_a_rank_of_ours_suggests_to_stop_the_run(child, monkeypatch, tmp_p
     process = child()
     stopped = []
     run = Run(tmp_path / "3f2a")
-    monkeypatch.setattr(Run, "stop", lambda self: stopped.append(self.id))
+    monkeypatch.setattr(Run, "stop", lambda self, now=False: stopped.append(self.id))
     line = RunLine(run, "gpt", "ddp", 2, "running", True, time.time(),
                    pids=((process.pid, 1),))
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((line,), 0))
