@@ -99,7 +99,9 @@ def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tm
     run, job = submitted(*stood_in(tmp_path))
     wait_for(lambda: seen(run).state == "running")
     cluster.ask("scancel", "--signal=USR1", str(job))  # as Slurm warns before the time limit
-    state = wait_for(lambda: (now := seen(run)).state == "queued" and now)
+    # Slurm says why some time after it has put it back.
+    state = wait_for(lambda: (now := seen(run)).state == "queued"
+                     and "BeginTime" in (now.reason or "") and now)
     assert "stopped and saved: job" in say("logs", run.id, "--supervisor")
     assert "waits: its time to begin has not come (BeginTime), probably until" in state.reason
     assert (job_of(run).restarts, state.attempts[-1].outcome) == (1, "stopped")
