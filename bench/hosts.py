@@ -180,7 +180,8 @@ def mirror() -> None:
 
             def now() -> tuple[float, ...]:
                 own = sum(process.cpu_times()[:2])
-                ssh = sum(sum(p.cpu_times()[:2]) for p in process.children(recursive=True))
+                ssh = sum(sum(p.cpu_times()[:2]) for p in psutil.process_iter(["cmdline"])
+                          if str(rig.config) in (p.info["cmdline"] or []))
                 agents = sum(sum(p.cpu_times()[:2]) for p in psutil.process_iter(["cmdline"])
                              if (p.info["cmdline"] or [])[1:4] == ["-m", "gpu_engine", "agent"])
                 return (own, ssh, agents, int((link / "rx_bytes").read_text()),

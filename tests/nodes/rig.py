@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import shlex
 import shutil
@@ -222,7 +223,7 @@ class Rig:
         self.python = sys.executable
         """The interpreter that has the program, here and, as it lies on a shared file system,
         there."""
-        self.link = f"rig{os.getpid()}"[:12] + _letters(len(_OPEN))
+        self.link = f"rig{os.getpid()}"[:12] + _letters(next(_MADE))
         _OPEN.append(self)
         self._switch: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -343,6 +344,8 @@ class Rig:
 
 
 _OPEN: list[Rig] = []
+_MADE = itertools.count()
+"""Numbers the rigs of this program: the kernel takes a link away some time after its rig."""
 
 
 def _first_process(script: str, log: Path) -> subprocess.Popen[str]:
