@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpu_engine.hosts.strict import BadMessage
+from gpu_engine.hosts.packed import compressed, decompressed
 
 PIECE = 256 << 10
 """Bytes in one message, at most, before they are packed."""
@@ -48,15 +47,8 @@ class SendCheckpoint:
 
     @classmethod
     def of(cls, key: str, name: str, offset: int, data: bytes) -> SendCheckpoint:
-        return cls(key, name, offset, zlib.compress(data, 1))
+        return cls(key, name, offset, compressed(data))
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        unpacking = zlib.decompressobj()
-        try:
-            content = unpacking.decompress(self.data, PIECE + 1)
-        except zlib.error:
-            raise BadMessage("SendCheckpoint.data: can't be unpacked") from None
-        if len(content) > PIECE or not unpacking.eof:
-            raise BadMessage("SendCheckpoint.data: too much at once, or cut")
-        return content
+        return decompressed(self.data, PIECE, "SendCheckpoint.data")

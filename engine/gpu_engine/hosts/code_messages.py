@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from gpu_engine.hosts.strict import BadMessage
+from gpu_engine.hosts.packed import compressed, decompressed
 
 PIECE = 256 << 10
 """Bytes in one message, at most, before they are packed."""
@@ -50,18 +49,11 @@ class SendCode:
 
     @classmethod
     def of(cls, key: str, what: Literal["list", "contents"], offset: int, data: bytes) -> SendCode:
-        return cls(key, what, offset, zlib.compress(data, 1))
+        return cls(key, what, offset, compressed(data))
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        unpacking = zlib.decompressobj()
-        try:
-            content = unpacking.decompress(self.data, PIECE + 1)
-        except zlib.error:
-            raise BadMessage("SendCode.data: can't be unpacked") from None
-        if len(content) > PIECE or not unpacking.eof:
-            raise BadMessage("SendCode.data: too much at once, or cut")
-        return content
+        return decompressed(self.data, PIECE, "SendCode.data")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ for a terminal as they are read (`answer`). What it does with a request it could
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -30,6 +29,7 @@ from gpu_engine.hosts.code_messages import (
     PreviewCode,
     SendCode,
 )
+from gpu_engine.hosts.packed import compressed, decompressed
 from gpu_engine.hosts.strict import BadMessage
 from gpu_engine.runs.state import State
 
@@ -376,25 +376,18 @@ class Piece:
     def of(cls, name: str, offset: int, data: bytes, *, start: bool = False,
            size: int | None = None) -> Piece:
         """Packed where that makes it shorter."""
-        packed = zlib.compress(data, 1) if len(data) > 256 else data
+        packed = compressed(data) if len(data) > 256 else data
         if len(packed) < len(data):
             return cls(name, offset, packed, True, start, size)
         return cls(name, offset, data, False, start, size)
 
     def content(self) -> bytes:
         """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        if not self.packed:
-            content, whole = self.data, True
-        else:
-            unpacking = zlib.decompressobj()
-            try:
-                content = unpacking.decompress(self.data, PIECE + 1)
-            except zlib.error:
-                raise BadMessage("Piece.data: can't be unpacked") from None
-            whole = unpacking.eof
-        if len(content) > PIECE or not whole:
-            raise BadMessage("Piece.data: too much at once, or cut")
-        return content
+        if self.packed:
+            return decompressed(self.data, PIECE, "Piece.data")
+        if len(self.data) > PIECE:
+            raise BadMessage("Piece.data: too much at once")
+        return self.data
 
 
 @dataclass(frozen=True, slots=True)

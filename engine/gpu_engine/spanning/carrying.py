@@ -1,30 +1,27 @@
 """Bringing a checkpoint from one host to another, on which rank 0 is from now on.
 
 It goes through this machine in pieces and is kept nowhere on the way; if the former host can't be
-reached, a copy that is here does as well. The host that gets it
-compares every file with the hash in the manifest before a rank begins with it.
+reached, a copy that is here does as well. The host that gets it compares every file with the hash
+in the manifest before a rank begins with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.hosts import checkpoint_messages as messages
-from gpu_engine.hosts.channel import ASK, Channel, Refused, Stream, Unreachable, open_channel
+from gpu_engine.hosts.channel import Channel, Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import asking
+from gpu_engine.spanning import ahead, asking
 from gpu_engine.spanning.parts import Part
 
-_AHEAD = 8
-"""Pieces on their way at a time: a host far away is not waited for after each."""
 _BUILD = 600.0
 """Seconds in which a host looks for the files on its own disk."""
 
@@ -92,20 +89,10 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def _send(into: Channel, key: str, name: str, pieces: Iterator[bytes]) -> None:
-    under_way: deque[Stream] = deque()
-    offset = 0
-    for piece in pieces:
-        if len(under_way) == _AHEAD:
-            _taken(into, under_way.popleft())
-        under_way.append(into.stream(messages.SendCheckpoint.of(key, name, offset, piece)))
-        offset += len(piece)
-    while under_way:
-        _taken(into, under_way.popleft())
+    def requests() -> Iterator[messages.SendCheckpoint]:
+        offset = 0
+        for piece in pieces:
+            yield messages.SendCheckpoint.of(key, name, offset, piece)
+            offset += len(piece)
 
-
-def _taken(way: Channel, stream: Stream) -> None:
-    try:
-        if stream.next(ASK) is None:
-            raise Unreachable(way.host.name, f"it took none of the checkpoint for {ASK:.0f} s")
-    finally:
-        stream.close()
+    ahead.send(into, requests(), "checkpoint")

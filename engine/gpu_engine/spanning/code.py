@@ -13,7 +13,6 @@ import os
 import secrets
 import stat
 import subprocess
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,12 @@ from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.files import reason
 from gpu_engine.hosts import code_messages as messages
-from gpu_engine.hosts.channel import ASK, Channel, Refused, Stream, Unreachable
+from gpu_engine.hosts.channel import Channel, Refused
 from gpu_engine.hosts.code import LARGEST, LONGEST_LIST, MOST_FILES, Entry, Kind, name_of, packed
 from gpu_engine.plan.records import Code, Sending
+from gpu_engine.spanning import ahead
 
 _KEY = "run.sync"
-_AHEAD = 8
-"""Pieces on their way at a time: a host far away is not waited for after each."""
 _BUILD = 300.0
 """Seconds in which a host compares, or writes, all files."""
 
@@ -135,23 +133,13 @@ def _at(way: Channel, request: messages.FindCode | messages.BuildCode) -> str | 
 
 def _send(way: Channel, key: str, what: Literal["list", "contents"], parts: Iterator[bytes]
           ) -> None:
-    under_way: deque[Stream] = deque()
-    offset = 0
-    for piece in _pieces(parts):
-        if len(under_way) == _AHEAD:
-            _taken(way, under_way.popleft())
-        under_way.append(way.stream(messages.SendCode.of(key, what, offset, piece)))
-        offset += len(piece)
-    while under_way:
-        _taken(way, under_way.popleft())
+    def requests() -> Iterator[messages.SendCode]:
+        offset = 0
+        for piece in _pieces(parts):
+            yield messages.SendCode.of(key, what, offset, piece)
+            offset += len(piece)
 
-
-def _taken(way: Channel, stream: Stream) -> None:
-    try:
-        if stream.next(ASK) is None:
-            raise Unreachable(way.host.name, f"it took none of the code for {ASK:.0f} s")
-    finally:
-        stream.close()
+    ahead.send(way, requests(), "code")
 
 
 def _pieces(parts: Iterator[bytes]) -> Iterator[bytes]:
