@@ -221,7 +221,8 @@ def test_a_port_taken_on_node_0_is_refused_before_anything_waits(home):
 
 def test_the_plan_of_two_nodes_has_a_torchrun_line_each(home):
     spec = from_dict({"task": {"use": TINY["task.use"]}, "devices": {"ids": ["cpu:0"]},
-                      "parallel": {"mode": "multinode", "nodes": 2, "master_addr": "10.0.0.1"}})
+                      "parallel": {"mode": "multinode", "nodes": 2, "master_addr": "10.0.0.1",
+                                   "master_port": free_port()}})
     lines = prepare(spec).plan.lines
     assert [f"--node-rank={i}" in line for i, line in enumerate(lines)] == [True, True]
     assert all("-m torch.distributed.run --nnodes=2" in line for line in lines)
