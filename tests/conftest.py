@@ -93,17 +93,6 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(torch_build, "build_of", lambda python: build)
 
 
-QUICK_TORCH = Path(__file__).parent / "quick_torch"
-"""A folder for PYTHONPATH, see its sitecustomize.py."""
-
-
-@pytest.fixture
-def quick_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ranks that this test starts import torch in a third of the time."""
-    before = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(QUICK_TORCH), before))))
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A $GPU_PANEL_HOME for this test alone. Processes still running in it at the end are ended."""

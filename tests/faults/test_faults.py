@@ -32,7 +32,6 @@ def test_the_suite_has_enough_cases_with_descriptions() -> None:
     assert all(c.does and c.then for c in CASES)
 
 
-@pytest.mark.usefixtures("quick_torch")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
     record_property("case", case.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +26,8 @@ def _rig() -> Iterator[Rig]:
 
 
 @pytest.fixture
-def rig(_rig: Rig, monkeypatch: pytest.MonkeyPatch, quick_torch: None) -> Rig:
+def rig(_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Three nodes as new, and their names on the PATH's `ssh`."""
-    _rig.env = {"PYTHONPATH": os.environ["PYTHONPATH"]}
     _rig.fresh()
     for name, value in _rig.environment().items():
         monkeypatch.setenv(name, value)

@@ -178,7 +178,7 @@ class Node:
                  "PasswordAuthentication no", "KbdInteractiveAuthentication no", "UseDNS no",
                  "PermitRootLogin yes", "MaxStartups 100", "MaxSessions 100", "LogLevel VERBOSE",
                  "Subsystem sftp internal-sftp"]
-        env = {"OMP_NUM_THREADS": "1"} | self.rig.env | self.env
+        env = {"OMP_NUM_THREADS": "1"} | self.env
         lines.append("SetEnv " + " ".join(f'"{k}={v}"' for k, v in env.items()))
         (self.folder / "sshd_config").write_text("\n".join(lines) + "\n")
         (self.folder / "sshd.pid").unlink(missing_ok=True)
@@ -218,8 +218,6 @@ class Rig:
     def __init__(self, count: int, folder: Path) -> None:
         self.folder = folder
         self.nodes: list[Node] = []
-        self.env: dict[str, str] = {}
-        """What sessions find in their environment on every node, once sshd has been started."""
         self.python = sys.executable
         """The interpreter that has the program, here and, as it lies on a shared file system,
         there."""

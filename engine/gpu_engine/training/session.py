@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -35,12 +34,10 @@ from gpu_engine.worker.rank.signals import Signals
 class Session:
     """One attempt on one rank, with all its parts."""
 
-    def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals,
-                 warm: threading.Thread | None = None) -> None:
+    def __init__(self, job: Job, group: Group, recorder: Recorder, signals: Signals) -> None:
         """Build task, model, data and loop, and resume if there is a checkpoint.
 
-        `warm` is the thread of `start.warm_up`, joined before anything forks or steps. Raises
-        UserError for mistakes that the person can correct.
+        Raises UserError for mistakes that the person can correct.
         """
         self.job, self.group, self.recorder = job, group, recorder
         self.folder = job.run / "checkpoints"
@@ -61,8 +58,6 @@ class Session:
         with Watch().on() as self._watched:  # a stream may divide itself when it is made
             data = self.task.train_data()
         self.evaluation = self._evaluation()
-        if warm is not None:
-            warm.join()
         group.meet()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
         self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)

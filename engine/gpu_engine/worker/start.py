@@ -18,7 +18,7 @@ from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, log_path
-from gpu_engine.worker.rank import current
+from gpu_engine.worker.rank import current, dynamo_later
 from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.output import forgive_full_disk
@@ -55,7 +55,6 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
 def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
                         signals: Signals) -> int:
     """A rank that no supervisor has started: see the module `without_supervisor`."""
-    warm = warm_up()
     with importing_torch():
         from gpu_engine.worker.without_supervisor import (
             EXIT_STOPPED,
@@ -75,7 +74,7 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
         return 2
     finally:
         met.set()
-    return _rank(rank.job, signals, args.check, rank.group, warm, rank.record_end, EXIT_STOPPED)
+    return _rank(rank.job, signals, args.check, rank.group, rank.record_end, EXIT_STOPPED)
 
 
 def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
@@ -88,7 +87,6 @@ def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
 
 
 def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
-          warm: threading.Thread | None = None,
           ended: Callable[[str, bool], None] = lambda outcome, trained: None,
           stopped: int = 0) -> int:
     """Train or check, as `job` says. Returns the exit status. `ended` is called with the outcome
@@ -99,14 +97,12 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         with importing_torch():
             from gpu_engine.worker import with_torch
 
-        if warm is None and not check:
-            warm = warm_up()
         with_torch.prepare(job, rec)
         group = group or with_torch.join_ranks(job, check=check)
         if check:
             outcome = with_torch.check_ranks(job, group, rec)
         else:
-            outcome = with_torch.train(job, group, rec, signals, warm)
+            outcome = with_torch.train(job, group, rec, signals)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
         early = signals.stop_requested and not rec.training
         # Ranks that are asked to stop before training begins exit one by one, so an error here
@@ -206,24 +202,14 @@ def exit_process(code: int) -> NoReturn:
 def importing_torch() -> Iterator[None]:
     """Wrap the import of torch in this, before any task is loaded. It keeps the garbage collector
     away from torch's objects, which live as long as the process; searching them for garbage takes
-    a tenth of the time of a start."""
+    a tenth of the time of a start. After it, see `dynamo_later`."""
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
         gc.enable()
-
-
-def warm_up() -> threading.Thread:
-    """Import in the background, while the ranks meet and the data is read, what PyTorch would
-    import when a model is wrapped in DDP or an optimizer steps first (0.8 s)."""
-    def load() -> None:
-        import torch._dynamo  # noqa: F401
-
-    thread = threading.Thread(target=load, name="warm-up", daemon=True)
-    thread.start()
-    return thread
+    dynamo_later.install()
 
 
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 
@@ -49,13 +48,11 @@ def check_ranks(job: Job, group: Group, rec: Recorder) -> str:
     return "completed"
 
 
-def train(job: Job, group: Group, rec: Recorder, signals: Signals,
-          warm: threading.Thread | None = None) -> str:
-    """Train as `job` says. Returns the outcome, "completed" or "stopped". `warm` is the thread
-    that `start.warm_up` returned."""
+def train(job: Job, group: Group, rec: Recorder, signals: Signals) -> str:
+    """Train as `job` says. Returns the outcome, "completed" or "stopped"."""
     rec.watch = _Peers(rec, group, rec.watch)
     group.report_waits_to(rec)
-    return Session(job, group, rec, signals, warm).run()
+    return Session(job, group, rec, signals).run()
 
 
 class _Peers:
