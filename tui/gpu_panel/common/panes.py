@@ -34,6 +34,13 @@ class Pane(Widget):
     """Its keys. The screen binds those that are `everywhere`, the pane the others:
     `BINDINGS = keys.of_focus(KEYS)`."""
 
+    def on_descendant_focus(self) -> None:
+        # With :focus-within, each move of the focus within a pane would style all its widgets anew.
+        self.set_class(self.has_focus_within, "-within")
+
+    def on_descendant_blur(self) -> None:
+        self.set_class(self.has_focus_within, "-within")
+
     def enter(self) -> None:
         """Take the focus, as the person has chosen this pane."""
         self.focus(scroll_visible=False)
