@@ -11,6 +11,7 @@ from gpu_engine.devices.records import Sample
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.form.fields import OWN_CLASS, OWN_COMMAND
 from gpu_panel.launch.form.pane import FormPane
@@ -288,14 +289,12 @@ async def test_help_has_every_key():
 
 
 async def test_the_footer_has_at_most_eight_keys():
-    from textual.widgets._footer import FooterKey
-
     async with panel(slots(2)) as (pilot, screen):
         for pane in ("1", "2", "3", "4"):
             await pilot.press("escape", pane)
             await pilot.pause()
             await pilot.pause()
-            assert 3 <= len(screen.query(FooterKey)) <= 8
+            assert 3 <= len(screen.query_one(KeyBar).shown) <= 8
 
 
 async def test_figures_that_are_old_say_so():

@@ -13,13 +13,13 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.timer import Timer
-from textual.widgets import Footer
 
 from gpu_engine.launch import launcher
 from gpu_engine.launch.launcher import Prepared
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard, show
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch.detail.pane import DetailPane
@@ -77,7 +77,7 @@ class LaunchScreen(PaneScreen):
         yield self.plan
         yield self.detail
         yield self.runs
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     # --- start: everything slow happens after the first frame ----------------------------------
 

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import Resize
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 from textual.worker import Worker, WorkerState
 
 from gpu_engine.common.errors import UserError
@@ -22,6 +22,7 @@ from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.run import stop_dialog
@@ -72,7 +73,7 @@ class RunScreen(PaneScreen):
         for row in _rows(self.PANES):
             panes = [pane(id=pane.NAME) for pane in row]
             yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
-        yield Footer(show_command_palette=False)
+        yield KeyBar(roomy=True)
 
     def on_mount(self) -> None:
         if not self.query(PaneBar):  # the panel closes as it opens this: nothing was mounted

@@ -6,13 +6,14 @@ import os
 import time
 
 import pytest
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from gpu_engine.launch import launcher as launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import AskCount, Confirm
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.runs import feed as runs_feed
 from gpu_panel.launch.runs.feed import RunLine
 from gpu_panel.launch.runs.pane import RunsPane
@@ -51,7 +52,7 @@ async def test_only_what_can_be_done_is_offered():
             await until(pilot, lambda: "s stop" in screen_text(pilot.app))
             said = screen_text(pilot.app)
             assert "u resume" not in said
-            assert len(screen.query_one(Footer).children) <= 9  # eight, and the palette's place
+            assert len(screen.query_one(KeyBar).shown) <= 8
             await pilot.press("down")
             await until(pilot, lambda: "u resume" in screen_text(pilot.app))
             assert "s stop" not in screen_text(pilot.app)

@@ -1,0 +1,118 @@
+"""The line of keys: it follows the focus, a click presses a key, a long line can be moved."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.events import MouseScrollDown, MouseScrollUp
+from textual.widgets import Input, Static
+
+from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.themed import ThemedApp
+
+from ..panel_kit import shown
+
+
+class Field(Input):
+    BINDINGS: ClassVar[list[Any]] = [Binding("f6", "app.third", "third")]
+
+
+class App(ThemedApp):
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("f2,f3", "first", "first", tooltip="Does the first thing"),
+        Binding("f4", "second", "second", tooltip="Does the second thing"),
+        Binding("f5", "hidden", "hidden", show=False),
+        Binding("ctrl+q", "quit", "quit", show=False)]
+
+    def __init__(self, *, roomy: bool = False) -> None:
+        super().__init__()
+        self.bar = KeyBar(roomy=roomy)
+        self.done: list[str] = []
+        self.second: bool | None = True
+        """What `check_action` says of the second action."""
+
+    def compose(self) -> ComposeResult:
+        yield Input()
+        yield Field(id="field")
+        yield Static(id="drawn")
+        yield self.bar
+
+    def action_first(self) -> None:
+        self.done.append("first")
+
+    def action_second(self) -> None:
+        self.done.append("second")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.second if action == "second" else True
+
+
+async def test_it_shows_the_keys_of_what_has_the_focus():
+    app = App()
+    async with app.run_test() as pilot:
+        assert shown(app.bar) == "f2 first f4 second"
+        await pilot.press("tab")
+        await pilot.pause()
+        assert shown(app.bar) == "f6 third f2 first f4 second"
+        app.second = False
+        app.screen.refresh_bindings()
+        await pilot.pause()
+        assert shown(app.bar) == "f6 third f2 first"
+
+
+async def test_it_is_drawn_again_only_when_its_keys_change():
+    app = App()
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        drawn: list[object] = []
+        draw = app.bar.render
+        app.bar.render = lambda: drawn.append(1) or draw()  # type: ignore[method-assign]
+        app.screen.refresh_bindings()
+        await pilot.pause()
+        assert not drawn
+        await pilot.press("tab")
+        await pilot.pause()
+        assert drawn
+
+
+async def test_a_click_presses_the_key_and_the_pointer_is_told_what_it_does():
+    for roomy, second in ((False, 9), (True, 12)):
+        app = App(roomy=roomy)
+        async with app.run_test() as pilot:
+            at = shown(app.bar).index("second")
+            await pilot.hover(KeyBar, offset=(at, 0))
+            assert app.bar.tooltip == "Does the second thing"
+            await pilot.click(KeyBar, offset=(at, 0))
+            await pilot.click(KeyBar, offset=(1, 0))
+            await pilot.click(KeyBar, offset=(60, 0))
+            await pilot.hover(KeyBar, offset=(60, 0))
+            assert app.bar.tooltip is None
+            assert app.done == ["second", "first"]
+            assert at >= second
+
+
+async def test_a_key_that_does_nothing_now_is_dim_and_cannot_be_clicked():
+    app = App()
+    async with app.run_test() as pilot:
+        usual = app.bar.render_line(0)
+        app.second = None
+        app.screen.refresh_bindings()
+        await pilot.pause()
+        assert shown(app.bar) == "f2 first f4 second"
+        assert app.bar.render_line(0) != usual
+        await pilot.click(KeyBar, offset=(10, 0))
+        assert not app.done
+
+
+async def test_the_wheel_moves_a_line_that_is_too_long():
+    app = App()
+    async with app.run_test(size=(12, 8)) as pilot:
+        assert shown(app.bar) == "f2 first f4"
+        for way, seen in ((MouseScrollDown, "irst f4 seco"), (MouseScrollDown, "t f4 second"),
+                          (MouseScrollUp, "first f4 sec")):
+            app.bar.post_message(way(app.bar, 1, 0, 0, 0, 0, False, False, False))
+            await pilot.pause()
+            assert shown(app.bar) == seen, way
