@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gpu_panel.run.screen
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.ranks import RanksPane
@@ -22,6 +23,7 @@ from ..run_kit import (
     shown,
     terminal,
     trained,
+    until,
 )
 
 
@@ -44,6 +46,18 @@ async def test_what_is_there_is_shown(tmp_path: Path) -> None:
                      "1 GPU 1 forward 99 2.450 6.2k 3 % 28.0 33.0 34.0 2.2 1.0 s",
                      "log ─ rank 0", "rank 0 says 49"):
             assert part in text, part
+
+
+async def test_news_is_painted_as_it_is_read(tmp_path: Path, monkeypatch) -> None:
+    """Not only when clocks are painted."""
+    monkeypatch.setattr(gpu_panel.run.screen, "PAINT_AGAIN", 1e6)
+    run = trained(tmp_path)
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        for rank in (0, 1):
+            run.steps(rank, 100, 104)
+        await until(pilot, lambda: "step 104 of 400" in terminal(app))
 
 
 async def test_it_grows_while_one_watches(tmp_path: Path) -> None:

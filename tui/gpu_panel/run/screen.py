@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +36,8 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import figures, headline
 
+PAINT_APART, PAINT_AGAIN = 0.25, 0.5
+"""Seconds: at least so long between two paints, and at most."""
 WIDE = (110, 30)
 """From this many columns and lines on, all panes are shown side by side; otherwise, one at a time
 with tabs."""
@@ -80,7 +83,7 @@ class RunScreen(PaneScreen):
             return
         self._arrange()
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
-        self.set_interval(0.5, self.paint)
+        self.run_worker(self._keep_painted(), group="paint", exclusive=True)
         self.call_after_refresh(self.paint)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -89,6 +92,17 @@ class RunScreen(PaneScreen):
                         severity="error", markup=False, timeout=30)
 
     # --- painting -------------------------------------------------------------------------------
+
+    async def _keep_painted(self) -> None:
+        """Paint news as soon as it is read, but not too often; clocks and logs now and then."""
+        shown = -1
+        while True:
+            with suppress(TimeoutError):
+                await self.store.wait_for(lambda store, shown=shown: store.version != shown,
+                                          PAINT_AGAIN - PAINT_APART)
+            shown = self.store.version
+            self.paint()
+            await asyncio.sleep(PAINT_APART)
 
     def paint(self) -> None:
         """Draw what has changed; ages and clocks change even without news."""

@@ -25,7 +25,7 @@ from gpu_panel.run.look import Look, look
 
 BATCH = 0.02
 """Seconds of reading at a time, before the event loop runs again."""
-LIVE_EVERY, DONE_EVERY = 0.25, 2.0
+LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
 
 
