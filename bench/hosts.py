@@ -250,9 +250,10 @@ def screen() -> None:
         sys.exit("no loss was seen on the screen")
     lags = []
     for number, then in recorded.items():
-        if min(seen.values()) < then < max(seen.values()):
-            # One that was overwritten before a frame came counts until the next that was shown.
-            lags.append(min(at for n, at in seen.items() if n >= number) - then)
+        # One that was overwritten before a frame came counts until the next that was shown.
+        shown = [at for n, at in seen.items() if n >= number]
+        if shown and then > min(seen.values()):
+            lags.append(min(shown) - then)
     lags.sort()
     say(f"a loss on a host to the screen: median {statistics.median(lags) * 1e3:.0f} ms, p95 "
         f"{lags[int(len(lags) * 0.95)] * 1e3:.0f} ms, worst {lags[-1] * 1e3:.0f} ms "
