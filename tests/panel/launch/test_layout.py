@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from textual.widget import Widget
-from textual.widgets import Collapsible, Input, Select
+from textual.widgets import Input, Select
 
 from gpu_panel.common.choice import Choice
+from gpu_panel.launch.form.more import More
 
 from ..machines import shared_machine
 from ..panel_kit import looked, panel, screen_text, settled, until
@@ -23,7 +24,7 @@ async def test_every_field_is_within_the_form():
         await pilot.press("2")
         screen.query_one("#f-parallel-mode", Choice).choose("multinode")
         screen.query_one("#f-train-lr_scale", Choice).choose("linear")
-        screen.query_one("#more", Collapsible).collapsed = False
+        await screen.query_one(More).open()
         await settled(pilot, screen)
         for size in SIZES:
             await pilot.resize_terminal(*size)

@@ -14,6 +14,7 @@ from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.form.fields import OWN_CLASS, OWN_COMMAND
+from gpu_panel.launch.form.more import More
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.plan.pane import PlanPane
 
@@ -170,9 +171,11 @@ async def test_a_value_that_does_not_parse():
 
 async def test_a_problem_under_more_opens_it():
     async with panel(slots(2), sets=("train.keep=5",)) as (pilot, screen):
+        await screen.query_one(More).draw()
+        assert screen.query_one(More).collapsed
         await type_into(pilot, screen, "f-train-keep", "1")
         assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
-        assert not screen.query_one("#more").collapsed
+        assert not screen.query_one(More).collapsed
 
 
 async def test_a_problem_under_more_brings_its_field_into_view():

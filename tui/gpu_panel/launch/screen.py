@@ -239,7 +239,7 @@ class LaunchScreen(PaneScreen):
                 return
             taken = await taken_devices(self.source, self.devices.ticked)
             if found.plan is None and not sharing_would_help(found, taken):
-                self._go_to_problem(found)
+                await self._go_to_problem(found)
                 return
             # The engine uses a device beside others only if the spec allows it.
             share = any(t.can_be_shared for t in taken.values())
@@ -256,7 +256,7 @@ class LaunchScreen(PaneScreen):
             prepared = await self._ask_hosts(found) if found is not None else None
             if prepared is None:
                 if found is not None:
-                    self._go_to_problem(found)
+                    await self._go_to_problem(found)
                 return
             self.runs.open(await in_thread(lambda: launcher.start(prepared), name="panel-launch"))
 
@@ -270,13 +270,13 @@ class LaunchScreen(PaneScreen):
         spec, base = self.draft.spec(), self.draft.base
         return await in_thread(lambda: launcher.prepare(spec, base=base), name="panel-ask-hosts")
 
-    def _go_to_problem(self, found: Review) -> None:
+    async def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""
         if found.problems:
             first = found.problems[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
-            self.form.focus_problem()
+            await self.form.focus_problem()
 
     # --- the details of a device ---------------------------------------------------------------
 

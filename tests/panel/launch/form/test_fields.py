@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from textual.widgets import Collapsible
+from textual.events import Key
+from textual.widgets import Input
 
 from gpu_engine.spec.schema import keys
 from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
+from gpu_panel.launch.form.more import More
 
 from ....conftest import gpus
-from ...panel_kit import panel, settled, type_into
+from ...panel_kit import panel, problems_below, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -29,9 +31,41 @@ def test_a_key_that_has_no_place_in_the_table_gets_a_field_from_the_schema():
     assert (best.width, steps.width) == (0, 9)
 
 
+async def test_they_are_drawn_when_they_are_needed_and_show_the_draft():
+    async with panel(gpus(2), sets=("train.seed=7", "parallel.mode=single")) as (pilot, screen):
+        assert not screen.query("#f-train-seed")
+        screen.query_one("CollapsibleTitle").focus()
+        await pilot.pause()
+        # Typed ahead, as over a slow connection.
+        for key in ("enter", "tab", *"abc", "tab", "end", "5"):
+            pilot.app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: screen.draft.value("train.seed") == 75)
+        assert screen.draft.value("name") == "abc"
+        seed, timeout = (screen.query_one(f"#f-{k}", Input)
+                         for k in ("train-seed", "parallel-timeout"))
+        assert (seed.value, seed.placeholder) == ("75", "0")
+        assert not timeout.display  # a single rank waits for no other
+        await settled(pilot, screen)
+        screen.query_one("CollapsibleTitle").focus()
+        await pilot.press("enter")
+        assert not seed.region
+        await pilot.press("enter")
+        await until(pilot, lambda: seed.region)
+        assert seed.value == "75"
+
+
+async def test_launch_goes_to_a_problem_there():
+    async with panel(gpus(2)) as (pilot, screen):
+        screen.draft.put("train.keep", "1")
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: getattr(screen.focused, "id", "") == "f-train-keep")
+        assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
+        assert not screen.query_one(More).collapsed
+
+
 async def test_what_is_typed_there_is_planned():
     async with panel(gpus(2)) as (pilot, screen):
-        screen.query_one("#more", Collapsible).collapsed = False
+        await screen.query_one(More).open()
         await type_into(pilot, screen, "f-train-hang_timeout", "900")
         await type_into(pilot, screen, "f-run-log_mb", "8")
         await type_into(pilot, screen, "f-train-weight_decay", "0.1")

@@ -9,6 +9,7 @@ from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import known_keys
+from gpu_panel.launch.form.more import More
 from gpu_panel.run.text.headline import what_is_trained
 
 from ....conftest import gpus, slots
@@ -80,6 +81,7 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size):
     sets = ("devices.ids=0", "train.lr=0.002", "batch.size=64")
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):
         form = screen.form
+        await screen.query_one(More).draw()
 
         def untold(key: str) -> bool:
             return form.query_one("#f-" + key).has_class("-untold")
@@ -109,5 +111,6 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size):
 
 async def test_a_task_is_told_everything():
     async with panel(slots(1), "single") as (_, screen):
+        await screen.query_one(More).open()
         assert not screen.form.query(".-untold")
         assert screen.form.query_one("#f-train-clip").display

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Collapsible, Input, Select, Static
+from textual.widgets import Input, Select, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
@@ -21,6 +21,7 @@ from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
+from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
@@ -37,34 +38,12 @@ from gpu_panel.launch.form.fields import (
     field_of,
     widget_id,
 )
+from gpu_panel.launch.form.more import More
 from gpu_panel.launch.form.problems import label_of, problem_text
 from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
 
-_ALL_ROWS = (*TASK_ROWS, *ROWS, *MORE_ROWS)
-
-
-class More(Collapsible):
-    """What is needed now and then. Opened by the person it comes into view, opened for a problem
-    the field with the problem does, unless the person is in a field: that one stays in view."""
-
-    def __init__(self) -> None:
-        # The class is set here too: setting it after mounting would style all fields again.
-        super().__init__(title="more", id="more", collapsed=True, classes="-collapsed")
-        self._field: Widget | None = None
-
-    def open_at(self, field: Widget) -> None:
-        """Open it for a problem with `field`; nothing where it is open."""
-        if self.collapsed:
-            self._field = field
-            self.collapsed = False
-
-    def scroll_visible(self, *args: Any, **options: Any) -> None:
-        """Called by Textual once it is open."""
-        field, self._field = self._field, None
-        if field is None:
-            super().scroll_visible(*args, **options)
-        elif not any(isinstance(w, Fieldset) and w.has_focus_within for w in self.ancestors):
-            field.scroll_visible(animate=False)
+_FIRST_ROWS = (*TASK_ROWS, *ROWS)
+_BELOW_MORE = frozenset(f.key for row in MORE_ROWS for f in row.fields)
 
 
 class Fieldset(VerticalScroll):
@@ -92,6 +71,10 @@ class Fieldset(VerticalScroll):
         self._tasks = tuple(tasks)
         self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
         """The value chosen in the list of tasks."""
+        self._more = More(self._make_more, self._fill_more)
+        self._draft: Draft | None = None
+        """The draft that is shown; None before the first."""
+        self._problems: Sequence[Problem] = ()
 
     # --- building ------------------------------------------------------------------------------
 
@@ -107,19 +90,22 @@ class Fieldset(VerticalScroll):
         yield TaskParams(id="params")
         for row in ROWS:
             yield from self._row(row)
-        with More():
-            for row in MORE_ROWS:
-                yield from self._row(row)
+        yield self._more
         yield Static("", id="other-problems", classes="problem")
 
-    def _row(self, row: FormRow) -> ComposeResult:
-        with FlowRow(classes="row", id=_row_id(row)):
-            yield Static(row.label, classes="head")
-            for field in row.fields:
-                if field.label:
-                    yield Static(field.label, classes="label", id=widget_id(field.key) + "-label")
-                yield self._widget(field)
-        yield Static("", classes="problem", id=_row_id(row) + "-problem")
+    def _make_more(self) -> list[Widget]:
+        return [widget for row in MORE_ROWS for widget in self._row(row)]
+
+    def _row(self, row: FormRow) -> tuple[Widget, Widget]:
+        """The row's fields and the place for their problems."""
+        parts: list[Widget] = [Static(row.label, classes="head")]
+        for field in row.fields:
+            if field.label:
+                parts.append(Static(field.label, classes="label",
+                                    id=widget_id(field.key) + "-label"))
+            parts.append(self._widget(field))
+        return (FlowRow(*parts, classes="row", id=_row_id(row)),
+                Static("", classes="problem", id=_row_id(row) + "-problem"))
 
     def _widget(self, field: Field) -> Choice | Input:
         name = widget_id(field.key)
@@ -134,13 +120,7 @@ class Fieldset(VerticalScroll):
     def fill(self, draft: Draft) -> None:
         """Show the draft's values, without reporting that anything was typed."""
         with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
-            for key, field in FIELDS.items():
-                if key in (LENGTH, UNIT):
-                    continue
-                if field.options:
-                    self._choice(key).value = draft.text(key)
-                else:
-                    self._input(key).value = draft.text(key) if draft.says(key) else ""
+            self._fill_rows(self._rows, draft)
             unit = "steps" if draft.value("train.steps") is not None else "epochs"
             self._choice(UNIT).value = unit
             self._input(LENGTH).value = draft.text(f"train.{unit}")
@@ -151,19 +131,43 @@ class Fieldset(VerticalScroll):
             self._task_choice.value = self._kind
         self.adapt(draft)
 
+    def _fill_rows(self, rows: Iterable[FormRow], draft: Draft) -> None:
+        for field in _fields(rows):
+            key = field.key
+            if key in (LENGTH, UNIT):
+                continue
+            if field.options:
+                self._choice(key).value = draft.text(key)
+            else:
+                self._input(key).value = draft.text(key) if draft.says(key) else ""
+
+    def _fill_more(self) -> None:
+        """Fill the fields below "more", which were drawn after the others."""
+        if self._draft is not None:
+            with self.prevent(Input.Changed, Choice.Changed):
+                self._fill_rows(MORE_ROWS, self._draft)
+            self.adapt(self._draft)
+        self.show_problems(self._problems)
+
+    @property
+    def _rows(self) -> tuple[FormRow, ...]:
+        """The rows that are drawn."""
+        return (*_FIRST_ROWS, *MORE_ROWS) if self._more.drawn else _FIRST_ROWS
+
     def adapt(self, draft: Draft) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
+        self._draft = draft
         mode = str(draft.value("parallel.mode"))
-        for row in _ALL_ROWS:
+        for row in self._rows:
             shown = False
             for field in row.fields:
                 here = self._has(field, mode, draft)
                 shown |= here
                 self._adapt_field(field, here, draft)
             self.query_one("#" + _row_id(row)).display = shown
-        for key, field in FIELDS.items():
-            if not field.options and key != LENGTH:
-                self._input(key).placeholder = field.placeholder or _default(key, mode)
+        for field in _fields(self._rows):
+            if not field.options and field.key != LENGTH:
+                self._input(field.key).placeholder = field.placeholder or _default(field.key, mode)
         steps = self._choice(UNIT).value == "steps"
         self._input(LENGTH).placeholder = "" if steps else "1"
 
@@ -207,11 +211,16 @@ class Fieldset(VerticalScroll):
     def show_problems(self, problems: Sequence[Problem]) -> None:
         """Show each problem below its field, and those without a field at the end. Problems about
         devices are left to the devices pane."""
+        self._problems = problems
+        below_more = next((p.key for p in problems if p.key in _BELOW_MORE), None)
+        if below_more is not None and not self._more.drawn:
+            self.run_worker(self._draw_more(), group="form", exit_on_error=False)
+            return
         by_field: dict[str, list[Problem]] = defaultdict(list)
         for problem in problems:
             if not problem.key.startswith("devices."):
                 by_field[field_of(problem.key)].append(problem)
-        for row in _ALL_ROWS:
+        for row in self._rows:
             texts: list[str] = []
             for field in row.fields:
                 widget = self.query_one("#" + widget_id(field.key))
@@ -226,12 +235,18 @@ class Fieldset(VerticalScroll):
         where = {"task.use": "task", "": ""}
         _show_lines(self.query_one("#other-problems", Static),
                     [problem_text(p, where.get(p.key, p.key)) for p in left])
-        below_more = {f.key for row in MORE_ROWS for f in row.fields}
-        if first := next((p for p in problems if p.key in below_more), None):
-            self.query_one(More).open_at(self.query_one("#" + widget_id(first.key)))
+        if below_more is not None:
+            self._more.open_at(self.query_one("#" + widget_id(below_more)))
 
-    def focus_problem(self, problems: Sequence[Problem]) -> None:
+    async def _draw_more(self) -> None:
+        """Draw the fields below "more", which then show their problems."""
+        with guard(self.app):
+            await self._more.draw()
+
+    async def focus_problem(self, problems: Sequence[Problem]) -> None:
         """Move the focus to the first field with a problem."""
+        if any(p.key in _BELOW_MORE for p in problems):
+            await self._more.draw()
         for problem in problems:
             for widget in self.query("#" + widget_id(field_of(problem.key))):
                 if widget.display:
@@ -317,6 +332,10 @@ def _remark_on_unused(key: str, unit: str) -> str:
 
 def _row_id(row: FormRow) -> str:
     return "row-" + row.fields[0].key.replace(".", "-")
+
+
+def _fields(rows: Iterable[FormRow]) -> Iterable[Field]:
+    return (field for row in rows for field in row.fields)
 
 
 _KEYS = {widget_id(key): key for key in FIELDS}

@@ -122,10 +122,10 @@ from field to field; left and right choose between options."""
         self._verdict.update(Content(why_not))
         self._verdict.display = bool(why_not)
 
-    def focus_problem(self) -> None:
+    async def focus_problem(self) -> None:
         """Move the focus to the first field with a problem."""
         if self._fields is not None:
-            self._fields.focus_problem(self._problems)
+            await self._fields.focus_problem(self._problems)
 
     # --- what is typed -------------------------------------------------------------------------
 
