@@ -14,8 +14,10 @@ from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import END, backwards
-from gpu_engine.events.schema import End, Phase, Step
+from gpu_engine.events.schema import Checkpoint, End, Phase, Step
 
+HOSTS = "hosts"
+"""The folder, in the folder of a run on other machines, that has a file for each of them."""
 GRACE = 5.0
 """Seconds that processes get to end by themselves."""
 _MOST_RANKS = 16
@@ -36,8 +38,12 @@ def last_step(run: Path) -> int | None:
 
 def last_checkpoint(run: Path) -> str | None:
     """The name of the newest finished checkpoint; None if there is none. Only loading it shows
-    whether it is undamaged."""
+    whether it is undamaged. If the run is on other machines, so are its checkpoints: then it is
+    the last one that rank 0 recorded."""
     folder = run / "checkpoints"
+    if os.path.isdir(run / HOSTS):  # noqa: PTH112  False also where nothing may be read
+        saved = next(backwards(events_path(run, 0), Checkpoint), None)
+        return saved.path.rpartition("/")[2] if saved is not None and saved.path else None
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.startswith("step-"))
     except OSError:

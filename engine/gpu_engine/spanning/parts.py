@@ -9,8 +9,9 @@ from pathlib import Path
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.common.records import read_record
 from gpu_engine.hosts.records import BadName, Host, check_name
+from gpu_engine.runs import leftovers
 
-FOLDER, FORMER = "hosts", "former"
+FOLDER, FORMER = leftovers.HOSTS, "former"
 
 
 @dataclass(frozen=True, slots=True)

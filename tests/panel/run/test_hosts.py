@@ -6,17 +6,20 @@ import os
 import signal
 
 from gpu_engine.launch.launcher import launch
+from gpu_engine.runs import leftovers
 from gpu_engine.spec.read import from_dict
 from gpu_panel.launch.runs.feed import RunsFeed
 from gpu_panel.run.look import look
 from gpu_panel.run.ranks import where_of
+from gpu_panel.run.resume_options import ResumeOptions
 
 from ...conftest import wait_for
-from ...spanning.kit import DIGITS, ended, make_hosts
+from ...spanning.kit import DIGITS, ended, make_hosts, there
 
 
 def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
-    """Nor are its processes; and the list takes it up again when its mirror was killed."""
+    """Nor are its processes; the list takes it up again when its mirror was killed; and a resume
+    is said to start from the checkpoint over there."""
     make_hosts(home, "far")
     run = launch(from_dict(DIGITS | {"devices": {"hosts": ["far:cpu:0"]},
                                      "train": {"steps": 1_000_000, "workers": 0}}))
@@ -35,3 +38,12 @@ def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
     assert look(run, run.plan(), 1, ()).state.live
     run.stop()
     assert ended(run).state == "stopped"
+    *_, folder = sorted(there(run, "far").glob("checkpoints/step-*/manifest.json"))
+    step = int(folder.parent.name.removeprefix("step-"))
+    assert step > 0
+    options = ResumeOptions.read(run)
+    assert options.sentence() \
+        == f"It continues from its newest checkpoint on far, after step {step:,}."
+    assert options.can_choose
+    assert "that far has" in options.choices()
+    assert leftovers.describe(run.path)[1] == f"last checkpoint {folder.parent.name}"

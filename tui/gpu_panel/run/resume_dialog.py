@@ -46,7 +46,7 @@ class ResumeDialog(ModalScreen[bool]):
                 with Horizontal(classes="ask"):
                     yield Static(f"{out.unit} in all", classes="ask-label")
                     yield Input(str(out.length), compact=True, id="length", max_length=12)
-            if len(out.steps) > 1:
+            if out.can_choose:
                 with Horizontal(classes="ask"):
                     yield Static("start from", classes="ask-label")
                     yield Input("newest", compact=True, id="start", max_length=30)

@@ -9,6 +9,7 @@ from typing import Any
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import attempts, checkpoints, leftovers
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.spanning import parts
 
 _LENGTHS = ("train.steps=", "train.epochs=")
 _MOST_STEPS = 4
@@ -38,6 +39,8 @@ class ResumeOptions:
     """The steps for which there are checkpoints."""
     best: int | None = None
     """The step of the best checkpoint; None if there was no evaluation to decide it."""
+    host: str | None = None
+    """The host that has the checkpoints; None: this machine. Which ones it has is known there."""
 
     @classmethod
     def read(cls, run: Run) -> ResumeOptions:
@@ -49,6 +52,7 @@ class ResumeOptions:
         spec = attempts.read_spec(run)
         checkpoint = leftovers.last_checkpoint(run.path)
         like, others = attempts.failed_settings(run, state) or (None, ())
+        host = next((p.host.name for p in parts.read(run.path) if p.node == 0), None)
         if "command" in _section(spec, "task"):
             return cls(state, checkpoint, like=like, others=others)
         train = _section(spec, "train")
@@ -58,7 +62,7 @@ class ResumeOptions:
         return cls(state, checkpoint, unit, length, like,
                    tuple(o for o in others if not o.startswith(_LENGTHS)),
                    earlier.get(unit, 1 if unit == "epochs" and "steps" not in earlier else None),
-                   *_saved(run, train.get("best")))
+                   *(_saved(run, train.get("best")) if host is None else ((), None)), host)
 
     @property
     def own(self) -> bool:
@@ -73,8 +77,14 @@ class ResumeOptions:
         if self.checkpoint is None:
             return "There is no checkpoint: it starts from the beginning."
         step = self.checkpoint.removeprefix("step-").lstrip("0") or "0"
-        return f"It continues from its newest checkpoint, after step {int(step):,}." \
-            if step.isdigit() else f"It continues from its newest checkpoint, {self.checkpoint}."
+        where = "" if self.host is None else f" on {self.host}"
+        which = f"after step {int(step):,}" if step.isdigit() else self.checkpoint
+        return f"It continues from its newest checkpoint{where}, {which}."
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether there may be several checkpoints to start from."""
+        return len(self.steps) > 1 or (self.host is not None and self.checkpoint is not None)
 
     def warning(self) -> str:
         """A warning that names the settings in which the last attempt differed from the last good
@@ -92,6 +102,8 @@ class ResumeOptions:
 
     def choices(self) -> str:
         """The names that can be typed for the checkpoint to start from."""
+        if self.host is not None:
+            return f"newest, best, or the step of one that {self.host} has"
         shown = ", ".join(f"{step:,}" for step in self.steps[-_MOST_STEPS:])
         more = "…, " if len(self.steps) > _MOST_STEPS else ""
         best = "" if self.best is None else f"best (step {self.best:,}), "
