@@ -8,6 +8,7 @@ import signal
 from gpu_engine.launch.launcher import launch
 from gpu_engine.runs import leftovers
 from gpu_engine.spec.read import from_dict
+from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.runs.feed import RunsFeed
 from gpu_panel.run.look import look
 from gpu_panel.run.ranks import where_of
@@ -30,7 +31,7 @@ def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
 
     wait_for(lambda: line().step)
     assert where_of(run.plan()) == {0: ["far CPU 0"]}
-    assert (line().devices, line().pids) == ((), ())
+    assert (line().devices, line().pids) == (((row_keys.of("far", "cpu:0"), 0),), ())
     os.kill(run.state().pid or 0, signal.SIGKILL)
     wait_for(lambda: not run.supervised())
     feed.look_anew()

@@ -35,7 +35,7 @@ class DeviceTable:
     """The rank of the first ticked device; above 0 on all machines but the first."""
     freedom: Mapping[str, Availability] | None = None
     ours: Mapping[str, str] | None = None
-    """Device id → the run of ours on it: "run 3f2a rank 0"."""
+    """Key of a device's row → the run of ours on it: "run 3f2a rank 0"."""
     notes: tuple[tuple[str, str], ...] = ()
     """(text, style) of what stands below the devices, such as problems."""
     history: History | None = None

@@ -174,7 +174,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
     def _ours(self) -> dict[str, str]:
-        """Device id → the run of ours on it, in words."""
+        """Key of a device's row → the run of ours on it, in words."""
         now = time.time()
         return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
                 for run in self._runs for device, rank in run.devices}

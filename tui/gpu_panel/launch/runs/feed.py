@@ -25,6 +25,7 @@ from gpu_engine.runs import job as jobs
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_panel.common import errors
+from gpu_panel.launch.devices import row_keys
 
 NEWEST = 50
 """The newest runs, which are checked at each refresh, as the live ones are."""
@@ -60,7 +61,7 @@ class RunLine:
     seconds_left: float | None = None
     started: float | None = None
     devices: tuple[tuple[str, int], ...] = ()
-    """(device id, rank) of a live run."""
+    """(key of the device's row, rank) of a live run."""
     pids: tuple[tuple[int, int], ...] = ()
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
@@ -281,6 +282,6 @@ def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
 
 
 def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
-    """(device id, rank) of all devices of this machine that the ranks use."""
-    return tuple((d.id, r.rank) for r in (plan.ranks if plan is not None else ())
-                 if r.host is None for d in r.devices)
+    """(key, rank) of all devices that the ranks use, here and on hosts: see `row_keys`."""
+    return tuple((row_keys.of(r.host, d.id), r.rank)
+                 for r in (plan.ranks if plan is not None else ()) for d in r.devices)
