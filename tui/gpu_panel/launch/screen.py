@@ -105,10 +105,9 @@ class LaunchScreen(PaneScreen):
     async def _load_form(self) -> None:
         with guard(self.app):
             draft, trouble = await in_thread(self._first, name="panel-preset")
-            await self.form.load_fields()
+            await self._take_draft(draft)
             if trouble is not None:
                 show(self.app, trouble)
-            await self._take_draft(draft)
 
     @on(FormPane.Loaded)
     @work(exit_on_error=False, group="form")

@@ -10,7 +10,6 @@ from typing import Any
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
-from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Select, Static
@@ -23,6 +22,7 @@ from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow
+from gpu_panel.common.places import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
     FIELDS,
@@ -229,11 +229,11 @@ class Fieldset(VerticalScroll):
                 texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            _show_lines(self.query_one(f"#{_row_id(row)}-problem", Static), texts)
+            put_lines(self.query_one(f"#{_row_id(row)}-problem", Static), texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}
-        _show_lines(self.query_one("#other-problems", Static),
+        put_lines(self.query_one("#other-problems", Static),
                     [problem_text(p, where.get(p.key, p.key)) for p in left])
         if below_more is not None:
             self._more.open_at(self.query_one("#" + widget_id(below_more)))
@@ -310,11 +310,6 @@ class Fieldset(VerticalScroll):
 
     def _choice(self, key: str) -> Choice:
         return self.query_one("#" + widget_id(key), Choice)
-
-
-def _show_lines(place: Static, lines: Sequence[str]) -> None:
-    place.update(Content("\n".join(lines)))
-    place.display = bool(lines)
 
 
 def _default(key: str, mode: str) -> str:

@@ -14,10 +14,12 @@ from textual.widgets import Button, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.places import put, put_lines
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fieldset import Fieldset
@@ -30,7 +32,7 @@ from gpu_panel.launch.review import Review
 
 
 class FormPane(Vertical, Pane):
-    """Puts what is typed into the draft. Empty until `load_fields`, which takes a moment."""
+    """Puts what is typed into the draft. Empty until the first draft is shown."""
 
     NAME = "form"
     TITLE = "Launch"
@@ -63,15 +65,6 @@ from field to field; left and right choose between options."""
         self._launch = Button("Launch", id="launch", compact=True, disabled=True,
                               action="screen.launch")
 
-    async def load_fields(self) -> None:
-        """Read which tasks ship with gpu-panel, and draw the fields."""
-        from gpu_engine.spec import catalog
-
-        fields = Fieldset(await in_thread(catalog.builtin, name="panel-tasks"))
-        with self.app.batch_update():  # so that no half of the form is painted
-            await self.mount(fields, self._help, self._verdict, self._launch)
-        self._fields = fields  # only now, as the other methods need all of its widgets
-
     @property
     def ready(self) -> bool:
         """Whether the fields are there and show a draft."""
@@ -84,10 +77,28 @@ from field to field; left and right choose between options."""
     # --- input from the screen -------------------------------------------------------------------
 
     async def show_draft(self, draft: Draft) -> None:
-        """Show and edit another draft. Waits until its task's parameters are drawn."""
+        """Show and edit another draft. Waits until its task's parameters are drawn, and the first
+        time until all fields are."""
+        if self._fields is None:
+            await self._draw(draft)
+            return
         self._draft = draft
         self._fill()
         await self._show_task()
+
+    async def _draw(self, draft: Draft) -> None:
+        """Read which tasks ship with gpu-panel, and draw the fields with the first draft."""
+        from gpu_engine.spec import catalog
+
+        fields = Fieldset(await in_thread(catalog.builtin, name="panel-tasks"))
+        task = await _described(draft.value("task.use"))
+        with self.app.batch_update():  # so that no half of the form is painted
+            await self.mount(fields, self._help, self._verdict, self._launch)
+            self._fields = fields  # only now, as the other methods need all of its widgets
+            self._draft = draft
+            self._fill()
+            await fields.show_task(task, draft)
+            fields.show_problems(self._problems)
 
     def _fill(self) -> None:
         if self._fields is not None and self._draft is not None:
@@ -119,8 +130,7 @@ from field to field; left and right choose between options."""
     def _switch_launch(self, why_not: str) -> None:
         self._launch.disabled = bool(why_not)
         self._launch.label = Content("Can't launch yet" if why_not else "Launch  ctrl+l")
-        self._verdict.update(Content(why_not))
-        self._verdict.display = bool(why_not)
+        put_lines(self._verdict, [why_not] if why_not else [])
 
     async def focus_problem(self) -> None:
         """Move the focus to the first field with a problem."""
@@ -172,18 +182,11 @@ from field to field; left and right choose between options."""
 
     async def _show_task(self) -> None:
         """Draw the parameters of the chosen task; none if the task can't be found."""
-        from gpu_engine.spec import catalog
-
         draft = self._draft
         if draft is None or self._fields is None:
             return
         use = draft.value("task.use")
-        task = None
-        if isinstance(use, str):
-            try:
-                task = await in_thread(lambda: catalog.describe(use), name="panel-task")
-            except UserError:
-                task = None  # the review shows the problem at the field
+        task = await _described(use)
         if draft is self._draft and use == draft.value("task.use"):
             await self._fields.show_task(task, draft)
             self._fields.show_problems(self._problems)
@@ -198,7 +201,7 @@ from field to field; left and right choose between options."""
         """Show the help of the field that has the focus now; the events of two widgets may come in
         any order."""
         if self._fields is not None:
-            self._help.update(Content(self._fields.help_of(self.screen.focused)))
+            put(self._help, Content(self._fields.help_of(self.screen.focused)))
 
     # --- keys ----------------------------------------------------------------------------------
 
@@ -240,3 +243,15 @@ from field to field; left and right choose between options."""
             if saved is not None:
                 draft.saved(saved)
                 self._edited()
+
+
+async def _described(use: object) -> TaskInfo | None:
+    """A task with its parameters; None if it can't be found."""
+    from gpu_engine.spec import catalog
+
+    if not isinstance(use, str):
+        return None
+    try:
+        return await in_thread(lambda: catalog.describe(use), name="panel-task")
+    except UserError:
+        return None  # the review shows the problem at the field

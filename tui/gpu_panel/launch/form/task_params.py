@@ -19,6 +19,7 @@ from gpu_engine.common.errors import Problem
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow
+from gpu_panel.common.places import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.problems import problem_text
 
@@ -84,8 +85,7 @@ class TaskParams(Vertical):
             if problem is not None:
                 texts[place].append(problem_text(problem, field.name))
         for place, lines in texts.items():
-            place.update(Content("\n".join(lines)))
-            place.display = bool(lines)
+            put_lines(place, lines)
         return left + list(by_name.values())
 
     def help_of(self, widget: Widget | None) -> str:

@@ -19,6 +19,7 @@ from gpu_engine.common.files import write_atomic
 from gpu_engine.plan.records import LaunchPlan, RankPlan
 from gpu_panel import keys
 from gpu_panel.common.panes import Pane
+from gpu_panel.common.places import put
 from gpu_panel.launch.plan import environment
 from gpu_panel.launch.plan.processes import ProcessesScreen
 from gpu_panel.launch.review import Review
@@ -90,7 +91,7 @@ environment of its processes. y copies the command; v shows every process in ful
         self._put(Content("\n").join(lines))
 
     def _put(self, content: Content) -> None:
-        self.query_one("#plan-text", Static).update(content)
+        put(self.query_one("#plan-text", Static), content)
 
     # --- keys ----------------------------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""Texts in places that are drawn already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets import Static
+
+
+def put(place: Static, content: Content) -> None:
+    """Show `content` in `place`. If that is what it shows, nothing happens: Textual would lay the
+    whole screen out again."""
+    shown = place.content
+    if not (content.is_same(shown) if isinstance(shown, Content) else content.plain == shown == ""):
+        place.update(content)
+
+
+def put_lines(place: Static, lines: Sequence[str]) -> None:
+    """Show `lines` in `place`, which is hidden if there are none."""
+    put(place, Content("\n".join(lines)))
+    if place.display != bool(lines):
+        place.display = bool(lines)
