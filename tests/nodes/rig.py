@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOOLS = ("sshd", "ssh", "ssh-keygen", "ip", "unshare", "nsenter")
-_PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
+PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
 _PORT = 22
 
 
@@ -35,7 +36,7 @@ def why_not() -> str | None:
     """Why there can be no nodes here, in words; None where there can."""
     if os.geteuid() != 0:
         return "machines on one machine are network namespaces, which need root"
-    absent = [tool for tool in TOOLS if not shutil.which(tool, path=_PATH)]
+    absent = [tool for tool in TOOLS if not shutil.which(tool, path=PATH)]
     if absent:
         return f"machines on one machine need {', '.join(absent)} (openssh-server, iproute2)"
     tried = subprocess.run(["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"],
@@ -58,6 +59,8 @@ class Node:
     init: subprocess.Popen[str] | None = None
     env: dict[str, str] = field(default_factory=dict)
     """What a session there finds in its environment, once sshd has been started anew."""
+    loses: int = 0
+    """How many of 100 packets it loses in each direction."""
 
     @property
     def home(self) -> Path:
@@ -154,8 +157,24 @@ class Node:
         self.rig.switch(f"link set port{self.number} nomaster")
 
     def mend(self) -> None:
-        """Put the cable back."""
+        """Put the cable back, and lose no packets any more."""
         self.rig.switch(f"link set port{self.number} master br0")
+        if self.loses:
+            self.run(["nft", "flush", "ruleset"])
+            self.loses = 0
+
+    def lose(self, percent: int) -> None:
+        """Lose so many of 100 packets, at random, in each direction. Needs `nft`."""
+        dropped = f"numgen random mod 100 < {percent} counter drop"
+        self.run(["nft", "table inet loss { "
+                  f"chain to {{ type filter hook input priority 0; {dropped}; }}; "
+                  f"chain from {{ type filter hook output priority 0; {dropped}; }}; }}"])
+        self.loses = percent
+
+    def lost(self) -> int:
+        """How many packets were lost so."""
+        told = self.run(["nft", "list", "ruleset"]).stdout
+        return sum(map(int, re.findall(r"counter packets (\d+)", told)))
 
     def set_shell(self, shell: str) -> None:
         """Which program a login runs."""
@@ -182,7 +201,7 @@ class Node:
         lines.append("SetEnv " + " ".join(f'"{k}={v}"' for k, v in env.items()))
         (self.folder / "sshd_config").write_text("\n".join(lines) + "\n")
         (self.folder / "sshd.pid").unlink(missing_ok=True)
-        self.run([shutil.which("sshd", path=_PATH) or "sshd", "-f",
+        self.run([shutil.which("sshd", path=PATH) or "sshd", "-f",
                   str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")])
         end = time.monotonic() + 20
         while not (self.folder / "sshd.pid").is_file():
@@ -354,7 +373,7 @@ def _first_process(script: str, log: Path) -> subprocess.Popen[str]:
             ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child",
              "--mount-proc", "bash", "-c", script],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
-            env={"PATH": _PATH, "HOME": "/root"}, preexec_fn=_end_with_us)
+            env={"PATH": PATH, "HOME": "/root"}, preexec_fn=_end_with_us)
     assert process.stdout is not None
     said = process.stdout.readline()
     assert said == "up\n", f"the namespaces did not come up: {log.read_text()}"
@@ -374,7 +393,7 @@ def _ip(*commands: str, inside: int | None = None) -> None:
     """Commands of `ip`, in one go; `inside` the network of a process."""
     enter = ["nsenter", f"--target={inside}", "--net"] if inside is not None else []
     done = subprocess.run([*enter, "ip", "-batch", "-"], input="\n".join(commands) + "\n",
-                          capture_output=True, text=True, env={"PATH": _PATH})
+                          capture_output=True, text=True, env={"PATH": PATH})
     assert done.returncode == 0, f"ip {'; '.join(commands)}: {done.stderr}"
 
 
@@ -382,7 +401,7 @@ def _free_subnet() -> str:
     """The first three numbers of a network that nothing here uses: several programs may build
     nodes on one machine."""
     taken = subprocess.run(["ip", "-4", "-o", "address"], capture_output=True, text=True,
-                           env={"PATH": _PATH}).stdout
+                           env={"PATH": PATH}).stdout
     for step in range(250):
         number = (os.getpid() + step) % 250
         if f" 10.213.{number}." not in taken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from gpu_engine.spec.read import from_dict
 
 from ..conftest import wait_for
 from ..spanning.kit import DIGITS, ended, losses, there
-from .rig import Rig
+from .rig import PATH, Rig
 
 emit = Path(__file__).parents[2] / "bench" / "emit.py"
 pytestmark = pytest.mark.root
@@ -125,6 +126,23 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     resume(run, [f"train.steps={done + 40}"])
     assert ended(run).state == "completed", run.state()
     nothing_left(hosts)
+
+
+@pytest.mark.skipif(shutil.which("nft", path=PATH) is None, reason="needs nft (nftables)")
+def test_a_line_that_loses_packets_and_is_slow_loses_no_event(hosts: Rig):
+    """A tenth of them in each direction, 200 ms there and back: the check before the launch, the
+    ranks' own events, a stop."""
+    second = hosts.nodes[1]
+    second.lose(10)
+    hosts.write_config(delays={"gpu2": 0.1})
+    run = launch(from_dict(RECORDING | TWO))
+    wait_for(lambda: many(run, 0) and many(run, 1))
+    goes_on(run)
+    run.stop()
+    assert ended(run).state == "stopped"
+    same_here_and_there(run)
+    nothing_left(hosts)
+    assert second.lost() > 10
 
 
 def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
