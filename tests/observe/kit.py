@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from gpu_engine.cli import cli
 from gpu_engine.runs import folder as runs
 
 from .. import event_lines
+from ..training import ranks
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+FORKED = Path(__file__).with_name("forked.py")
 PYTHON = sys.executable
 
 
@@ -58,7 +61,8 @@ class Ran:
         assert self.bare is not None
         observed, alone = (self.output or self.run.log(0)).read_bytes(), self.bare.stdout
         assert observed == alone, first_difference(observed, alone)
-        assert self.state["processes"][0]["exit"] == self.bare.returncode
+        ended = 0 if self.output else self.state["processes"][0]["exit"]  # `each` has seen to that
+        assert ended == self.bare.returncode
 
 
 def first_difference(observed: bytes, alone: bytes) -> str:
@@ -88,38 +92,48 @@ def start(*command: str) -> Ran:
 
 
 def observe(*script: str, bare: bool = True, env: dict[str, str] | None = None,
-            python: tuple[str, ...] = (PYTHON,), options: tuple[str, ...] = ("--devices", "cpu:0"),
-            ) -> Ran:
+            options: tuple[str, ...] = ("--devices", "cpu:0")) -> Ran:
     """Run a script (of tests/scripts, with its arguments) under the panel; `bare`: beside that
-    also by itself, at the same time."""
-    command = [*python, str(SCRIPTS / script[0]), *script[1:]]
-    alone = None
-    if bare:
-        alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 stdin=subprocess.DEVNULL, env=os.environ | (env or {})
-                                 | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})
-    try:
-        run, state = engine_run(*options, "--", *command, env=env)
-    finally:
-        out = alone.communicate(timeout=600)[0] if alone else b""
-    return Ran(run, state, subprocess.CompletedProcess(command, alone.returncode, out)
-               if alone else None)
+    also by itself, at the same time (see `Alone`)."""
+    command = [str(SCRIPTS / script[0]), *script[1:]]
+    alone = Alone(*command, env=env, site=(env or {}).get("PYTHONPATH")) if bare else None
+    run, state = engine_run(*options, "--", PYTHON, *command, env=env)
+    return Ran(run, state, alone and alone.done())
+
+
+class Alone:
+    """A script (a path, and its arguments) that runs by itself, forked from a process that has
+    imported torch. `site`: with the sitecustomize in that folder, of the panel or a person."""
+
+    def __init__(self, *script: str, env: dict[str, str] | None = None,
+                 site: str | None = None) -> None:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL_")}
+        words = [*(("--site", site) if site else ()), *script]
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            self.output = Path(file.name)
+        self.words = script
+        self.process = ranks.zygote().start(words, own | (env or {}), self.output, FORKED)
+
+    def done(self) -> subprocess.CompletedProcess[bytes]:
+        """Wait for its end: its exit status and all that it has written."""
+        code = self.process.wait()
+        out = self.output.read_bytes()
+        self.output.unlink()
+        return subprocess.CompletedProcess(self.words, code, out)
 
 
 def observe_each(folder: Path, which: str, *scripts: str) -> dict[str, Ran]:
     """As `observe`, for several scripts (each with its arguments) in one run, in which each has a
     process of its own, forked from one that has imported torch (see `each.py` for `which`): what
     each of them did."""
-    observed, alone = folder / "observed", folder / "alone"
-    observed.mkdir()
-    alone.mkdir()
-    command = [PYTHON, str(SCRIPTS / "each.py"), which]
-    bare = subprocess.run([*command, str(alone), *scripts], capture_output=True, timeout=600,
-                          stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONUNBUFFERED": "1"})
-    run, state = engine_run("--devices", "cpu:0", "--", *command, str(observed), *scripts)
-    whole = Ran(run, state, bare)
-    whole.same_as_without()  # it prints how each script has ended
+    bare = []
+    for script in scripts:
+        name, *words = script.split()
+        bare.append(Alone(str(SCRIPTS / name), *words))
+    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(SCRIPTS / "each.py"), which,
+                            str(folder), *scripts)
+    whole = Ran(run, state, None)
+    # It prints how each script has ended.
     assert whole.log().splitlines() == [f"{script} 0" for script in scripts]
-    return {script: Ran(run, state, subprocess.CompletedProcess(
-                script, 0, (alone / str(rank)).read_bytes()), rank, observed / str(rank))
-            for rank, script in enumerate(scripts, 1)}
+    return {script: Ran(run, state, alone.done(), rank, folder / str(rank))
+            for rank, (script, alone) in enumerate(zip(scripts, bare, strict=True), 1)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpu_engine.cli import cli
 from gpu_engine.common import procs
 
 from ..conftest import wait_for
-from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe, start
+from .kit import PYTHON, SCRIPTS, Alone, Ran, engine_run, observe, start
 
 BIN = Path(sys.executable).parent
 DDP = str(SCRIPTS / "ddp.py")
@@ -57,17 +56,17 @@ def test_each_rank_is_seen(home, command, options):
     assert not (seen.run.path / "observe-errors.log").exists()
 
 
-@pytest.mark.parametrize("options", [("--cpu", "--num_processes=1"),
-                                     ("--multi_gpu", "--num_processes=2")], ids=["one", "two"])
-def test_ranks_that_accelerate_launches_are_seen_but_not_its_launcher(home, options):
+@pytest.mark.parametrize("command", [
+    ("accelerate", "launch", "--cpu", "--num_processes=1"),
+    ("accelerate-launch", "--multi_gpu", "--num_processes=2")], ids=["one", "two"])
+def test_ranks_that_accelerate_launches_are_seen_but_not_its_launcher(home, command):
     """With --cpu accelerate always starts one process, which does the same as when it is started
     by itself. With --multi_gpu it uses torchrun, and with ranks that use the CPU this gives two of
-    them."""
+    them. (The two names of the command do the same; the first one imports transformers.)"""
     script = str(SCRIPTS / "with_accelerate.py")
-    seen = run("accelerate", "launch", *options, "--num_machines=1", "--mixed_precision=no",
-               "--dynamo_backend=no", script)
+    seen = run(*command, "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", script)
     assert seen.state["state"] == "completed", seen.log()
-    world = int(options[1][-1])
+    world = int(command[-1][-1])
     assert seen.run.ranks() == list(range(world))
     for rank in range(world):
         assert seen.losses(rank) == printed(seen.log(), rank)
@@ -79,9 +78,7 @@ def test_ranks_that_accelerate_launches_are_seen_but_not_its_launcher(home, opti
         assert not seen.of("warning", rank)
     assert not (seen.run.path / "observe-errors.log").exists()
     if world == 1:
-        alone = subprocess.run([PYTHON, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               timeout=600)
-        replace(seen, bare=alone).same_as_without()
+        replace(seen, bare=Alone(script).done()).same_as_without()
 
 
 def logs(seen: Ran, *args: str) -> Result:
@@ -95,15 +92,6 @@ def test_below_our_own_torchrun_each_rank_has_its_log(home):
         assert f"rank {1 - rank} loss" not in logs(seen, "--rank", str(rank)).stdout
         assert seen.losses(rank) == printed(logs(seen, "--rank", str(rank)).stdout, rank)
     assert "rank 1| rank 1 loss" in logs(seen).stdout
-
-
-def test_ranks_that_a_command_started_share_its_log(home):
-    seen = run(PYTHON, str(SCRIPTS / "children.py"), "fork", "exit")
-    told = logs(seen, "--rank", "1")
-    assert told.stdout == seen.log()
-    assert "rank 1 was started by the command itself" in told.stderr
-    assert logs(seen).stdout == seen.log()
-    assert "has no log of rank 2; it has ranks 0, 1" in str(logs(seen, "--rank", "2").exception)
 
 
 @pytest.mark.parametrize("command", [(PYTHON, DDP), ("torchrun", "--nproc-per-node=2", DDP)],
@@ -132,11 +120,17 @@ def test_an_error_in_a_child_is_seen_without_an_excepthook(home, way):
         seen.same_as_without()
 
 
-def test_an_exception_that_a_child_has_handled_is_no_error(home):
+def test_ranks_that_a_command_started_share_its_log(home):
+    """Beside that, an exception that a child has handled is no error."""
     seen = observe("children.py", "fork", "exit")
     seen.same_as_without()
     assert not seen.of("error", 1)
     assert [seen.events(rank)[-1]["outcome"] for rank in (0, 1)] == ["completed", "failed"]
+    told = logs(seen, "--rank", "1")
+    assert told.stdout == seen.log()
+    assert "rank 1 was started by the command itself" in told.stderr
+    assert logs(seen).stdout == seen.log()
+    assert "has no log of rank 2; it has ranks 0, 1" in str(logs(seen, "--rank", "2").exception)
 
 
 def test_trainings_one_after_the_other_are_starts_of_one_rank(home):
@@ -167,26 +161,9 @@ print("saved", flush=True)
 """
 
 
-@pytest.mark.parametrize("shell", [False, True], ids=["python", "bash"])
-def test_a_script_is_asked_to_stop_and_gets_time_to_save(home, tmp_path, shell):
-    script = tmp_path / "long.py"
-    script.write_text(LONG.format(scripts=str(SCRIPTS)))
-    command = [PYTHON, str(script)]
-    if shell:
-        (tmp_path / "run.sh").write_text(f"{PYTHON} {script}\necho next\nsleep 100\n")
-        command = ["bash", str(tmp_path / "run.sh")]
-    seen = start(*command)
-    wait_for(lambda: seen.of("step"))
-    seen.run.stop()
-    state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
-    assert state.state == "stopped"
-    assert "saved" in seen.log()
-    assert seen.events()[-1]["outcome"] == "stopped"
-    begun = seen.of("start")[-1]
-    assert not procs.alive(begun["pid"], begun["started"])
-
-
-def test_a_rank_prints_its_stacks_when_asked(home, tmp_path):
+def test_a_script_is_asked_to_stop_and_gets_time_to_save(home, tmp_path):
+    """Before that, it prints its stacks when asked. For shells and other wrappers around a script
+    see test_wrappers.py."""
     script = tmp_path / "long.py"
     script.write_text(LONG.format(scripts=str(SCRIPTS)))
     seen = start(PYTHON, str(script))
@@ -194,5 +171,10 @@ def test_a_rank_prints_its_stacks_when_asked(home, tmp_path):
     os.kill(seen.of("start")[0]["pid"], signal.SIGUSR2)
     wait_for(lambda: "most recent call first" in seen.log())
     assert seen.run.state().live
-    seen.run.stop(now=True)
-    wait_for(lambda: not seen.run.state().live)
+    seen.run.stop()
+    state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
+    assert state.state == "stopped"
+    assert "saved" in seen.log()
+    assert seen.events()[-1]["outcome"] == "stopped"
+    begun = seen.of("start")[-1]
+    assert not procs.alive(begun["pid"], begun["started"])

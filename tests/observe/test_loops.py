@@ -11,7 +11,8 @@ from .kit import Ran, observe, observe_each
 
 PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "gan.py",
          "by_hand.py 6", "by_hand.py 30", "by_hand.py 62a",
-         "trainings.py folds,layers,closures,groups", "logs.py tensorboardX")
+         "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
+         "odd.py workers,log", "short.py")
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +160,22 @@ def test_logged_values_are_recorded_and_reach_the_logger_unchanged(each):
     assert (values["both/a"], values["both/b"]) == (5.0, 10.0)
     assert "words" not in values
     assert "events.out.tfevents" in seen.log()
+
+
+def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(each):
+    seen = each["odd.py workers,log"]
+    assert seen.state["state"] == "completed"
+    assert seen.run.ranks() == list(range(len(PARTS) + 1))
+    assert len(seen.of("start")) == 1
+    assert seen.losses() == seen.printed()
+    assert len(seen.losses()) == 9
+    assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
+        == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
+
+
+def test_what_is_over_within_a_moment_has_told_its_memory(each):
+    seen = each["short.py"]
+    seen.same_as_without()
+    assert seen.losses() == [3.0]
+    assert seen.of("memory")[-1]["rss"] > 2**20
+    assert [e["kind"] for e in seen.events()][-1] == "end"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,13 @@ from gpu_engine.plan.processes import HOOK
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 
-from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe
+from .kit import PYTHON, SCRIPTS, Alone, Ran, engine_run, observe
 
 QUICK = f"import sys; sys.path.append({str(SCRIPTS)!r}); import quick, torch\n"
 FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
+
+ANEW = ("binary,chdir,fork,threads", "no torch")
+"""What is compared with an interpreter that has started anew, as these print what it has loaded."""
 
 
 @pytest.mark.parametrize(("how", "state", "outcome"), [
@@ -27,7 +31,12 @@ FIVE = [1.21676779, 0.442564756, 0.360280454, 0.206805378, 0.120234087]
     ("raise", "failed", "failed"), ("exit", "failed", "failed"), ("kill", "failed", "failed"),
     ("hook", "failed", "failed"), ("no torch", "failed", "failed")])
 def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
-    seen = observe("odd.py", how)
+    seen = observe("odd.py", how, bare=how not in ANEW)
+    if how in ANEW:
+        alone = subprocess.run([PYTHON, str(SCRIPTS / "odd.py"), how], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=600,
+                               env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        seen = replace(seen, bare=alone)
     seen.same_as_without()
     assert seen.state["state"] == state
     assert seen.events()[-1] | {"t": 0} == {
@@ -46,31 +55,6 @@ def test_it_ends_and_prints_as_without_the_panel(home, how, state, outcome):
         assert seen.state["cause"]["type"] == errors[how]
     if how == "exit":
         assert seen.state["reason"] == "rank 0: exited with 3"
-
-
-def test_what_is_over_within_a_moment_has_told_its_memory(home, tmp_path):
-    """Before its first heartbeat: here the thread that would write that never comes to run."""
-    script = tmp_path / "short.py"
-    script.write_text("import _thread\n_thread.start_new_thread = lambda *what: 0\n"
-                      + QUICK + "w = torch.ones(3, requires_grad=True)\n"
-                      "w.sum().backward()\ntorch.optim.SGD([w], 0.1).step()\n")
-    run, state = engine_run("--devices", "cpu:0", "--", PYTHON, str(script))
-    seen = Ran(run, state, None)
-    assert state["state"] == "completed"
-    assert seen.losses() == [3.0]
-    assert seen.of("memory")[-1]["rss"] > 2**20
-    assert [e["kind"] for e in seen.events()][-1] == "end"
-
-
-def test_loader_workers_are_no_ranks_and_values_that_a_script_logs_are_added(home):
-    seen = observe("odd.py", "workers,log", bare=False)
-    assert seen.state["state"] == "completed"
-    assert seen.run.ranks() == [0]
-    assert len(seen.of("start")) == 1
-    assert seen.losses() == seen.printed()
-    assert len(seen.losses()) == 9
-    assert [{k: e[k] for k in ("step", "accuracy", "tensor")} for e in seen.of("metric")] \
-        == [{"step": 9, "accuracy": 0.93, "tensor": 2.5}]
 
 
 def test_a_second_process_of_the_same_rank_has_a_record_of_its_own(home):
@@ -110,7 +94,8 @@ def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('mine')", "raise ImportError('x', name='y')",
-                                  "import torch", "import sys; del sys.modules['sitecustomize']"])
+                                  QUICK, "import sys; del sys.modules['sitecustomize']"],
+                         ids=["ValueError", "ImportError", "torch", "gone"])
 def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
     (tmp_path / "sitecustomize.py").write_text(body)
     (tmp_path / "run").mkdir()
@@ -134,7 +119,7 @@ def test_a_python_without_the_hook_runs_with_a_warning(home, switch):
     assert "only the output of this process can be shown" in run.events(0).read_text()
 
 
-def faulty(tmp_path, *, env=(), code=""):
+def faulty(tmp_path, *, forked=True, code=""):
     """Run a script's process under the hook, in a run folder made by hand. Returns what it printed
     and the contents of observe-errors.log."""
     run = tmp_path / "run"
@@ -143,19 +128,17 @@ def faulty(tmp_path, *, env=(), code=""):
     script.write_text(f"import sys\nsys.path.append({str(SCRIPTS)!r})\n{code}\n"
                       "import quick\n"
                       + (SCRIPTS / "plain.py").read_text())
-    with subprocess.Popen([PYTHON, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as alone:
-        done = observed(script, run, env)
-        out, err = alone.communicate(timeout=600)
-    assert (done.stdout, done.stderr, done.returncode) == (out, err, alone.returncode)
+    env = {"GPU_PANEL_RUN": str(run), "GPU_PANEL_RANK": "0"}
+    alone = Alone(str(script))
+    if forked:
+        seen = Alone(str(script), env=env, site=HOOK).done()
+    else:
+        seen = subprocess.run([PYTHON, str(script)], stdout=subprocess.PIPE, timeout=600,
+                              stderr=subprocess.STDOUT, env=os.environ | env | {"PYTHONPATH": HOOK})
+    bare = alone.done()
+    assert (seen.stdout, seen.returncode) == (bare.stdout, bare.returncode)
     errors = run / "observe-errors.log"
     return runs.Run(run), errors.read_text() if errors.exists() else ""
-
-
-def observed(script, run, env=()):
-    return subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=600,
-                          env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(run),
-                                            "GPU_PANEL_RANK": "0", **dict(env)})
 
 
 def test_values_can_be_logged_where_gpu_panel_is_not_installed(tmp_path):
@@ -175,18 +158,27 @@ if "GPU_PANEL_RUN" in os.environ:
     assert '"accuracy":0.5' in run.events(0).read_text()
 
 
-@pytest.mark.parametrize(("imports", "in_a_run", "warned"), [
-    ("", True, True), (QUICK, True, False), ("", False, False)],
-    ids=["without torch", "with torch", "outside a run"])
-def test_values_that_are_not_recorded_are_said_to_be(tmp_path, imports, in_a_run, warned):
+NOT_RECORDED = "nothing is recorded of a process that has not imported torch"
+LOGS = """
+import gpu_engine
+for n in range(3):
+    gpu_engine.log(accuracy=n)
+"""
+
+
+@pytest.mark.parametrize(("in_a_run", "warned"), [(True, True), (False, False)],
+                         ids=["without torch", "outside a run"])
+def test_values_that_are_not_recorded_are_said_to_be(tmp_path, in_a_run, warned):
     env = {k: v for k, v in os.environ.items() if k != "GPU_PANEL_RUN"}
-    done = subprocess.run(
-        [PYTHON, "-c", f"{imports}\nimport gpu_engine\n"
-         "for n in range(3): gpu_engine.log(accuracy=n)"],
-        env=env | ({"GPU_PANEL_RUN": str(tmp_path)} if in_a_run else {}),
-        capture_output=True, text=True, check=True)
-    told = "nothing is recorded of a process that has not imported torch"
-    assert done.stderr.count(told) == warned
+    done = subprocess.run([PYTHON, "-c", LOGS], capture_output=True, text=True, check=True,
+                          env=env | ({"GPU_PANEL_RUN": str(tmp_path)} if in_a_run else {}))
+    assert done.stderr.count(NOT_RECORDED) == warned
+
+
+def test_of_a_process_that_has_torch_nothing_is_said(tmp_path):
+    (tmp_path / "logs.py").write_text("import torch\n" + LOGS)
+    done = Alone(str(tmp_path / "logs.py"), env={"GPU_PANEL_RUN": str(tmp_path)}).done()
+    assert (done.stdout, done.returncode) == (b"", 0)
 
 
 def test_a_folder_that_is_gone_is_no_problem_of_the_scripts(tmp_path):
@@ -233,7 +225,7 @@ if {observed}:
     import_module("_gpu_panel.observe.install").install(direct=True)
 kept = torch.autograd.backward, vars(torch.amp.grad_scaler.GradScaler)["step"]
 print([hasattr(f, "__wrapped__") for f in kept], len(sys.modules["torch.optim.optimizer"]
-      ._global_optimizer_pre_hooks), file=sys.stderr)
+      ._global_optimizer_pre_hooks))
 import runpy
 sys.argv = ["scaler.py"]
 {again}
@@ -255,19 +247,20 @@ def test_a_torch_that_lacks_something_is_observed_or_not_at_all(tmp_path, change
         (run / "ranks" / "00000.jsonl").touch()
         text = OLDER.format(scripts=str(SCRIPTS), hook=HOOK, change=change, again=again,
                             observed=observed)
-        outs.append(subprocess.run([PYTHON, "-c", text], capture_output=True, text=True,
-                                   timeout=600, env=os.environ | {"GPU_PANEL_RUN": str(run),
-                                                                 "GPU_PANEL_RANK": "0"}))
-    assert outs[0].stdout == outs[1].stdout
-    assert outs[0].returncode == outs[1].returncode == 0, outs[1].stderr
-    assert outs[1].stderr == ("[True, True] 1\n" if whole else outs[0].stderr)
+        (tmp_path / "older.py").write_text(text)
+        outs.append(Alone(str(tmp_path / "older.py"), env={"GPU_PANEL_RUN": str(run),
+                                                           "GPU_PANEL_RANK": "0"}).done())
+    (wrapped, *rest), (wrapped_observed, *rest_observed) = (out.stdout.splitlines() for out in outs)
+    assert rest == rest_observed
+    assert outs[0].returncode == outs[1].returncode == 0, outs[1].stdout
+    assert wrapped_observed == (b"[True, True] 1" if whole else wrapped)
     events = (run / "ranks" / "00000.jsonl").read_text()
     assert ('"step",' in events) == whole
     assert ('its steps are not shown"' in events) != whole
 
 
 def test_a_disk_without_room_is_no_problem_of_the_scripts(tmp_path):
-    run, _ = faulty(tmp_path, code="""
+    run, _ = faulty(tmp_path, forked=False, code="""
 if "GPU_PANEL_RUN" in __import__("os").environ:
     import resource, signal
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -279,25 +272,26 @@ if "GPU_PANEL_RUN" in __import__("os").environ:
 
 @pytest.mark.parametrize("name", ["GPU_PANEL_RUN", "GPU_PANEL_RANK"])
 def test_outside_a_run_the_hook_does_nothing(tmp_path, name):
-    out = subprocess.run([PYTHON, "-c", QUICK + "print([m for m in sys.modules if "
-                          "'_gpu_panel' in m], torch.autograd.backward.__module__)"],
-                         env={k: v for k, v in os.environ.items() if k != name}
-                         | {"PYTHONPATH": HOOK}, capture_output=True, text=True, timeout=600)
-    assert out.stdout == "[] torch.autograd\n"
+    (tmp_path / "short.py").write_text(
+        "import sys, torch\nprint([m for m in sys.modules if '_gpu_panel' in m],"
+        " torch.autograd.backward.__module__)")
+    out = Alone(str(tmp_path / "short.py"), site=HOOK,
+                env={"GPU_PANEL_RUN": str(tmp_path), "GPU_PANEL_RANK": "0"} | {name: ""}).done()
+    assert out.stdout == b"[] torch.autograd\n"
 
 
 def test_the_hook_has_syntax_for_old_pythons(tmp_path):
     """Its syntax is old, so that a helper script under another Python does not fail in our hook."""
     ast.parse(Path(HOOK, "sitecustomize.py").read_text(), feature_version=(3, 4))
-    out = subprocess.run([PYTHON, "-c", QUICK +
-                          "print(*[m.__file__ for name, m in sys.modules.items() "
-                          "if name.split('.')[0] == '_gpu_panel'], sep='\\n')\n"
-                          "assert 'gpu_engine' not in sys.modules"],
-                         env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": str(tmp_path),
-                                           "GPU_PANEL_RANK": "0"},
-                         capture_output=True, text=True, timeout=600)
-    assert out.returncode == 0, out.stderr
-    loaded = {Path(line) for line in out.stdout.splitlines()}
+    (tmp_path / "loaded.py").write_text(
+        "import sys, torch\n"
+        "print(*[m.__file__ for name, m in sys.modules.items() "
+        "if name.split('.')[0] == '_gpu_panel'], sep='\\n')\n"
+        "assert 'gpu_engine' not in sys.modules")
+    out = Alone(str(tmp_path / "loaded.py"), site=HOOK,
+                env={"GPU_PANEL_RUN": str(tmp_path), "GPU_PANEL_RANK": "0"}).done()
+    assert out.returncode == 0, out.stdout
+    loaded = {Path(line) for line in out.stdout.decode().splitlines()}
     observe_room = {path for path in Path(HOOK).parent.glob("*.py") if path.name != "__init__.py"}
     assert len(observe_room) > 8
     assert observe_room < loaded

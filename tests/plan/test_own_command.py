@@ -29,6 +29,7 @@ uv run python -u -m torch.distributed.run train.py
 uvx --from torch torchrun train.py
 conda run -n train --no-capture-output torchrun train.py
 poetry run accelerate launch train.py
+accelerate-launch train.py
 nohup nice -n 5 torchrun train.py
 timeout -k 10 3600 env X=1 srun python train.py
 taskset -c 0-3 torchrun train.py

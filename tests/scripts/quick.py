@@ -2,7 +2,7 @@
 leaves out what torch imports for tracing and compiling only, and what no script here needs:
 
 - torch._dynamo, which optimizers, process groups and DDP import: in its place are the few functions
-  that they call.
+  that they call, and the class for which accelerate asks.
 - torch._meta_registrations, which `import torch` imports: what operators do on tensors
   without data. (torch.Generator then needs an import of torch._prims.rng_prims.)
 
@@ -27,4 +27,5 @@ if "torch._dynamo" not in sys.modules:
         "torch._dynamo", disable=lambda function, *how, **more: function,
         graph_break=lambda *why, **more: None,
         trace_rules=put("torch._dynamo.trace_rules", clear_lru_cache=lambda: None),
+        eval_frame=put("torch._dynamo.eval_frame", OptimizedModule=type("OptimizedModule", (), {})),
         utils=put("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"))

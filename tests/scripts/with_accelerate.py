@@ -1,6 +1,6 @@
 """Hugging Face accelerate, with its accumulation."""
 
-import frozen  # noqa: F401
+import quick  # noqa: F401
 import show
 import torch
 from accelerate import Accelerator

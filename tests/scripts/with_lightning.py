@@ -6,10 +6,12 @@ import warnings
 import frozen  # noqa: F401
 import show
 import torch
+import without
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+without.packages("scipy", "transformers")
 import lightning  # noqa: E402
 
 data = torch.utils.data.DataLoader(torch.randn(96, 8, generator=torch.Generator().manual_seed(1)),

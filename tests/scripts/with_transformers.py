@@ -5,7 +5,10 @@ import sys
 import frozen  # noqa: F401
 import show
 import torch
-from transformers import (
+import without
+
+without.packages("scipy")
+from transformers import (  # noqa: E402
     LlamaConfig,
     LlamaForCausalLM,
     PrinterCallback,

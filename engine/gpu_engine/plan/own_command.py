@@ -96,8 +96,8 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...
 
 
 SELF_LAUNCHERS = frozenset({
-    "torchrun", "accelerate", "deepspeed", "fabric", "lightning", "composer", "horovodrun",
-    "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
+    "torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric", "lightning", "composer",
+    "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
     "bash", "sh", "zsh", "dash", "ksh", "fish"})
 _MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
