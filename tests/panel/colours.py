@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from textual.color import Color
+from textual.geometry import Region
 from textual.screen import ModalScreen
 
 DECORATION = frozenset("🔎│─╭╮╰╯└┌┐┘├┤░▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕┊╷╵▐▀╸╺━┃")
@@ -35,7 +36,8 @@ def _strips(screen: Any) -> Iterator[Any]:
     if not isinstance(screen, ModalScreen):
         yield from strips
         return
-    box = screen.query(".sheet, .dialog, CommandPalette > *").first().region
+    box = Region.from_union([part.region for part in screen.query(
+        ".sheet, .dialog, CommandInput, CommandList")])
     for strip in strips[box.y:box.bottom]:
         yield strip.crop(box.x, box.right)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual.color import Color
+from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Input, Select
 
@@ -43,63 +44,74 @@ def test_text_colours_of_every_theme(name: str) -> None:
     assert muted <= plain  # secondary text is never brighter
 
 
-@pytest.mark.parametrize("name", THEMES)
-async def test_the_launch_screen_can_be_read(name: str) -> None:
+async def read(pilot: Pilot[None], what: str) -> None:
+    """Look at the screen as it is now in each of `THEMES`."""
+    looks = set()
+    for name in THEMES:
+        pilot.app.theme = name
+        await pilot.pause()
+        looks.add(look(pilot, what))
+    assert len(looks) == len(THEMES), what
+
+
+def look(pilot: Pilot[None], what: str) -> frozenset[str]:
+    """Look at the screen as it is now. Returns the colours of its backgrounds."""
+    assert too_faint(pilot.app) == [], (what, pilot.app.theme)
+    return frozenset(ground.hex for _, _, ground in painted(pilot.app))
+
+
+async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PanelApp, "NOTIFICATION_TIMEOUT", 600)  # however long the looks take
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
         app = pilot.app
-        app.theme = name
         await looked(pilot, screen)
-
-        async def read(what: str) -> None:
-            await pilot.pause()
-            assert too_faint(app) == [], what
-
         await pilot.press("i")
-        await read("table and details")
+        await read(pilot, "table and details")
         await pilot.press("i", "2")
         screen.query_one("#task-choice", Select).action_show_overlay()
-        await read("the list of tasks")
+        await read(pilot, "the list of tasks")
         await pilot.press("escape")
         screen.query_one("#f-amp-dtype").focus()
         screen.query_one("#f-batch-size", Input).value = "33"
         screen.query_one("#f-train-lr", Input).value = "x"
         await until(pilot, lambda: "lr: expected" in screen_text(app))
-        await read("problems")
-        for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped"),
-                           ("ctrl+p", "copy line")):
+        await read(pilot, "problems")
+        for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped")):
             await pilot.press(key)
             await until(pilot, lambda words=words: words in screen_text(app))
-            await read(key)
+            await read(pilot, key)
             await pilot.press("escape")
+        looks = set()
+        for name in THEMES:  # the palette does not change while it is open
+            app.theme = name
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: "copy line" in screen_text(app))
+            looks.add(look(pilot, "the palette"))
+            await pilot.press("escape")
+        assert len(looks) == len(THEMES)
         app.push_screen(Confirm("Stop?", "It runs.", yes="Stop it"))
-        await read("a dialog")
+        await read(pilot, "a dialog")
         app.pop_screen()
         for severity in ("information", "warning", "error"):
             app.notify("It is said", title="Said", severity=severity)
         await until(pilot, lambda: screen_text(app).count("It is said") == 3)
-        await read("notifications")
+        await read(pilot, "notifications")
 
 
-@pytest.mark.parametrize("name", THEMES)
-async def test_a_runs_screen_can_be_read(tmp_path: Path, name: str) -> None:
+async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
     run = trained(tmp_path)
     run.write(1, ("warning", 50, {"message": "slow"}))
     app = Mini(run.run, at=50.5)
     async with app.run_test(size=(160, 48)) as pilot:
-        app.theme = name
-
-        async def read(what: str) -> None:
-            await shown(pilot)
-            assert too_faint(app) == [], what
-
         await run_settled(pilot, lambda s: s.caught_up and s.warnings())
-        await read("a run that trains")
+        await read(pilot, "a run that trains")
         await pilot.press("b", "m", "left", "4")
         app.run_screen.query_one(LogView).search("says")
         await until(pilot, lambda: not app.run_screen.query_one(LogView).following)
         app.at = 100.0
-        await read("a run that stands still, a band, and what was found")
+        await shown(pilot)
+        await read(pilot, "a run that stands still, a band, and what was found")
         trace = "Traceback (most recent call last):\nValueError: no\n"
         run.write(1, ("error", 50.1, {"type": "ValueError", "message": "no", "traceback": trace,
                                       "phase": "forward", "step": 99}))
@@ -107,13 +119,15 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path, name: str) -> None:
                   cause=Cause("no", 1, "ValueError", trace))
         run.release()
         await run_settled(pilot, lambda s: s.state.state == "failed")
-        await read("a run that failed")
+        await read(pilot, "a run that failed")
         await pilot.press("i")
-        await read("about it")
+        await shown(pilot)
+        await read(pilot, "about it")
         await pilot.press("escape")
         run.state("completed", ended=T0 + 101)
         await app.run_screen.store.look_now()
-        await read("a run that is completed")
+        await shown(pilot)
+        await read(pilot, "a run that is completed")
 
 
 async def test_the_row_under_the_cursor_stands_out() -> None:
