@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.plan.records import WORKER
+from gpu_engine.runs.checkpoints import EXPORTED, listed
 
 _TIMEOUT = 300.0
 """Seconds for an answer."""
@@ -61,7 +62,12 @@ def describe(task: str, *, python: str | None = None) -> Described:
 def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None
            ) -> Exported:
     """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`.
-    Raises UserError."""
+    Raises UserError, before a process is started if the name of `out` says no format or there is
+    no checkpoint at all."""
+    if out.suffix not in EXPORTED:
+        raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(EXPORTED)}")
+    if not listed(checkpoints):
+        raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
     return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
 
 

@@ -14,6 +14,8 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.spec.best import parse_best
 
 STATE, MANIFEST = "state.pt", "manifest.json"
+EXPORTED = (".safetensors", ".pt", ".pth")
+"""How the name of a file that `gpu-engine export` writes may end."""
 _MOST_NAMED = 12
 
 

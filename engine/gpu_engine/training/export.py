@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.runs.checkpoints import EXPORTED
 from gpu_engine.training import checkpoint
 
 _DTYPES = {
@@ -35,12 +36,10 @@ def export(folder: Path, out: Path, name: str | None = None) -> dict[str, Any]:
     the newest that passes `verify`. Returns its step, path and size, and warnings about newer ones
     that are damaged.
 
-    Raises UserError if there is none, if `name` is damaged or `out` names no format; OSError if
-    `out` can't be written.
+    Raises UserError if there is none or `name` is damaged; OSError if `out` can't be written;
+    KeyError if its name ends otherwise than `EXPORTED` says.
     """
-    write = FORMATS.get(out.suffix)
-    if write is None:
-        raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(FORMATS)}")
+    write = FORMATS[out.suffix]
     passed: list[str] = []
     path = checkpoint.newest(folder, passed.append) if name is None else _sound(folder / name)
     if path is None:
@@ -102,9 +101,8 @@ def _torch(tensors: Mapping[str, Tensor], file: BinaryIO, about: Mapping[str, st
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file)
 
 
-FORMATS: dict[str, Callable[[Mapping[str, Tensor], BinaryIO, Mapping[str, str]], None]] = {
-    ".safetensors": _safetensors, ".pt": _torch, ".pth": _torch,
-}
+FORMATS: dict[str, Callable[[Mapping[str, Tensor], BinaryIO, Mapping[str, str]], None]] = dict(
+    zip(EXPORTED, (_safetensors, _torch, _torch), strict=True))
 """The end of a file's name → what writes it."""
 
 
