@@ -1,4 +1,6 @@
-"""A run's weights as a file: safetensors, read back by the format's own description, or torch's."""
+"""What the checkpoints of a run that has ended are for: their weights as a file (safetensors, read
+back by the format's own description, or torch's), and going on, from the best or from that of a
+step."""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ import torch
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch import torchside
+from gpu_engine.runs import checkpoints
 from gpu_engine.runs import folder as runs
+from gpu_engine.training.export import export
 
 from ..command_line import called
-from .test_headless import call, sets
+from .kit import call, losses, sets
 
 
 def weights(run) -> dict[str, torch.Tensor]:
     """What torch itself reads from the newest checkpoint."""
-    return torch.load(run.checkpoints / "step-00000006" / "state.pt", weights_only=True)["model"]
+    return torch.load(run.checkpoints / "step-00000020" / "state.pt", weights_only=True)["model"]
 
 
 def read(path) -> tuple[dict, bytes]:
@@ -33,8 +37,10 @@ def read(path) -> tuple[dict, bytes]:
 def trained(tmp_path_factory):
     """A home with a finished run, and the run's id."""
     folder = tmp_path_factory.mktemp("trained") / "home"
-    out = call("run", "--json", *sets(devices__ids="cpu:0", train__steps=6),
-               env=os.environ | {"GPU_PANEL_HOME": str(folder)})
+    out = call("run", "--json", *sets(
+        devices__ids="cpu:0", train__steps=20, train__eval_every=5, train__keep=2,
+        train__checkpoint_every=5, train__best="max:loss"),
+        env=os.environ | {"GPU_PANEL_HOME": str(folder)})
     assert out.returncode == 0, out.stderr
     return folder, json.loads(out.stdout)["id"]
 
@@ -50,7 +56,7 @@ def test_weights_come_out_as_they_were_saved(run, tmp_path):
     out = tmp_path / "w.safetensors"
     told = json.loads(call("export", run.id, str(out), "--json").stdout)
     header, data = read(out)
-    assert header.pop("__metadata__") == {"step": "6", "format": "pt"}
+    assert header.pop("__metadata__") == {"step": "20", "format": "pt"}
     assert told["tensors"] == len(header) > 5
     assert max(e["data_offsets"][1] for e in header.values()) == len(data)
     saved = {k: [str(v.dtype), list(v.shape), float(v.double().sum())]
@@ -68,7 +74,7 @@ def test_weights_come_out_as_they_were_saved(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["w.pt", "w.pth"])
 def test_a_name_that_ends_as_torch_s_files_do_is_what_torch_loads(run, tmp_path, name):
-    told = json.loads(called("export", run.id, str(tmp_path / name), "--json").stdout)
+    told = export(run.checkpoints, tmp_path / name)
     was, now = weights(run), torch.load(tmp_path / name, weights_only=True)
     assert list(was) == list(now)
     assert all(torch.equal(was[k], now[k]) for k in was)
@@ -91,16 +97,51 @@ def test_a_name_that_says_no_format_is_refused_with_those_that_do(run, tmp_path,
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(run, tmp_path):
-    state = run.checkpoints / "step-00000006" / "state.pt"
+    state = run.checkpoints / "step-00000020" / "state.pt"
     body = bytearray(state.read_bytes())
     body[len(body) // 2] ^= 1
     state.write_bytes(body)
     out = called("export", run.id, str(tmp_path / "w.safetensors"))
     assert out.returncode == 0
     assert "warning" in out.stderr
-    assert "of step 5" in out.stdout
+    assert "of step 15" in out.stdout
 
 
 def test_without_a_checkpoint_it_says_so(tmp_path, no_torch):
     with pytest.raises(UserError, match="no checkpoint that can be loaded"):
         torchside.export(tmp_path, tmp_path / "x.pt", None)
+
+
+def steps(run: runs.Run) -> list[int | None]:
+    return [checkpoints.step_of(p.name) for p in checkpoints.listed(run.checkpoints)]
+
+
+def test_from_the_best_or_a_step(run, tmp_path):
+    first = losses(run)
+    assert steps(run) == [5, 15, 20], "the loss falls: the largest is the first"
+
+    file = str(tmp_path / "w.safetensors")
+    assert json.loads(called("export", run.id, file, "--from", "best", "--json").stdout)[
+        "step"] == 5
+    assert checkpoints.choose(run.checkpoints, "15", "max:loss") == "step-00000015"
+    for verb in (("export", run.id, file), ("resume", run.id)):
+        refused = called(*verb, "--from", "7")
+        assert refused.returncode == 2
+        assert "there is no checkpoint of step 7; there are step 5, 15, 20" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert run.state().attempt == 1
+
+    done = called("resume", run.id, "--from", "best", "--set", "train.keep=4")
+    assert done.returncode == 0, done.stderr
+    assert losses(run)[20:] == first[5:]
+    assert steps(run) == [5, 10, 15, 20]
+    aside = checkpoints.listed(run.checkpoints / "before-attempt-2")
+    assert [p.name for p in aside] == ["step-00000015", "step-00000020"]
+
+
+def test_an_own_command_has_no_checkpoints_of_ours(home):
+    out = called("run", "--json", "--set", "devices.ids=cpu:0", "--", "true")
+    run = json.loads(out.stdout)["id"]
+    refused = called("resume", run, "--from", "best")
+    assert refused.returncode == 2
+    assert "a command of your own" in refused.stderr
