@@ -17,8 +17,7 @@ CATCHES = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2, al
 WAITS = """
 import sys
 def stands_here():
-    print("ready", flush=True)
-    sys.stdin.read()
+    print("ready", flush=True), sys.stdin.read()  # one line, wherever the signal finds it
 stands_here()
 """
 

@@ -187,6 +187,24 @@ def test_the_sets_that_name_the_differences_rebuild_it(spec):
     assert read.from_dict(data) == spec
 
 
+@given(specs(), specs())
+def test_what_differs_makes_the_one_of_the_other(base, spec):
+    data = write.to_dict(base)
+    found = write.compare(base, spec)
+    for one in found:
+        if one.after is not None:
+            read.apply_set(data, f"{one.key}={one.after}")
+        else:
+            section, _, name = one.key.partition(".")
+            if name.startswith("params."):
+                del data["task"]["params"][name.removeprefix("params.")]
+            else:
+                data[section].pop(name, None)  # `task.use` has dropped `task.command`
+    assert read.from_dict(data) == spec
+    assert {(d.key, d.after, d.before) for d in found} \
+        == {(d.key, d.before, d.after) for d in write.compare(spec, base)}
+
+
 @given(st.recursive(scalars | st.none(), lambda s: st.lists(s) | st.dictionaries(words, s),
                     max_leaves=10))
 def test_anything_read_gives_a_spec_or_a_spec_error(value):

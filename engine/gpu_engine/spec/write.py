@@ -3,6 +3,8 @@ into it."""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_engine.common.values import ANY, parse, quote, show
@@ -10,8 +12,8 @@ from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 
 
 def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
-    """The spec as a nested dict of JSON values without None. With `defaults=False`, values that
-    equal the default are left out."""
+    """The spec as a nested dict of JSON values without None, which may be changed. With
+    `defaults=False`, values that equal the default are left out."""
     out: dict[str, Any] = {"name": spec.name}
     for key in keys().values():
         if not key.section:
@@ -20,23 +22,43 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
         if value is None or value == {} or not (defaults or value != key.default):
             continue
         out.setdefault(key.section, {})[key.name] = \
-            list(value) if isinstance(value, tuple) else value
+            list(value) if isinstance(value, tuple) else copy.deepcopy(value)
     return out
 
 
-def differences(base: RunSpec, spec: RunSpec) -> list[str]:
-    """The `key=value` assignments with which `read.apply_set` changes `base` into `spec`."""
-    out = [] if base.name == spec.name else [f"name={spec.name}"]
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that two specs have different values for, both as text that `--set` parses."""
+
+    key: str
+    """Dotted: "train.lr", "task.params.width"."""
+    before: str | None
+    """None: it was not set."""
+    after: str | None
+    """None: it is not set any more."""
+
+
+def compare(base: RunSpec, spec: RunSpec) -> list[Difference]:
+    """What has to change in `base` to make it `spec`, in the order of the schema."""
+    out = [] if base.name == spec.name else [Difference("name", base.name, spec.name)]
     for section in SECTIONS:
         for key in (k for k in keys().values() if k.section == section):
             before = getattr(getattr(base, section), key.name)
             after = getattr(getattr(spec, section), key.name)
             if key.dotted == "task.params":
-                out += [f"task.params.{name}={_free(value)}" for name, value in after.items()
-                        if before.get(name, ...) != value]
-            elif before != after and after is not None:
-                out.append(f"{key.dotted}={_typed(after)}")
+                out += [Difference(f"task.params.{name}", _free_of(before, name),
+                                   _free_of(after, name))
+                        for name in dict.fromkeys((*after, *before))
+                        if before.get(name, ...) != after.get(name, ...)]
+            elif before != after:
+                out.append(Difference(key.dotted, _typed_or_none(before), _typed_or_none(after)))
     return out
+
+
+def differences(base: RunSpec, spec: RunSpec) -> list[str]:
+    """The `key=value` assignments with which `read.apply_set` changes `base` into `spec`. What is
+    not set any more is not among them: no assignment can say that."""
+    return [f"{d.key}={d.after}" for d in compare(base, spec) if d.after is not None]
 
 
 def to_toml(spec: RunSpec) -> str:
@@ -44,6 +66,14 @@ def to_toml(spec: RunSpec) -> str:
     import tomlkit
 
     return tomlkit.dumps(to_dict(spec))
+
+
+def _typed_or_none(value: Any) -> str | None:
+    return None if value is None else _typed(value)
+
+
+def _free_of(params: dict[str, Any], name: str) -> str | None:
+    return _free(params[name]) if name in params else None
 
 
 def _typed(value: Any) -> str:

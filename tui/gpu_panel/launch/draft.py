@@ -22,7 +22,7 @@ from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
-from gpu_engine.spec.write import to_dict
+from gpu_engine.spec.write import Difference, compare, to_dict
 
 
 class Draft:
@@ -39,6 +39,19 @@ class Draft:
         """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
+        self.run: tuple[str, RunSpec] | None = None
+        """The id and the spec of the run whose settings these were; None for a preset's."""
+
+    @classmethod
+    def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
+        """A draft with the settings of a run, to change something in it. Raises SpecError."""
+        spec = from_dict(data)
+        draft = cls()
+        draft.data = to_dict(spec, defaults=False)
+        draft._preset_devices = copy.deepcopy(draft.data.get("devices", {}))
+        draft._loaded = draft.copy()
+        draft.run = run_id, spec
+        return draft
 
     @classmethod
     def of_command(cls, command: Sequence[str], preset: Preset | None = None) -> Draft:
@@ -63,7 +76,8 @@ class Draft:
     def title(self) -> str:
         """"preset ddp (changed)"."""
         # Only the last part of a path: the whole path is in the shown command.
-        name = "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
+        name = f"run {self.run[0]}" if self.run else \
+            "preset " + self.preset.name.rpartition("/")[2] if self.preset else \
             f"your own {self.value('name')}" if "name" in self._loaded else "no preset"
         return f"{name} (changed)" if self.changed else name
 
@@ -71,6 +85,10 @@ class Draft:
     def changed(self) -> bool:
         """Whether it means something else than when it was loaded or saved."""
         return _meaning(self.data) != _meaning(self._loaded)
+
+    def differences(self) -> list[Difference]:
+        """What is not as in the run whose settings these were. Raises SpecError."""
+        return compare(self.run[1], self.spec()) if self.run else []
 
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
@@ -264,7 +282,7 @@ class Draft:
 
     def saved(self, preset: Preset) -> None:
         """Note that the form's content was saved as `preset`."""
-        self.preset = preset
+        self.preset, self.run = preset, None
         self._preset_devices = copy.deepcopy(preset.data.get("devices", {}))
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)

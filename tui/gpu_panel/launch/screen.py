@@ -30,8 +30,9 @@ from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.form.problems import blame
 from gpu_panel.launch.host_bar import HostBar
-from gpu_panel.launch.plan.pane import PlanPane
+from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.presets.first import first_draft
+from gpu_panel.launch.presets.load import ask_and_load_run
 from gpu_panel.launch.review import Review, review
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.taken import sharing_would_help, taken_devices
@@ -114,6 +115,18 @@ class LaunchScreen(PaneScreen):
     async def _loaded(self, event: FormPane.Loaded) -> None:
         with guard(self.app):
             await self._take_draft(event.draft)
+
+    @on(RunsPane.Again)
+    @work(exit_on_error=False, group="form")
+    async def _again(self, event: RunsPane.Again) -> None:
+        """Load a run's settings into the form, after a question if something is unsaved in it."""
+        with guard(self.app):
+            if not self.form.ready:
+                return
+            draft = await ask_and_load_run(self.app, self.draft, event.run)
+            if draft is not None:
+                await self._take_draft(draft)
+                self.action_pane("form")
 
     async def _take_draft(self, draft: Draft) -> None:
         """Show another draft in all panes, and review it."""
@@ -217,7 +230,9 @@ class LaunchScreen(PaneScreen):
 
     def _show_review(self, found: Review) -> None:
         self.review = found
-        self.plan.show_review(found)
+        run = self.draft.run
+        self.plan.show_review(found, as_before(run[0], self.draft.differences())
+                              if run is not None and found.plan is not None else "")
         self.form.show_review(found)
         self.devices.show_problems(found.problems)
         of_devices = [p.key.startswith("devices.") for p in found.problems]

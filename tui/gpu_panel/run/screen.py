@@ -22,6 +22,7 @@ from gpu_engine.launch.found import stop as stop_run
 from gpu_engine.runs import job
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
@@ -51,12 +52,14 @@ class RunScreen(PaneScreen):
     SCOPE = "run"
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
-    def __init__(self, run: Run, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: unix seconds."""
+    def __init__(self, run: Run, *, clock: Callable[[], float] = time.time,
+                 again: Callable[[], object] | None = None) -> None:
+        """`clock`: unix seconds. `again`: called when the person wants the run's settings in the
+        form, after this screen has closed; None: there is no form."""
         super().__init__()
         self.run_folder = run
         self.store = RunStore(run)
-        self._clock = clock
+        self._clock, self._again = clock, again
         self._front = self.PANES[0].NAME
         """The pane that is shown if there is room for only one."""
         self._rank: int | None = None
@@ -106,8 +109,8 @@ class RunScreen(PaneScreen):
 
     def paint(self) -> None:
         """Draw what has changed; ages and clocks change even without news."""
-        if not self.is_current and self._painted:
-            return
+        if not self.app.is_running or (not self.is_current and self._painted):
+            return  # as the panel closes, the panes go first
         self._painted = True
         store, now = self.store, self._clock()
         self._put("#head", headline(store, now, self.size.width))
@@ -188,7 +191,8 @@ class RunScreen(PaneScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey out stop for a run that has ended, and resume for one that is live."""
         over = action == "stop" and not self._was_live and not self._left
-        if over or (action == "resume" and self._was_live):
+        if over or (action == "resume" and self._was_live) \
+                or (action == "again" and self._again is None):
             return None
         return super().check_action(action, parameters)
 
@@ -196,6 +200,20 @@ class RunScreen(PaneScreen):
         """Go back to the launch screen; the run goes on."""
         if len(self.app.screen_stack) > 1:
             self.dismiss(None)
+
+    def action_again(self) -> None:
+        """Close, and load the run's settings into the form."""
+        if self._again is not None and len(self.app.screen_stack) > 1:
+            self.dismiss(None)
+            self._again()
+
+    def action_copy_command(self) -> None:
+        """Copy the command that starts the same run without the panel."""
+        plan = self.store.plan
+        if plan is None:
+            self.notify("Its plan can't be read yet, so there is no command", severity="warning")
+            return
+        copy(self.app, "\n".join(plan.lines))
 
     def action_about(self) -> None:
         """Show the sheet with attempts, warnings, command and folder."""

@@ -12,12 +12,12 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpu_engine.common import places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.common.files import write_atomic
 from gpu_engine.plan.records import LaunchPlan, RankPlan
+from gpu_engine.spec.write import Difference
 from gpu_panel import keys
+from gpu_panel.common.clipboard import copy
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.places import put
 from gpu_panel.launch.plan import environment
@@ -44,6 +44,7 @@ environment of its processes. y copies the command; v shows every process in ful
         super().__init__(id=self.NAME)
         self.border_title = self.TITLE
         self._plan: LaunchPlan | None = None
+        self._again = ""
 
     def compose(self) -> ComposeResult:
         yield Static(Content.styled("Reading the preset …", "$text-muted"), id="plan-text")
@@ -53,9 +54,10 @@ environment of its processes. y copies the command; v shows every process in ful
         self.border_title, self.border_subtitle = self.TITLE, ""
         self._put(Content.styled(text, "$text-muted"))
 
-    def show_review(self, review: Review) -> None:
-        """Show the plan, or the problems if there are any."""
-        self._plan = review.plan
+    def show_review(self, review: Review, again: str = "") -> None:
+        """Show the plan, or the problems if there are any. `again`: how it differs from the run
+        whose settings were loaded."""
+        self._plan, self._again = review.plan, again
         if review.plan is not None:
             self._show_plan(review.plan)
         else:
@@ -81,6 +83,7 @@ environment of its processes. y copies the command; v shows every process in ful
                  *(Content(gap + clean(sentence)) for sentence in sentences[1:])]
         # Warnings come early, as the end may be below the pane's edge.
         lines = [Content("").join(first),
+                 *([Content.styled(clean(self._again), "$text-accent")] if self._again else []),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
                  *_ranks(plan, gap[:3])]
         if plan.code is not None:
@@ -96,23 +99,11 @@ environment of its processes. y copies the command; v shows every process in ful
     # --- keys ----------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        """Copy the command to the terminal's clipboard, and to a file, as a terminal never reports
-        whether it has taken it."""
+        """Copy the command."""
         if self._plan is None:
             self.notify("There is nothing to copy while the form has problems", severity="warning")
             return
-        text = "\n".join(self._plan.lines)
-        self.app.copy_to_clipboard(text)
-        path = places.home() / "copied.txt"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_atomic(path, text + "\n")
-        except OSError as err:
-            self.notify(f"Sent to the terminal's clipboard; {path} can't be written: "
-                        f"{err.strerror}", severity="warning", markup=False)
-            return
-        self.notify(f"Sent to the terminal's clipboard and saved in {path}", title="Copied",
-                    markup=False)
+        copy(self.app, "\n".join(self._plan.lines))
 
     def action_processes(self) -> None:
         """Show every process in full."""
@@ -121,6 +112,17 @@ environment of its processes. y copies the command; v shows every process in ful
                         severity="warning")
             return
         self.app.push_screen(ProcessesScreen(self._plan))
+
+
+def as_before(run_id: str, differences: Sequence[Difference]) -> str:
+    """A sentence about how the form's content differs from a run: "as run 3f2a, but train.lr 0.1
+    instead of 0.2"."""
+    if not differences:
+        return f"the same as run {run_id}"
+    return f"as run {run_id}, but " + ", ".join(
+        f"without {d.key}={d.before}" if d.after is None
+        else f"{d.key}={d.after}" + (f" instead of {d.before}" if d.before is not None else "")
+        for d in differences)
 
 
 def _ranks(plan: LaunchPlan, gap: str) -> list[Content]:

@@ -38,7 +38,8 @@ class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
 live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
-a run that has ended; x deletes the folder of a finished run with its checkpoints, X those of all
+a run that has ended; e loads a run's settings into the form, to change some of them and run it
+again. x deletes the folder of a finished run with its checkpoints, X those of all
 but the newest runs."""
 
     @dataclass
@@ -47,8 +48,15 @@ but the newest runs."""
 
         runs: tuple[RunLine, ...]
 
+    @dataclass
+    class Again(Message):
+        """The person wants this run's settings in the form."""
+
+        run: Run
+
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
+        self.border_subtitle = "enter watch · e again"
         self.lines: tuple[RunLine, ...] | None = None
         """The runs as they were read last; None before the first time."""
         self._feed = RunsFeed()
@@ -163,13 +171,14 @@ but the newest runs."""
         """Allow stop for a live run and resume for one that has ended, so that the footer shows
         only one of them."""
         line = self.line_at_cursor
-        if line is not None and line.state == "unreadable" and action in ("resume", "remove"):
+        if line is not None and line.state == "unreadable" \
+                and action in ("resume", "remove", "again"):
             return None
         if action == "resume":
             return line is not None and not line.live
         if action == "stop" and line is not None:
             return line.live
-        if action in ("stop", "open", "remove"):
+        if action in ("stop", "open", "remove", "again"):
             return None if line is None or (action == "remove" and line.live) else True
         return True
 
@@ -191,7 +200,11 @@ but the newest runs."""
         """Open the run screen for a run."""
         from gpu_panel.run.screen import RunScreen
 
-        self.app.push_screen(RunScreen(run))
+        self.app.push_screen(RunScreen(run, again=lambda: self.post_message(self.Again(run))))
+
+    def action_again(self) -> None:
+        if (line := self.line_at_cursor) is not None:
+            self.post_message(self.Again(line.run))
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_stop(self) -> None:

@@ -1,0 +1,26 @@
+"""Copying: to the terminal's clipboard, and to a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.app import App
+
+from gpu_engine.common import places
+from gpu_engine.common.files import write_atomic
+
+
+def copy(app: App[Any], text: str) -> None:
+    """Copy `text` to the terminal's clipboard, and to a file, as a terminal never reports whether
+    it has taken it. A notification says so."""
+    app.copy_to_clipboard(text)
+    path = places.home() / "copied.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(path, text + "\n")
+    except OSError as err:
+        app.notify(f"Sent to the terminal's clipboard; {path} can't be written: {err.strerror}",
+                   severity="warning", markup=False)
+        return
+    app.notify(f"Sent to the terminal's clipboard and saved in {path}", title="Copied",
+               markup=False)
