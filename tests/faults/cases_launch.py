@@ -272,6 +272,7 @@ def looked_at_all_the_time(box: Box) -> None:
         while not done.is_set():
             for run in runs.all_runs():
                 seen.add(run.state().state)
+            time.sleep(0.01)
 
     threads = [threading.Thread(target=look) for _ in range(20 if box.full else 6)]
     for thread in threads:
