@@ -25,10 +25,12 @@ def a_stopped_rank_is_a_hang(box: Box) -> None:
 
 
 HANGING = """
-start()
+start(); meet()
 def stuck_here():
     while True: time.sleep(1)
 step(7)
+while not all(b'"step"' in events_path(run, r).read_bytes() for r in range(world)):
+    time.sleep(0.01)
 for n in range(1, 3):
     beat("data" if rank == 1 else "backward", 7 if rank == 1 else 8, since=5.0)
     time.sleep(0.1)

@@ -11,9 +11,11 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from gpu_engine.spec.read import from_dict
 from .. import event_lines
 from ..command_line import called
 from ..conftest import PATIENCE, slots, wait_for
+from .disks import can_be_root
 
 STANDIN = Path(__file__).with_name("standin.py")
 TOY = f"{Path(__file__).parents[1] / 'training' / 'toy.py'}:Toy"
@@ -257,6 +260,33 @@ class Box:
             for pid in members(run):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def cases_of(*modules: ModuleType) -> list[Case]:
+    """The cases that these modules have registered."""
+    return [c for c in CASES if c.body.__module__ in {m.__name__ for m in modules}]
+
+
+def put_through(case: Case, tmp_path: Path, patch: pytest.MonkeyPatch,
+                record_property: Callable[[str, object], None]) -> None:
+    """Run a case, and check the common invariants. `make test` runs a part of the cases; with
+    GPU_PANEL_FAULTS=all, as `make faults` sets it, all are run, with more rounds."""
+    full = os.environ.get("GPU_PANEL_FAULTS") == "all"
+    record_property("case", case.name)
+    if not (case.always or full):
+        pytest.skip("runs with make faults")
+    if case.root and not can_be_root():
+        pytest.skip("needs root and mount")
+    patch.setenv("GPU_PANEL_HOME", str(tmp_path / "home"))
+    patch.setenv("OMP_NUM_THREADS", "1")
+    box = Box(tmp_path / "home", tmp_path, patch, full)
+    began = time.monotonic()
+    try:
+        case.body(box)
+        record_property("runs", box.check())
+    finally:
+        box.close()
+        record_property("seconds", time.monotonic() - began)
 
 
 def without_traceback(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:

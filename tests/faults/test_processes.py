@@ -1,0 +1,15 @@
+"""Processes that die or hang, and what must hold after each case; see docs/faults.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import cases_hang, cases_processes
+from .kit import Case, cases_of, put_through
+
+CASES = cases_of(cases_hang, cases_processes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_fault(case: Case, tmp_path, monkeypatch, record_property) -> None:
+    put_through(case, tmp_path, monkeypatch, record_property)
