@@ -56,7 +56,6 @@ but the newest runs."""
 
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
-        self.border_subtitle = "enter watch · e again"
         self.lines: tuple[RunLine, ...] | None = None
         """The runs as they were read last; None before the first time."""
         self._feed = RunsFeed()
@@ -116,7 +115,8 @@ but the newest runs."""
         earlier = len(found) - self.live + unread
         counts = ([f"{self.live} running"] if self.live else [])
         counts += [f"{earlier} earlier"] if earlier else []
-        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""))
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""),
+                     "e again" if found else "")
         self.repaint()
         self._refresh_footer()
         self.post_message(self.Read(self.lines))
