@@ -14,7 +14,7 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import logind, torch_build
+from gpu_engine.launch import environment, logind, torch_build
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
@@ -132,6 +132,7 @@ def start(prepared: Prepared, *, attempt: int = 1,
             raise
     _keep_parts(run, prepared.parts)
     supervise(run, lock)
+    environment.note(run, prepared.plan, prepared.inventory)
     return run
 
 
@@ -187,6 +188,7 @@ def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[s
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
     _keep_parts(run, prepared.parts)
     supervise(run, lock)
+    environment.note(run, prepared.plan, prepared.inventory)
     return prepared
 
 
@@ -210,6 +212,7 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None
         resolved = replace(resolved, resume_from=ResumeFrom(
             chosen, attempt or run.state().attempt + 1))
     supervise(run, reopen_run(run, to_toml(prepared.spec), resolved, attempt=attempt))
+    environment.note(run, resolved, prepared.inventory)
     return prepared
 
 

@@ -38,21 +38,26 @@ class Difference:
     """None: it is not set any more."""
 
 
-def compare(base: RunSpec, spec: RunSpec) -> list[Difference]:
-    """What has to change in `base` to make it `spec`, in the order of the schema."""
-    out = [] if base.name == spec.name else [Difference("name", base.name, spec.name)]
+def flat(spec: RunSpec) -> dict[str, str]:
+    """Every key that has a value → that value as text that `--set` parses, in the order of the
+    schema: {"name": "toy", "train.lr": "0.1", "task.params.width": "8"}."""
+    out = {"name": spec.name}
     for section in SECTIONS:
         for key in (k for k in keys().values() if k.section == section):
-            before = getattr(getattr(base, section), key.name)
-            after = getattr(getattr(spec, section), key.name)
+            value = getattr(getattr(spec, section), key.name)
             if key.dotted == "task.params":
-                out += [Difference(f"task.params.{name}", _free_of(before, name),
-                                   _free_of(after, name))
-                        for name in dict.fromkeys((*after, *before))
-                        if before.get(name, ...) != after.get(name, ...)]
-            elif before != after:
-                out.append(Difference(key.dotted, _typed_or_none(before), _typed_or_none(after)))
+                out |= {f"task.params.{name}": _free(one) for name, one in value.items()}
+            elif value is not None:
+                out[key.dotted] = _typed(value)
     return out
+
+
+def compare(base: RunSpec, spec: RunSpec) -> list[Difference]:
+    """What has to change in `base` to make it `spec`: the keys that `spec` has in the order of the
+    schema, then those that it has no more."""
+    before, after = flat(base), flat(spec)
+    return [Difference(key, before.get(key), after.get(key))
+            for key in dict.fromkeys((*after, *before)) if before.get(key) != after.get(key)]
 
 
 def differences(base: RunSpec, spec: RunSpec) -> list[str]:
@@ -66,14 +71,6 @@ def to_toml(spec: RunSpec) -> str:
     import tomlkit
 
     return tomlkit.dumps(to_dict(spec))
-
-
-def _typed_or_none(value: Any) -> str | None:
-    return None if value is None else _typed(value)
-
-
-def _free_of(params: dict[str, Any], name: str) -> str | None:
-    return _free(params[name]) if name in params else None
 
 
 def _typed(value: Any) -> str:

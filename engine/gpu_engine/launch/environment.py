@@ -1,0 +1,68 @@
+"""What a run is started in, looked up once the run is on its way."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from gpu_engine.common.version import version
+from gpu_engine.devices.records import Inventory
+from gpu_engine.launch import torch_build
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs.environment import Environment, write
+from gpu_engine.runs.folder import Run
+
+_TIMEOUT = 2.0
+"""Seconds after which git is not waited for."""
+
+
+def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
+    """Keep in the run folder what the run is started in. Nothing depends on it, so a full disk or
+    a folder that has been deleted is no error."""
+    try:
+        write(run.path, look(plan, inventory, Path(run.cwd())))
+    except OSError:
+        return
+
+
+def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
+    """What `plan` is started in, in `folder`."""
+    hosts = list(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
+    commit, changed = git_state(folder)
+    if hosts:  # theirs is not known here
+        return Environment(version(), machine=", ".join(hosts), folder=str(folder),
+                           commit=commit, changed_files=changed)
+    python = plan.spec.run.python or (plan.processes[0].argv[0] if plan.processes else None)
+    build = torch_build.build_of(python) if python else None
+    used = {d.id for r in plan.ranks for d in r.devices}
+    return Environment(version(), python, build.version if build else None, inventory.driver,
+                       socket.gethostname(), _named(inventory, used), str(folder), commit, changed)
+
+
+def git_state(folder: Path) -> tuple[str | None, int | None]:
+    """The commit that is checked out in `folder`, and how many files differ from it; both None
+    where that is no git repository or git does not answer."""
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None, None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return commit.strip(), None if changed is None else len(changed.splitlines())
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "--no-optional-locks", "-C", folder, *words],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              errors="replace", timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _named(inventory: Inventory, used: set[str]) -> str | None:
+    """"2 × NVIDIA H200"; slots of the processor are just counted."""
+    counts = Counter("CPU slot" if d.kind == "cpu" else d.name for d in inventory.devices
+                     if d.id in used)
+    return ", ".join(f"{n} × {name}" for name, n in counts.items()) or None

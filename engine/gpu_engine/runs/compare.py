@@ -1,0 +1,117 @@
+"""Runs side by side: how they ended, and in which settings and in what environment they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from gpu_engine.common import units
+from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.view import Progress
+from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How far a run has got. None: not known."""
+
+    state: str
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    """The mean of the ranks' last losses."""
+    evaluation: dict[str, float] = field(default_factory=dict)
+    """The values of the last evaluation."""
+    seconds: float | None = None
+    """The time that its attempts took."""
+    samples_per_s: float | None = None
+    """Of all ranks together, over its last steps."""
+    gpu_peak: int | None = None
+    """Bytes: the most that torch had allocated on one device."""
+    host_memory: int | None = None
+    """Bytes: the largest rank's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is compared of one run."""
+
+    id: str
+    name: str
+    figures: Figures
+    settings: dict[str, str]
+    """Dotted key → value, as `spec.write.flat` gives them."""
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the comparison: a value for each run, None where it has none."""
+
+    name: str
+    values: tuple[str | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether not all values are the same."""
+        return len(set(self.values)) > 1
+
+
+def figures(state: State, progress: Progress, ranks: Sequence[RankView], now: float) -> Figures:
+    """The figures of a run whose events have all been read. `now`: Unix seconds."""
+    evaluations = next((r.evaluations for r in ranks if r.evaluations), {})
+    times = [(a.ended or (now if state.live else None), a.started) for a in state.attempts]
+    took = [end - start for end, start in times if end is not None and start is not None]
+    peaks = [p for r in ranks for p in r.gpu_peak if p is not None]
+    hosts = [r.rss for r in ranks if r.rss is not None]
+    return Figures(state.state, progress.step, progress.total_steps, progress.loss,
+                   dict(evaluations), sum(took) if took else None, progress.samples_per_s,
+                   max(peaks, default=None), max(hosts, default=None))
+
+
+def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
+    """How each ended, for people; without lines in which no run has a value."""
+    names = list(dict.fromkeys(n for r in runs for n in r.figures.evaluation))
+    found = [r.figures for r in runs]
+    rows = [Row("state", tuple(f.state for f in found)),
+            _row("steps", [units.count(f.step) if f.step is not None else None for f in found]),
+            _row("loss", [None if f.loss is None else units.loss(f.loss) for f in found]),
+            *(_row(f"eval {n}", [units.loss(f.evaluation[n]) if n in f.evaluation else None
+                                 for f in found]) for n in names),
+            _row("time", [None if f.seconds is None else units.clock(f.seconds) for f in found]),
+            _row("samples per s", [None if f.samples_per_s is None else f"{f.samples_per_s:,.4g}"
+                                   for f in found]),
+            _row("GPU memory", [None if f.gpu_peak is None else units.size(f.gpu_peak)
+                                for f in found]),
+            _row("host memory", [None if f.host_memory is None else units.size(f.host_memory)
+                                 for f in found])]
+    return [row for row in rows if any(v is not None for v in row.values)]
+
+
+def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
+    """The settings in which they differ."""
+    keys = dict.fromkeys(k for r in runs for k in r.settings)
+    rows = [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys]
+    return [row for row in rows if row.differs]
+
+
+def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
+    """In what else they differ; a commit is cut to the twelve characters that git shows."""
+    told = [asdict(r.environment) for r in runs]
+    rows = [Row(_ENVIRONMENT[k], tuple(None if t[k] is None else _short(k, t[k]) for t in told))
+            for k in _ENVIRONMENT]
+    return [row for row in rows if row.differs]
+
+
+_ENVIRONMENT = {"gpu_panel": "gpu-panel", "python": "python", "torch": "torch",
+                "driver": "driver", "machine": "machine", "devices": "devices",
+                "folder": "folder", "commit": "commit", "changed_files": "changed files"}
+
+
+def _short(key: str, value: object) -> str:
+    return str(value)[:12] if key == "commit" else str(value)
+
+
+def _row(name: str, values: Sequence[str | None]) -> Row:
+    return Row(name, tuple(values))
