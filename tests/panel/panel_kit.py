@@ -130,14 +130,27 @@ def keys_done(app: PanelApp) -> bool:
 
 
 async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
-    """Wait until the engine has reviewed what was typed last."""
-    await until(pilot, lambda: keys_done(screen.app))
-    await pilot.pause()
+    """Wait until the engine has reviewed what was typed last, and the screen shows it."""
+    await _met(pilot, lambda: keys_done(screen.app))
+    await quiet(pilot)
     await _met(pilot, lambda: screen._debounce is None)
-    await until(pilot, lambda: not [w for w in screen.app.workers
-                                    if w.group in ("review", "task", "resolve", "free", "form")
-                                    and not w.is_finished])
+    await _met(pilot, lambda: not [w for w in screen.app.workers
+                                   if w.group in ("review", "task", "resolve", "free", "form")
+                                   and not w.is_finished])
+    await quiet(pilot)
     await pilot.pause()
+
+
+async def quiet(pilot: Pilot[None]) -> None:
+    """Wait until every message has been delivered, also those that others have led to.
+
+    `pilot.pause` costs more, as it sends a message to every widget, and waits only for those that
+    were under way when it was called.
+    """
+    app = pilot.app
+    await _met(pilot, lambda: not any(
+        node.message_queue_size or node._next_callbacks
+        for node in (app, *app.screen.walk_children(with_self=True))))
 
 
 async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: str) -> None:
@@ -149,8 +162,6 @@ async def type_into(pilot: Pilot[None], screen: LaunchScreen, field: str, text: 
     # A key passes through several widgets' queues before the draft has it.
     # … and a field that refuses some of the text never holds it.
     await until(pilot, lambda: getattr(widget, "value", text) == text or keys_done(pilot.app))
-    for _ in range(3):
-        await pilot.pause()
     await settled(pilot, screen)
 
 

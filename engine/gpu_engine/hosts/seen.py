@@ -6,12 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.hosts.protocol import Welcome
 from gpu_engine.hosts.records import Host
+
+if TYPE_CHECKING:
+    from gpu_engine.hosts.protocol import Welcome
 
 KEPT = 120
 """Looks in `HostSeen.recent`: two minutes at one a second."""

@@ -179,9 +179,10 @@ async def test_a_problem_under_more_opens_it():
 
 
 async def test_a_problem_under_more_brings_its_field_into_view():
-    async with panel(slots(2), sets=("run.python=/no/such/python",), size=(110, 30)) as (_, screen):
+    async with panel(slots(2), sets=("run.python=/no/such/python",), size=(110, 30)) as (
+            pilot, screen):
         field, form = screen.query_one("#f-run-python"), screen.query_one("Fieldset")
-        assert form.region.contains_region(field.region)
+        await until(pilot, lambda: form.region.contains_region(field.region))
 
 
 async def test_a_parameter_of_the_task():

@@ -35,11 +35,18 @@ class Pane(Widget):
     `BINDINGS = keys.of_focus(KEYS)`."""
 
     def on_descendant_focus(self) -> None:
-        # With :focus-within, each move of the focus within a pane would style all its widgets anew.
-        self.set_class(self.has_focus_within, "-within")
+        self._mark_within()
 
     def on_descendant_blur(self) -> None:
-        self.set_class(self.has_focus_within, "-within")
+        self._mark_within()
+
+    def _mark_within(self) -> None:
+        """Set the class for the frame of a pane with the focus. Only the pane is styled again: with
+        :focus-within, or where Textual sets a class, all widgets in it would be."""
+        within = self.has_focus_within
+        if within != self.has_class("-within"):
+            self.set_class(within, "-within", update=False)
+            self.app.stylesheet.update_nodes([self])
 
     def enter(self) -> None:
         """Take the focus, as the person has chosen this pane."""

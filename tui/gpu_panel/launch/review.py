@@ -1,10 +1,10 @@
-"""The engine's answer to a draft: its problems, or what would run. Blocks: call it in a thread."""
+"""Asks the engine about a draft: its problems, or what would run. Blocks: call it in a thread."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +16,12 @@ from gpu_engine.hosts.protocol import VERSION, Welcome
 from gpu_engine.hosts.records import LOCAL, Host
 from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.launch import preflight
-from gpu_engine.launch.launcher import Prepared, prepare
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.launch.launcher import prepare
 from gpu_engine.runs import disk_room
 from gpu_engine.spanning import code, nodes
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Review:
-    """The engine's answer to a draft."""
-
-    problems: tuple[Problem, ...]
-    prepared: Prepared | None = None
-    """What Launch starts; None if there is a problem, and if the run uses hosts: they are asked
-    when Launch is pressed."""
-    unusable: bool = False
-    """Whether a device can't be used at all, so that sharing it would not help."""
-    over_hosts: LaunchPlan | None = None
-    """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
-
-    @property
-    def plan(self) -> LaunchPlan | None:
-        """What would run; None if there is a problem."""
-        return self.prepared.plan if self.prepared else self.over_hosts
+from gpu_panel.launch.reviewed import Review
 
 
 def review(data: dict[str, Any], inventory: Inventory,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.timer import Timer
 
-from gpu_engine.launch import launcher
-from gpu_engine.launch.launcher import Prepared
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard, show
@@ -33,9 +32,12 @@ from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.presets.first import first_draft
 from gpu_panel.launch.presets.load import ask_and_load_run
-from gpu_panel.launch.review import Review, review
+from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.taken import sharing_would_help, taken_devices
+
+if TYPE_CHECKING:
+    from gpu_engine.launch.launcher import Prepared
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
@@ -214,8 +216,13 @@ class LaunchScreen(PaneScreen):
             return None
         data, base, shot = self.draft.copy(), self.draft.base, self.source.snapshot
         hosts = self.source.hosts
-        found = await in_thread(lambda: review(data, inventory, base, shot, hosts),
-                                name="panel-review")
+
+        def ask() -> Review:
+            from gpu_panel.launch.review import review  # imported after the first frame
+
+            return review(data, inventory, base, shot, hosts)
+
+        found = await in_thread(ask, name="panel-review")
         if data == self.draft.data:
             self._show_review(found)
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
@@ -244,6 +251,8 @@ class LaunchScreen(PaneScreen):
     @work(exit_on_error=False, group="launch", exclusive=True)
     async def action_launch(self) -> None:
         """Start the run, after a question if devices are not free."""
+        from gpu_engine.launch import launcher
+
         with guard(self.app):
             if not self.form.ready:
                 return
@@ -277,6 +286,8 @@ class LaunchScreen(PaneScreen):
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
         where something is. Raises SpecError with what the hosts have said."""
+        from gpu_engine.launch import launcher
+
         if found.over_hosts is None:
             return found.prepared
         names = ", ".join(named_in(self.draft.hosts)) or "this machine"

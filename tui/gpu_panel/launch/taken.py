@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_engine.devices.records import Device
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.review import Review
+from gpu_panel.launch.reviewed import Review
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ async def test_they_are_drawn_when_they_are_needed_and_show_the_draft():
         await settled(pilot, screen)
         screen.query_one("CollapsibleTitle").focus()
         await pilot.press("enter")
-        assert not seed.region
+        await until(pilot, lambda: not seed.region)
         await pilot.press("enter")
         await until(pilot, lambda: seed.region)
         assert seed.value == "75"

@@ -28,7 +28,7 @@ from gpu_panel.launch.form.task_params import TaskParams
 from gpu_panel.launch.presets.dialog import PresetsScreen
 from gpu_panel.launch.presets.load import ask_and_load
 from gpu_panel.launch.presets.save import ask_and_save
-from gpu_panel.launch.review import Review
+from gpu_panel.launch.reviewed import Review
 
 
 class FormPane(Vertical, Pane):

@@ -22,7 +22,7 @@ from gpu_panel.common.panes import Pane
 from gpu_panel.common.places import put
 from gpu_panel.launch.plan import environment
 from gpu_panel.launch.plan.processes import ProcessesScreen
-from gpu_panel.launch.review import Review
+from gpu_panel.launch.reviewed import Review
 
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4

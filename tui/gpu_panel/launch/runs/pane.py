@@ -11,7 +11,6 @@ from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
-from gpu_engine.launch.found import stop as stop_run
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import watch
 from gpu_panel import keys
@@ -226,6 +225,8 @@ but the newest runs."""
         if await self.app.push_screen_wait(ask_to_cancel(line.id) if waits else Confirm(
                 title, f"{line.name}: its ranks finish their step, save a "
                 "checkpoint and end.", yes="Stop it", no="Keep running")):
+            from gpu_engine.launch.found import stop as stop_run
+
             await in_thread(lambda: stop_run(line.run), name="panel-stop")
             self.notify(f"Run {line.id} was asked to stop", markup=False)
 

@@ -10,8 +10,6 @@ from textual.app import App
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import parts
-from gpu_engine.spanning.removal import Removal
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskCount, Confirm
@@ -25,6 +23,8 @@ _NAMED = 12
 async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
     """Ask the person, then delete the folder of `run`. Returns whether it was deleted. Call this
     from a worker. Raises UserError or OSError if it can't be deleted."""
+    from gpu_engine.spanning import parts
+
     size = await in_thread(run.size, name="panel-size")
     found = await in_thread(lambda: parts.read(run.path), name="panel-parts")
     there = ", ".join(p.host.name for p in found)
@@ -75,6 +75,8 @@ def _ended() -> list[tuple[Run, int]]:
 def _remove_all(going: Iterable[Run]) -> None:
     """Delete these runs. Raises UserError at the end, naming every run that could not be
     deleted."""
+    from gpu_engine.spanning.removal import Removal
+
     trouble: list[str] = []
     with Removal() as removal:
         for run in going:

@@ -1,0 +1,31 @@
+"""What the engine said of a draft. Pure data: the panes need it before the engine is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpu_engine.common.errors import Problem
+from gpu_engine.plan.records import LaunchPlan
+
+if TYPE_CHECKING:
+    from gpu_engine.launch.launcher import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The engine's answer to a draft."""
+
+    problems: tuple[Problem, ...]
+    prepared: Prepared | None = None
+    """What Launch starts; None if there is a problem, and if the run uses hosts: they are asked
+    when Launch is pressed."""
+    unusable: bool = False
+    """Whether a device can't be used at all, so that sharing it would not help."""
+    over_hosts: LaunchPlan | None = None
+    """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        """What would run; None if there is a problem."""
+        return self.prepared.plan if self.prepared else self.over_hosts
