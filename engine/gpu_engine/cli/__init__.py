@@ -15,8 +15,8 @@ import click
 from gpu_engine import __version__
 from gpu_engine.common.errors import UserError
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "compare", "logs", "stacks", "stop",
-          "resume", "export", "presets", "describe", "hosts", "slurm", "agent")
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "compare", "compare-modes", "logs",
+          "stacks", "stop", "resume", "export", "presets", "describe", "hosts", "slurm", "agent")
 
 
 class _Lazy(click.Group):
@@ -28,7 +28,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        return import_module(f"gpu_engine.cli.{cmd_name}").command
+        return import_module(f"gpu_engine.cli.{cmd_name.replace('-', '_')}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         try:

@@ -1,0 +1,136 @@
+"""gpu-engine compare-modes: one global batch under each mode of this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_engine.cli.spec_options import SpecChoice, spec_options
+from gpu_engine.common import units
+from gpu_engine.common.clean import clean
+
+if TYPE_CHECKING:
+    from gpu_engine.plan.mode_trials import Result, Trial
+    from gpu_engine.runs.folder import Run
+
+
+@click.command()
+@click.option("--steps", type=click.IntRange(5), default=50, show_default=True,
+              help="Steps in each mode; the first fifth is not measured.")
+@click.option("--keep", is_flag=True, help="Keep the runs, to look at them or compare them.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: seconds, bytes, per second.")
+@spec_options
+def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
+    """Train PRESET for a few steps in each mode, one after the other, with the same global batch:
+    on its first device alone, and on all of its devices under DataParallel and under DDP. Tells
+    how fast each is, what memory it takes, and whether they train the same."""
+    from gpu_engine.launch import launcher
+    from gpu_engine.plan import mode_trials
+    from gpu_engine.runs import folder
+
+    spec = choice.spec
+    inventory = launcher.discover_for(spec)
+    spec = launcher.pick(spec, inventory)
+    trials, left_out = mode_trials.trials(spec, inventory, steps)
+    # All of them before one runs: what does not fit is said at once.
+    prepared = [launcher.prepare(t.spec, inventory=inventory) for t in trials]
+    if not as_json:
+        click.echo(f"{trials[0].spec.batch.size:,} examples a step, {steps} steps in each mode, "
+                   f"of {clean(spec.name)}", err=True)
+    results: list[Result] = []
+    for trial, one in zip(trials, prepared, strict=True):
+        if not as_json:
+            click.echo(f"{trial.mode} …", err=True)
+        results.append(_tried(trial, one, keep))
+    said, good = mode_trials.verdicts(results, spec.amp.dtype != "off")
+    if as_json:
+        from gpu_engine.events.convert import json_safe
+
+        click.echo(folder.dumps(json_safe({
+            "global_batch": trials[0].spec.batch.size, "steps": steps, "left_out": left_out,
+            "same": good, "modes": [asdict(r) | {
+                "efficiency": mode_trials.efficiency(results[0], r),
+                "apart": mode_trials.furthest_apart(results[0].losses, r.losses)}
+                for r in results]})))
+    else:
+        for line in _table(results):
+            click.echo(line)
+        for text in (*said, *left_out.values()):
+            click.echo(text)
+    sys.exit(0 if good else 1)
+
+
+def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
+    """Run one trial to its end, and delete its folder unless it is to be kept or has failed."""
+    from gpu_engine.cli import watch
+    from gpu_engine.launch import launcher
+    from gpu_engine.plan.mode_trials import Result
+    from gpu_engine.runs.follow import Follower
+    from gpu_engine.spanning.removal import Removal
+
+    run = launcher.start(prepared)
+    follower = Follower(run)
+    state = watch.watch(follower, quiet=True)
+    devices = len(trial.spec.devices.ids or ())
+    if state.state != "completed":
+        why = state.cause.message if state.cause is not None else state.reason or state.state
+        return Result(trial.mode, devices, None, None, None, {}, f"run {run.id}: {why}")
+    out = _measured(run, trial, devices)
+    if not keep:
+        with Removal() as removal:
+            removal.remove(run)
+    return out
+
+
+def _measured(run: Run, trial: Trial, devices: int) -> Result:
+    from gpu_engine.events.reader import RunReader
+    from gpu_engine.events.schema import Memory, Step
+    from gpu_engine.plan.mode_trials import Result, rate
+
+    reader, steps = RunReader(run.path), trial.spec.train.steps or 0
+    reader.add(run.ranks())
+    times: list[tuple[float, int]] = []
+    losses: defaultdict[int, list[float]] = defaultdict(list)
+    gpus: list[int] = []
+    hosts: list[int] = []
+    while pieces := list(reader.read(1.0)):
+        for rank, event in ((r, e) for r, events in pieces for e in events):
+            if isinstance(event, Step):
+                if rank == 0:
+                    times.append((event.t, event.step))
+                for at, loss in enumerate(event.losses, event.step - len(event.losses) + 1):
+                    losses[at].append(loss)
+            elif isinstance(event, Memory):
+                gpus += [p for p in event.gpu_peak or () if p is not None]
+                hosts += [event.rss] if event.rss is not None else []
+    each = rate(times, steps)
+    return Result(trial.mode, devices, each, trial.spec.batch.size / each if each else None,
+                  max(gpus, default=None) or max(hosts, default=None),
+                  {step: sum(of) / len(of) for step, of in sorted(losses.items())})
+
+
+def _table(results: list[Result]) -> list[str]:
+    from gpu_engine.plan.mode_trials import efficiency, furthest_apart
+
+    heads = ("mode", "devices", "samples/s", "efficiency", "ms a step", "memory", "last loss",
+             "losses apart")
+    rows: list[tuple[str, ...]] = [heads]
+    for r in results:
+        share, apart = efficiency(results[0], r), furthest_apart(results[0].losses, r.losses)
+        rows.append((
+            r.mode, str(r.devices),
+            "–" if r.samples_per_s is None else f"{r.samples_per_s:,.4g}",
+            "–" if share is None else f"{share:.0%}",
+            "–" if r.seconds_a_step is None else f"{r.seconds_a_step * 1e3:,.4g}",
+            "–" if r.memory is None else units.size(r.memory),
+            units.loss(list(r.losses.values())[-1] if r.losses else None),
+            "–" if apart is None or r is results[0] else f"{apart:.1g}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    lines = ["  ".join([row[0].ljust(widths[0]),
+                        *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+             for row in rows]
+    return [*lines, *(clean(f"{r.mode} failed: {r.problem}") for r in results if r.problem)]
