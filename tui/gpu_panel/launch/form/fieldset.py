@@ -22,7 +22,7 @@ from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow
-from gpu_panel.common.places import put_lines
+from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
     FIELDS,

@@ -19,7 +19,7 @@ from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.places import put, put_lines
+from gpu_panel.common.static_text import put, put_lines
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fieldset import Fieldset

@@ -19,7 +19,7 @@ from gpu_engine.common.errors import Problem
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.flow import FlowRow
-from gpu_panel.common.places import put_lines
+from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.problems import problem_text
 

@@ -19,7 +19,7 @@ from gpu_engine.spec.write import Difference
 from gpu_panel import keys
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.places import put
+from gpu_panel.common.static_text import put
 from gpu_panel.launch.plan import environment
 from gpu_panel.launch.plan.processes import ProcessesScreen
 from gpu_panel.launch.reviewed import Review
