@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.hosts import file
+from gpu_engine.runs import folder
 
 from ..cli.test_cli import engine
 
@@ -36,3 +37,24 @@ def test_the_nodes_of_a_running_job_are_hosts(cluster):
     assert done.returncode == 1
     assert "can't be used" in done.stdout
     assert "invalid job" in done.stdout  # srun's words
+
+
+def test_inside_a_job_its_nodes_are_hosts_and_runs_start_there(cluster):
+    """Nobody wrote them down. Both nodes are this one machine, so a run uses one of them."""
+    job = cluster.fill()
+    env = os.environ | {"OMP_NUM_THREADS": "1", "SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST":
+                        cluster.ask("squeue", "-h", "-j", str(job), "-o", "%N").strip()}
+    assert env["SLURM_JOB_NODELIST"] == "n[1-2]"
+    done = engine("hosts", "check", env=env)
+    assert re.findall(r"^(n\d) +(\w+) in", done.stdout, re.MULTILINE) \
+        == [("n1", "ready"), ("n2", "reached")], done.stdout + done.stderr
+    assert "it is the same machine as n1" in done.stdout
+    done = engine("run", "--json", "--set", "devices.hosts=n2:cpu:0", "--", sys.executable, "-c",
+                  "import os; print('on', os.environ['SLURMD_NODENAME'])", env=env)
+    said = json.loads(done.stdout)
+    assert said["state"] == "completed", done.stdout + done.stderr
+    # The nodes share this file system: their part of the run is a run in the same folder.
+    runs = {run.id: run for run in folder.all_runs()}
+    assert len(runs) == 2
+    assert "on n2" in runs[said["id"]].log(0).read_text()
+    cluster.until(lambda: not cluster.ask("squeue", "-h", "-s", "-o", "%i").split(f"{job}.0")[1:])

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the hosts: those of hosts.toml, and names that ssh has for others."""
+    """List the hosts: those of hosts.toml, the nodes of the Slurm job that this is in, and names
+    that ssh has for others."""
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.common.clean import clean
     from gpu_engine.hosts import file, ssh_config
     from gpu_engine.runs.folder import dumps
 
-    hosts = file.read()
+    hosts = file.known()
     reached = {host.destination for host in hosts.values()}
     others = [name for name in ssh_config.names() if name not in hosts and name not in reached]
     if as_json:
@@ -104,7 +105,7 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
     from gpu_engine.hosts import checkup, file
     from gpu_engine.runs.folder import dumps
 
-    hosts = [file.find(one) for one in name] if name else list(file.read().values())
+    hosts = [file.find(one) for one in name] if name else list(file.known().values())
     if not hosts:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found = checkup.check(hosts)

@@ -25,6 +25,7 @@ from typing import Any
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.hosts.allocation import hosts_of_job
 from gpu_engine.hosts.records import LOCAL, BadName, Host, check_name
 
 _LONGEST_FILE = 1 << 20
@@ -53,14 +54,21 @@ def read() -> dict[str, Host]:
     return {name: _host(name, entry) for name, entry in data.items()}
 
 
+def known() -> dict[str, Host]:
+    """The hosts by name: the nodes of the Slurm job that this was started in, and those of the
+    file, which has precedence. Raises as `read`."""
+    return hosts_of_job() | read()
+
+
 def find(name: str) -> Host:
-    """The host that a person calls `name`: as hosts.toml has it, else what ssh knows by that name,
-    or this machine. Raises UserError for what can't be a name, or a hosts.toml that is wrong."""
+    """The host that a person calls `name`: as hosts.toml has it, else a node of this Slurm job,
+    else what ssh knows by that name, or this machine. Raises UserError for what can't be a name,
+    or a hosts.toml that is wrong."""
     try:
         check_name(name)
     except BadName as err:
         raise UserError(str(err)) from None
-    return read().get(name) or Host(name)
+    return known().get(name) or Host(name)
 
 
 def add(host: Host) -> Path:

@@ -97,7 +97,7 @@ class DeviceSource:
         from gpu_engine.hosts import file
 
         try:
-            there = await in_thread(file.read, name="panel-hosts")
+            there = await in_thread(file.known, name="panel-hosts")
             self.hosts_problem = None
         except UserError as err:
             there, self.hosts_problem = {}, str(err)
