@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from gpu_engine.training.held_out import HeldOut
 
 from . import ranks
 from .conftest import recorded
@@ -55,3 +59,19 @@ def test_evaluation_uses_up_no_random_numbers_of_training(tmp_path: Path, worker
     assert recorded(often) == recorded(once)
     assert len(recorded(often)) == 6
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("ranks_in_all", [1, 2, 3, 9])
+def test_each_chunk_is_read_by_one_rank(ranks_in_all: int) -> None:
+    """Figures would be the same if each rank read all of them; the time would not. With more ranks
+    than chunks, some read nothing."""
+    def chunks(rank: int) -> list[tuple[int, list[int]]]:
+        held = HeldOut(TensorDataset(torch.arange(EXAMPLES)), 24, rank=rank, ranks=ranks_in_all,
+                       workers=0, device=torch.device("cpu"), collate=default_collate,
+                       default_collate=True, gather=lambda sent: [sent], warn=pytest.fail)
+        return [(number, batch[0].tolist()) for number, batch in held]
+
+    found = [chunk for rank in range(ranks_in_all) for chunk in chunks(rank)]
+    assert sorted(number for number, _ in found) == [0, 1, 2, 3, 4]
+    assert sorted(x for _, numbers in found for x in numbers) == list(range(EXAMPLES))
+    assert dict(found)[1] == list(range(24, 48))
