@@ -48,8 +48,8 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     heads = [f"{one.id} {one.name}" for one in facts]
     for line in _markdown(heads, parts) if markdown else _table(heads, parts):
         click.echo(line)
-    if not settings:
-        click.echo("" if markdown else "no setting differs")
+    if not settings and not markdown:
+        click.echo("no setting differs")
 
 
 def _facts(run: Run) -> RunFacts:
