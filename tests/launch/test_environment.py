@@ -59,6 +59,22 @@ def test_a_launch_keeps_it(home: Path, project: Path, monkeypatch: pytest.Monkey
     wait_for(lambda: not run.state().live)
 
 
+def test_a_command_that_is_no_python_is_started_once(home: Path, project: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its interpreter is not known, and asking it would be another start."""
+    monkeypatch.chdir(project)
+    script = project / "go.sh"
+    script.write_text("#!/bin/sh\necho started >> calls\n")
+    script.chmod(0o755)
+    run = launch(from_dict({"task": {"command": ["./go.sh"]}, "devices": {"ids": ["cpu:1"]}}),
+                 inventory=slots(2))
+    wait_for(lambda: not run.state().live)
+    found = environment.read(run.path)
+    assert (found.python, found.torch) == (None, None)
+    assert found.commit is not None
+    assert (project / "calls").read_text() == "started\n"
+
+
 def test_what_is_no_environment_is_none(tmp_path: Path) -> None:
     assert environment.read(tmp_path) == Environment()
     (tmp_path / environment.FILE).write_text('["a"]')

@@ -76,6 +76,8 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
     follower = Follower(run)
     state = watch.watch(follower, quiet=True)
     devices = len(trial.spec.devices.ids or ())
+    if state.state == "stopped":  # by Ctrl-C: nobody waits for the other modes
+        raise click.Abort
     if state.state != "completed":
         why = state.cause.message if state.cause is not None else state.reason or state.state
         return Result(trial.mode, devices, None, None, None, {}, f"run {run.id}: {why}")

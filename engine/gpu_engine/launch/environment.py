@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
     if hosts:  # theirs is not known here
         return Environment(version(), machine=", ".join(hosts), folder=str(folder),
                            commit=commit, changed_files=changed)
-    python = plan.spec.run.python or (plan.processes[0].argv[0] if plan.processes else None)
+    command = plan.spec.task.command
+    # A command that is no Python must not be asked: that would start it a second time.
+    python = torch_build.interpreter_of(command) if command \
+        else plan.spec.run.python or sys.executable
     build = torch_build.build_of(python) if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
