@@ -108,6 +108,12 @@ def test_another_training_is_no_comparison():
     assert not mode_trials.verdicts([ONE, replace(DDP, problem="out of memory")], amp=False)[1]
 
 
+def test_without_losses_nothing_is_claimed():
+    said, good = mode_trials.verdicts([ONE, replace(DDP, losses={})], amp=False)
+    assert not good
+    assert "is not known" in said[-1]
+
+
 def test_the_registry_decides_what_is_tried():
     tried = {t.mode for t in mode_trials.trials(from_dict(BASE | {"batch": {"size": 8}}),
                                                 gpus(2), 20)[0]}

@@ -134,6 +134,10 @@ def verdicts(results: Sequence[Result], amp: bool) -> tuple[list[str], bool]:
                        "device" + (": slower than one" if times < 1 else ""))
         apart = furthest_apart(one.losses, several.losses)
         if apart is None:
+            good = False
+            if several.problem is None and one.problem is None:
+                out.append(f"{name}: no losses of the same step were recorded, so whether it "
+                           "trains the same is not known; try fewer steps")
             continue
         same = apart <= (APART_HALF if amp else APART)
         good &= same
