@@ -16,15 +16,14 @@ from gpu_engine.common.errors import Problem
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts.records import LOCAL
 from gpu_panel import keys
-from gpu_panel.common import units
 from gpu_panel.common.dialogs import AskCount
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.devices import lines, row_keys, ticks
+from gpu_panel.launch.devices import lines, row_keys, ticking, ticks, words
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
-from gpu_panel.launch.draft import Draft, freest
+from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.runs.feed import RunLine
 
 MOST_WAITS = 6
@@ -152,10 +151,11 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             source.inventory, source.snapshot, self.ticked,
             mode=str(draft.value("parallel.mode")) if draft else "single",
             first_rank=draft.first_rank if draft else 0,
-            freedom=source.freedom, ours=self._ours(), notes=self._notes(),
+            freedom=source.freedom, ours=words.of_runs(self._runs, time.time()),
+            notes=words.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
             now=time.monotonic(), histories=source.histories)
-        self.entitle(self._title(), self._stale())
+        self.entitle(words.title(self.TITLE, source, self._table), self._stale())
         self.repaint()
 
     def on_show(self) -> None:
@@ -172,43 +172,6 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             return tuple(draft.ids) if draft is not None else ()
         inventories = {seen.host.name: seen.inventory for seen in source.hosts}
         return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
-
-    def _ours(self) -> dict[str, str]:
-        """Key of a device's row → the run of ours on it, in words."""
-        now = time.time()
-        return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
-                for run in self._runs for device, rank in run.devices}
-
-    def _notes(self) -> tuple[tuple[str, str], ...]:
-        """Notes and problems about the devices, with their styles."""
-        draft, inventory, aside = self._draft, self._source.inventory, self._source.gpus_aside
-        notes = [(f"The preset asks for {name}, which is not here", "warn")
-                 for name in (draft.absent if draft else ())]
-        if self._source.hosts_problem is not None:
-            notes.append((f"! {clean(self._source.hosts_problem)}", "warn"))
-        if aside:
-            many = f"{aside} GPUs" if aside > 1 else "GPU"
-            notes.append((f"c brings this machine's {many} back", "dim"))
-        if self.resolved and draft is not None and draft.missing and inventory is not None:
-            there = min(draft.picks or 0, len(inventory.devices))
-            if len(draft.ids) < there:
-                free = sum(f.free for f in (self._source.freedom or {}).values())
-                why = "fewer are free" if free < there else \
-                    "a whole GPU and a MIG slice are not taken together"
-                notes.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
-                              "tick others yourself", "warn"))
-        return (*notes, *((f"✗ {p.message}", "bad") for p in self._problems))
-
-    def _title(self) -> str:
-        source = self._source
-        if source.inventory is None or not (source.inventory.devices or source.hosts):
-            return self.TITLE
-        judged = [*(source.freedom or {}).values(),
-                  *(f for seen in source.hosts for f in seen.freedom.values())]
-        counted = f" · {sum(f.free for f in judged)} free" if judged else ""
-        order = f" · {ORDERS[self._order]}" if self._order != "index" else ""
-        ranks = "" if lines.in_machines_order(self._table) else " · ranks in your order (r)"
-        return f"Devices ─ {len(set(self.ticked))} ticked{counted}{order}{ranks}"
 
     def _stale(self) -> str:
         shot, age = self._source.snapshot, self._source.age()
@@ -278,34 +241,18 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         self._toggle(event.key)
 
     def _toggle(self, key: str) -> None:
-        why_not = self._why_not(key)
+        why_not = ticking.why_not(self._source, key)
         if why_not is not None and key not in self.ticked:
             self.notify(why_not, title="Only to be looked at", severity="warning", markup=False)
             return
-        ticked = [k for k in self.ticked if k != key]
-        if key not in self.ticked:
-            ticked.append(key)  # the next rank
         self._count = None  # f now ticks as many as are ticked
-        self.tick(ticked)
-
-    def _why_not(self, key: str) -> str | None:
-        """Why this device can't be ticked; None if it can."""
-        host, _ = row_keys.split(key)
-        seen = next((s for s in self._source.hosts if s.host.name == host), None)
-        return None if seen is None or seen.can_run else f"{seen.host.name}: {seen.reason}"
+        self.tick(ticking.toggled(self.ticked, key))
 
     def action_tick_all(self) -> None:
         """All of the machine under the cursor that can be used; where these are ticked already,
         none of them."""
         host, _ = row_keys.split(self.key_at_cursor or "")
-        shot = self._source.snapshot_of(host)
-        bad = {row_keys.of(host, s.device.id) for s in shot.samples if s.problem} \
-            if shot is not None else set()
-        able = [key for key in self._in_order if key not in bad
-                and row_keys.split(key)[0] == host and self._why_not(key) is None]
-        more = [key for key in able if key not in self.ticked]
-        self.tick([*self.ticked, *more] if more else
-                  [key for key in self.ticked if row_keys.split(key)[0] != host])
+        self.tick(ticking.all_or_none(self._source, self._in_order, self.ticked, host))
 
     @work(exit_on_error=False, group="free", exclusive=True)
     async def action_tick_free(self) -> None:
@@ -326,17 +273,10 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
 
     async def _tick_freest(self, count: int) -> None:
         """Tick the freest devices of the machine under the cursor, and no others."""
-        source, inventory = self._source, self._source.inventory
-        if inventory is None:
-            return
         host, _ = row_keys.split(self.key_at_cursor or "")
-        if host is None:
-            await source.judge()
-            chosen = [d.id for d in freest(count, inventory, source.looks, source.holders)]
-        else:
-            seen = next((s for s in source.hosts if s.host.name == host and s.can_run), None)
-            chosen = [row_keys.of(host, name) for name, f in seen.freedom.items()
-                      if f.free][:count] if seen is not None else []
+        chosen = await ticking.freest_of(self._source, host, count)
+        if chosen is None:
+            return
         if len(chosen) < count:
             self.notify(f"Only {len(chosen)} of {count} can be used now", title="Freest devices",
                         severity="warning", markup=False)
@@ -345,19 +285,13 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
 
     def action_move_rank(self, by: int) -> None:
         """Swap the ranks of the device under the cursor and of its neighbour."""
-        ticked, key = list(self.ticked), self.key_at_cursor
-        if key is None or key not in ticked:
-            return
-        at = ticked.index(key)
-        to = at + by
-        if 0 <= to < len(ticked):
-            ticked[at], ticked[to] = ticked[to], ticked[at]
-            self.tick(ticked)
+        key = self.key_at_cursor
+        if key is not None and (moved := ticking.moved(self.ticked, key, by)) is not None:
+            self.tick(moved)
 
     def action_sort_ranks(self) -> None:
         """Sort the ranks by the machine's device numbers."""
-        numbers = {key: i for i, key in enumerate(self._in_order)}
-        order = sorted(self.ticked, key=lambda key: numbers.get(key, len(numbers)))
+        order = ticking.in_order(self.ticked, self._in_order)
         if order != list(self.ticked):
             self.tick(order)
 

@@ -1,0 +1,56 @@
+"""What the devices pane says about the devices: title, notes and the runs on them. No widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem
+from gpu_panel.common import units
+from gpu_panel.launch.devices import lines
+from gpu_panel.launch.devices.lines import ORDERS, DeviceTable
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.runs.feed import RunLine
+
+
+def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, str]:
+    """Key of a device's row → the run of ours on it, in words. `now`: Unix seconds."""
+    return {device: f"run {run.id} rank {rank} · {run.name} · {units.clock(now - run.created)}"
+            for run in runs for device, rank in run.devices}
+
+
+def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
+    """The pane's title: how many devices are ticked and how many are free, and the order if it is
+    not the usual one."""
+    if source.inventory is None or not (source.inventory.devices or source.hosts):
+        return name
+    judged = [*(source.freedom or {}).values(),
+              *(f for seen in source.hosts for f in seen.freedom.values())]
+    counted = f" · {sum(f.free for f in judged)} free" if judged else ""
+    order = f" · {ORDERS[table.order]}" if table.order != "index" else ""
+    ranks = "" if lines.in_machines_order(table) else " · ranks in your order (r)"
+    return f"{name} ─ {len(set(table.ticked))} ticked{counted}{order}{ranks}"
+
+
+def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
+          problems: Sequence[Problem]) -> tuple[tuple[str, str], ...]:
+    """Notes and problems about the devices, with their styles. `resolved`: whether the devices
+    that the preset asks for have been looked up."""
+    inventory, aside = source.inventory, source.gpus_aside
+    found = [(f"The preset asks for {name}, which is not here", "warn")
+             for name in (draft.absent if draft else ())]
+    if source.hosts_problem is not None:
+        found.append((f"! {clean(source.hosts_problem)}", "warn"))
+    if aside:
+        many = f"{aside} GPUs" if aside > 1 else "GPU"
+        found.append((f"c brings this machine's {many} back", "dim"))
+    if resolved and draft is not None and draft.missing and inventory is not None:
+        there = min(draft.picks or 0, len(inventory.devices))
+        if len(draft.ids) < there:
+            free = sum(f.free for f in (source.freedom or {}).values())
+            why = "fewer are free" if free < there else \
+                "a whole GPU and a MIG slice are not taken together"
+            found.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
+                          "tick others yourself", "warn"))
+    return (*found, *((f"✗ {p.message}", "bad") for p in problems))
