@@ -6,11 +6,15 @@ import pytest
 from textual.widget import Widget
 from textual.widgets import Input, Select
 
+from gpu_engine.devices.records import Sample
 from gpu_panel.common.choice import Choice
+from gpu_panel.launch import room
 from gpu_panel.launch.form.more import More
+from gpu_panel.launch.room import Wanted
 
+from ...conftest import gpus
 from ..machines import shared_machine
-from ..panel_kit import looked, panel, screen_text, settled, until
+from ..panel_kit import StillSampler, looked, panel, screen_text, settled, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (100, 30), (110, 30), (110, 40), (119, 36), (120, 34), (129, 40), (140, 40),
@@ -68,3 +72,38 @@ async def test_the_details_are_on_the_screen():
             if width >= 110:  # the pane beside it keeps enough room
                 assert screen.query_one("#devices").region.height >= 9, (width, height)
                 assert screen.query_one("#launch").region in screen.region, (width, height)
+
+
+async def test_devices_and_form_have_the_rows_they_need():
+    machine = gpus(8)
+    samples = tuple(Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())
+                    for d in machine.devices)
+    async with panel(machine, "ddp", sampler=StillSampler(machine, samples),
+                     size=(120, 36)) as (pilot, screen):
+        await looked(pilot, screen)
+        await until(pilot, lambda: screen.devices.max_scroll_y == 0)
+        said = [line.split("││")[0] for line in screen_text(pilot.app).splitlines()]
+        assert sum("300/400W" in line and "60°C" in line and "▅" in line for line in said) == 8
+        assert sum("A100-SXM4-80GB" in line for line in said) == 8
+        assert screen.runs.region.height >= 6
+
+        await pilot.resize_terminal(120, 50)
+        await screen.query_one(More).open()
+        await settled(pilot, screen)
+        fields = screen.query_one("#fields")
+        await until(pilot, lambda: fields.max_scroll_y == 0 and fields.size.height > 25)
+        assert screen.runs.region.height >= 4
+        await pilot.press("i")  # the details take their share from the style sheet
+        await until(pilot, lambda: screen.detail.region.height >= 9)
+
+
+@pytest.mark.parametrize(("height", "wanted", "rows"), [
+    (48, Wanted(19, 18, 7, 4), 20),  # enough: the usual rows
+    (48, Wanted(35, 18, 7, 4), 35),  # many devices, few runs
+    (48, Wanted(35, 18, 7, 300), 33),  # 6 rows stay for the runs
+    (36, Wanted(12, 60, 7, 300), 23),  # a long form leaves 4
+    (24, Wanted(12, 12, 5, 5), 12),
+    (16, Wanted(40, 40, 10, 5), 9),
+])
+def test_rows_of_devices_and_form(height, wanted, rows):
+    assert room.top(height, wanted) == rows

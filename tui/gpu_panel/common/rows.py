@@ -116,6 +116,11 @@ class Rows(ScrollView, can_focus=True):
             if old != new:
                 self._refresh_line(i)
 
+    @property
+    def rows_wanted(self) -> int:
+        """Rows of the screen with which nothing need be scrolled, frame included."""
+        return len(self._flat) + (self._header is not None) + 2
+
     def _built(self) -> tuple[Line | None, Sequence[Row]]:
         """What `build` returns for the present width, with or without a scrollbar as needed."""
         room = self.scrollable_content_region

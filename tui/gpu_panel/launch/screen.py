@@ -14,6 +14,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.timer import Timer
+from textual.widgets import Collapsible
 
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
@@ -21,6 +22,7 @@ from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.launch import room
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
 from gpu_panel.launch.devices.source import DeviceSource
@@ -60,11 +62,14 @@ class LaunchScreen(PaneScreen):
         self.source = source
         self._first = partial(first_draft, preset, tuple(assignments), command)
         self.draft = Draft()
+        self._top_rows: int | None = None
+        """Rows of devices and form; None if the style sheet decides."""
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
+        self.top = Container(id="top")
         self.devices = DevicesPane(source)
         self.detail = DetailPane(source)
         self.form = FormPane(source)
@@ -74,7 +79,7 @@ class LaunchScreen(PaneScreen):
     def compose(self) -> ComposeResult:
         yield self.host
         yield self.bar
-        with Container(id="top"):
+        with self.top:
             yield self.devices
             yield self.form
         yield self.plan
@@ -147,6 +152,25 @@ class LaunchScreen(PaneScreen):
     def _look(self) -> None:
         self.devices.look()
         self.runs.look()
+        self._share_room()
+
+    def _share_room(self) -> None:
+        """Give devices and form the rows that they need, if the panes stand side by side. While
+        the details are open, the style sheet does."""
+        wide = self.has_class("-wide") and not self.detail_open
+        rows = room.top(self.size.height, room.Wanted(
+            self.devices.rows_wanted, self.form.rows_wanted, self.plan.outer_size.height,
+            self.runs.rows_wanted)) if wide else None
+        if rows != self._top_rows:
+            self._top_rows = rows
+            self.top.styles.height = rows
+
+    def on_resize(self) -> None:
+        self._rows_changed()
+
+    @on(Collapsible.Toggled)
+    def _rows_changed(self) -> None:
+        self.call_after_refresh(self._share_room)
 
     def _look_and_paint(self) -> None:
         self.host.paint()
@@ -245,6 +269,7 @@ class LaunchScreen(PaneScreen):
         of_devices = [p.key.startswith("devices.") for p in found.problems]
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
+        self._rows_changed()
 
     # --- launching -----------------------------------------------------------------------------
 
@@ -320,6 +345,7 @@ class LaunchScreen(PaneScreen):
             self._close_detail()
             return
         self.add_class("-detail")
+        self._share_room()
         self._paint_detail()
         if event.enter or self.has_class("-narrow"):
             self.detail.focus()
@@ -328,6 +354,7 @@ class LaunchScreen(PaneScreen):
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
+            self._share_room()
             self.source.watch_bus()
             if self.detail.has_focus:
                 self.devices.focus()

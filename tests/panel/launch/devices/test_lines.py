@@ -104,7 +104,7 @@ def test_what_others_call_their_processes_is_harmless():
     assert "52;c" not in said
 
 
-@pytest.mark.parametrize(("width", "there"), [(60, False), (76, False), (83, True), (150, True)])
+@pytest.mark.parametrize(("width", "there"), [(44, False), (61, True), (76, True), (150, True)])
 def test_the_small_curve_comes_where_there_is_room(width, there):
     machine = gpus(2)
     samples = [Sample(d, 0.5, 40 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=())

@@ -11,7 +11,7 @@ from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.spec import modes
 from gpu_panel.common import units
-from gpu_panel.common.rows import Line, Part, Row, fit, wrap
+from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.history import History
 
@@ -189,21 +189,31 @@ def _columns(devices: Sequence[Device], samples: Sequence[Sample], width: int,
     power = 8 if failing or any(s.power is not None for s in samples) else 0
     wanted = min(26, max(len(_name(d)) for d in devices))
 
-    def room(bar: int, temp: int, power: int) -> int:
-        used = 2 + ids + 2 + (bar + 5 + 2) + (bar + 10 + 2)
+    def room(util: int, memory: int, temp: int, power: int) -> int:
+        used = 2 + ids + 2 + (util + 5 + 2) + (memory + 10 + 2)
         used += (temp + 2 if temp else 0) + (power + 2 if power else 0)
         return width - used
 
-    for bar, curve in ((12, 24), (10, 20), (10, 12), (8, 12), (8, 10)) if curves else ():
-        name = room(bar, temp, power) - curve - 2
-        if name >= wanted:
-            return DeviceColumns(ids, wanted, bar, bar, temp, power, curve)
+    for util, curve, memory in _WITH_CURVES if curves else ():
+        if room(util, memory, temp, power) - curve - 2 >= wanted:
+            return DeviceColumns(ids, wanted, util, memory, temp, power, curve)
+    for curve, memory in _WITHOUT_NAMES if curves else ():
+        if room(0, memory, temp, power) - curve >= 0:
+            return DeviceColumns(ids, 0, 0, memory, temp, power, curve)
     for bar, enough, t, p in ((12, 26, temp, power), (10, 26, temp, power), (8, 16, temp, power),
                               (6, 10, temp, power), (5, 7, temp, 0), (4, 7, 0, 0), (0, 0, 0, 0)):
-        name = room(bar, t, p)
+        name = room(bar, bar, t, p)
         if name >= min(wanted, enough):
             break
     return DeviceColumns(ids, max(0, min(name, wanted)), bar, bar, t, p)
+
+
+_WITH_CURVES = ((12, 24, 12), (10, 20, 10), (10, 12, 10), (8, 12, 8), (8, 10, 8), (0, 16, 8),
+                (0, 10, 6), (0, 8, 4))
+"""Widths of the bar of utilisation, its curve and the bar of memory, best first. Where both do not
+fit, the curve says more than the bar."""
+_WITHOUT_NAMES = ((16, 8), (12, 6), (8, 4))
+"""Widths of the curve and the bar of memory where the names move to the second line."""
 
 
 def _name(device: Device) -> str:
@@ -215,7 +225,7 @@ def _name(device: Device) -> str:
 
 
 def _header(c: DeviceColumns) -> Line:
-    text = "  " + fit("#", c.id) + "  " + fit("name", c.name) + "  "
+    text = "  " + fit("#", c.id) + "  " + (fit("name", c.name) + "  " if c.name else "")
     text += fit("util", c.util + 5) + "  " + (fit("2 min", c.curve) + "  " if c.curve else "")
     text += fit("memory", c.memory + 10)
     text += ("  " + fit("temp", c.temp) if c.temp else "")
@@ -231,7 +241,7 @@ def _device(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
     parts: list[Part] = [
         (box, "accent" if on else "dim"),
         (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
-        (fit(_name(device), c.name) + "  ", ""),
+        (fit(_name(device), c.name) + "  " if c.name else "", ""),
     ]
     parts += bar(sample.utilization, c.util)
     parts.append((f"{percent(sample.utilization):>5}  ", ""))
@@ -247,7 +257,8 @@ def _device(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
         parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
     if c.power:
         parts.append((f"  {_watts(sample):>8}", ""))
-    return Row(key, (tuple(parts), _second(table, machine, device, sample, width)))
+    below = _second(table, machine, device, sample, width, "" if c.name else _name(device))
+    return Row(key, (tuple(parts), below))
 
 
 def role(table: DeviceTable, key: str) -> str:
@@ -279,15 +290,19 @@ def keys(table: DeviceTable) -> list[str]:
 
 
 def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sample,
-            width: int) -> Line:
-    """The line below a device: its rank, who uses it, and what is wrong with it."""
+            width: int, name: str) -> Line:
+    """The line below a device: its rank, who uses it, and what is wrong with it; at the end
+    `name`, if there is room."""
     text, style = _use(table, machine, device, sample)
     mine = role(table, machine.key(device))
     mine += " · " if mine else ""
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
     room = max(0, width - 4 - len(mine))
-    return (("  └ ", "dim"), (mine, "accent"), (fit(text + clean(extra), room).rstrip(), style))
+    said = fit(text + clean(extra), room).rstrip()
+    line = (("  └ ", "dim"), (mine, "accent"), (said, style))
+    left = room - cells(said) - cells(name)
+    return (*line, (" " * left + name, "dim")) if name and left >= 2 else line
 
 
 def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:

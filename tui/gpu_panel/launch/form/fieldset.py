@@ -295,6 +295,11 @@ class Fieldset(VerticalScroll):
             if focused.has_class("-untold") else ""
         return remark + field.help
 
+    @property
+    def rows_wanted(self) -> int:
+        """Rows with which nothing need be scrolled."""
+        return sum(part.outer_size.height for part in self.children if part.display)
+
     def focus_first(self) -> None:
         """Move the focus to the list of tasks, which is the first field."""
         self._task_choice.focus()

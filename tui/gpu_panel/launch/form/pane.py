@@ -30,6 +30,9 @@ from gpu_panel.launch.presets.load import ask_and_load
 from gpu_panel.launch.presets.save import ask_and_save
 from gpu_panel.launch.reviewed import Review
 
+_HELP = 3
+"""Rows that are kept for the help of a field, so that going to the next one moves nothing."""
+
 
 class FormPane(Vertical, Pane):
     """Puts what is typed into the draft. Empty until the first draft is shown."""
@@ -69,6 +72,12 @@ from field to field; left and right choose between options."""
     def ready(self) -> bool:
         """Whether the fields are there and show a draft."""
         return self._fields is not None and self._draft is not None
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows of the screen with which nothing need be scrolled, frame and help included."""
+        fields = self._fields.rows_wanted if self._fields is not None else 0
+        return fields + _HELP + self._verdict.outer_size.height + 1 + 2
 
     def enter(self) -> None:
         if self._fields is not None:
