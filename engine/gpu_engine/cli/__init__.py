@@ -15,8 +15,9 @@ import click
 from gpu_engine import __version__
 from gpu_engine.common.errors import UserError
 
-_VERBS = ("run", "plan", "devices", "check", "runs", "show", "compare", "compare-modes", "logs",
-          "stacks", "stop", "resume", "export", "presets", "describe", "hosts", "slurm", "agent")
+_VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
+          "logs", "stacks", "stop", "resume", "export", "presets", "describe", "hosts", "slurm",
+          "agent")
 
 
 class _Lazy(click.Group):

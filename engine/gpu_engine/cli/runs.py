@@ -11,7 +11,9 @@ import click
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run, State
+    from gpu_engine.runs.digest import Digest
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.query import Query
     from gpu_engine.spanning.removal import Outcome
 
 
@@ -19,43 +21,73 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True,
               help="How many runs to list.")
+@click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
+              help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
+                   "preset, task, mode, tag, state and note; -WORD leaves runs out.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, count: int) -> None:
+def command(ctx: click.Context, as_json: bool, count: int, wanted: str,
+            tags: tuple[str, ...]) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.common import units
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.taking_up import take_up_all
-    from gpu_engine.runs import folder, job
+    from gpu_engine.runs import folder, query
     from gpu_engine.slurm import watch
 
     take_up_all()
     watch.refresh()
-    found = folder.all_runs()
-    rows = [(run, run.state()) for run in found[:count]]
-    if as_json:
-        click.echo(folder.dumps([s.to_dict() | {"path": str(r.path)} | job.to_dict(r.path)
-                                 for r, s in rows]))
-        return
     now = time.time()
-    for run, state in rows:
-        plan = run.plan()
-        took = (state.ended or now) - state.started if state.started else None
-        click.echo(f"{run.id:<6} {state.state:<10} {clean(state.name):<20.20} "
-                   f"{clean(plan.mode) if plan else '?':<9} ×{plan.world_size if plan else '?':<3} "
-                   f"{units.clock(took):>8}  {units.ago(now - state.created):<12}"
-                   + "".join(f" {clean(why)};" for why in _why(run, state)).rstrip(";"))
-    if not rows:
+    asked = query.parse(wanted)
+    rows, more = _found(asked, tags, count)
+    if as_json:
+        click.echo(folder.dumps([_to_dict(one, now) for one in rows]))
+        return
+    for one in rows:
+        run, state = one.run, one.state
+        labels = f" [{', '.join(one.notes.tags)}]" if one.notes.tags else ""
+        click.echo(f"{run.id:<6} {state.state:<10} {clean(one.name):<20.20} "
+                   f"{clean(one.mode) or '?':<9} ×{one.world_size or '?':<3} "
+                   f"{units.clock(state.took(now)):>8}  {units.ago(now - state.created):<12}"
+                   + labels
+                   + "".join(f" {clean(why)};" for why in _why(one)).rstrip(";"))
+    if not rows and (asked or tags):
+        click.echo("no run matches" + (f": {asked.doubt}" if asked.doubt else ""), err=True)
+    elif not rows:
         click.echo("no runs yet; gpu-engine run default starts one", err=True)
-    elif len(found) > count:
-        click.echo(f"and {len(found) - count} older ones; -n shows more", err=True)
+    elif more:
+        click.echo(f"and {more:,} older ones; -n shows more", err=True)
 
 
-def _why(run: Run, state: State) -> list[str]:
+def _found(asked: Query, tags: tuple[str, ...], count: int) -> tuple[list[Digest], int]:
+    """The newest `count` runs that match, and how many more do."""
+    from gpu_engine.runs import digest, folder
+
+    every = folder.all_runs()
+    if not asked and not tags:
+        return [digest.read(run) for run in every[:count]], max(len(every) - count, 0)
+    found = [one for one in map(digest.read, every)
+             if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
+    return found[:count], max(len(found) - count, 0)
+
+
+def _to_dict(one: Digest, now: float) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from gpu_engine.runs import job
+
+    return one.state.to_dict() | {"path": str(one.run.path), "notes": asdict(one.notes),
+                                  "task": one.task, "mode": one.mode,
+                                  "seconds": one.state.took(now)} | job.to_dict(one.run.path)
+
+
+def _why(one: Digest) -> list[str]:
     """The reason for a run's state, and the first file of its folder that can't be read."""
-    odd = [why for why in run.odd()[:1] if why != state.reason]
-    return [*([state.reason] if state.reason else []), *odd]
+    reason = one.state.reason
+    odd = [why for why in one.run.odd()[:1] if why != reason]
+    return [*([reason] if reason else []), *odd]
 
 
 @command.command()

@@ -29,7 +29,7 @@ def command(run: str, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
     from gpu_engine.launch.found import find
-    from gpu_engine.runs import disk_room, job, leftovers
+    from gpu_engine.runs import disk_room, job, leftovers, notes
     from gpu_engine.runs.follow import Follower
 
     found = find(run)
@@ -42,10 +42,13 @@ def command(run: str, as_json: bool) -> None:
         ranks = [view.to_dict() for view in follower.ranks.values()]
         click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
+                           "notes": asdict(notes.read(found.path)),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
     click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
+    for text in notes.lines(notes.read(found.path)):
+        click.echo(clean(text))
     watch.explain(state)
     slurm = job.read(found.path)
     if slurm is not None and state.reason != (said := slurm.sentence()):

@@ -16,7 +16,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json
 from gpu_engine.launch.launcher import supervise
 from gpu_engine.runs.create import lock_of
-from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
 from gpu_engine.spanning import parts
 
@@ -80,7 +80,7 @@ class StillOn:
 def take_up_all() -> list[Run]:
     """`take_up` for all runs; returns those that were. If one can't be, the others are."""
     out = []
-    for run in all_runs():
+    for run in each_run():
         try:
             if take_up(run):
                 out.append(run)

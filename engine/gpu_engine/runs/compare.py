@@ -61,12 +61,10 @@ class Row:
 def figures(state: State, progress: Progress, ranks: Sequence[RankView], now: float) -> Figures:
     """The figures of a run whose events have all been read. `now`: Unix seconds."""
     evaluations = next((r.evaluations for r in ranks if r.evaluations), {})
-    times = [(a.ended or (now if state.live else None), a.started) for a in state.attempts]
-    took = [end - start for end, start in times if end is not None and start is not None]
     peaks = [p for r in ranks for p in r.gpu_peak if p is not None]
     hosts = [r.rss for r in ranks if r.rss is not None]
     return Figures(state.state, progress.step, progress.total_steps, progress.loss,
-                   dict(evaluations), sum(took) if took else None, progress.samples_per_s,
+                   dict(evaluations), state.took(now), progress.samples_per_s,
                    max(peaks, default=None), max(hosts, default=None))
 
 

@@ -18,7 +18,7 @@ def find(path: Path) -> list[str]:
     """The files in the run folder `path` that can't be read: one sentence for each of the first
     few."""
     out = []
-    for name in ("state.json", "plan.json", "spec.toml", "supervisor.log"):
+    for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
         if os.path.lexists(path / name) and (why := why_not_readable(path / name)):
             out.append(f"{name} can't be read: {why}")
     try:
@@ -44,7 +44,7 @@ def why_no_state(path: Path) -> str:
     except FileNotFoundError:
         return "state.json is missing"
     except PermissionError as err:
-        return f"can't be read: {reason(err)}{_owner(path)}"
+        return f"can't be read: {reason(err)}{whose(path)}"
     except OSError as err:
         return f"state.json can't be read: {reason(err)}"
     try:
@@ -54,7 +54,7 @@ def why_no_state(path: Path) -> str:
     return "state.json is damaged: it holds no state"
 
 
-def _owner(path: Path) -> str:
+def whose(path: Path) -> str:
     """"; it belongs to alice", or "" if it is the current user's."""
     try:
         uid = path.stat().st_uid

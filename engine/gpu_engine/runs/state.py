@@ -106,6 +106,17 @@ class State:
         """Whether the run has not ended: it is queued, starting, running or stopping."""
         return self.state in LIVE
 
+    def took(self, now: float) -> float | None:
+        """The seconds that its attempts took, without the time between them; of a live run until
+        `now`, Unix seconds. None if that is not known."""
+        if not self.attempts:
+            end = self.ended or (now if self.live else None)
+            return None if end is None or self.started is None else end - self.started
+        times = [(a.ended or (now if self.live and a is self.attempts[-1] else None), a.started)
+                 for a in self.attempts]
+        known = [end - start for end, start in times if end is not None]
+        return sum(known) if known else None
+
     def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""
         return asdict(self)

@@ -1,0 +1,132 @@
+"""What a person has written on a run: a name, tags and a note. It is in `notes.json` in the run
+folder, which only the person's own commands and panel write, never the run itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import read_json, reason, why_not_readable, write_json
+from gpu_engine.common.records import read_record
+from gpu_engine.runs.oddities import whose
+
+FILE = "notes.json"
+LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 64, 4000, 16
+"""Characters of a name and of a note; tags of a run."""
+_TAG = re.compile(r"\w[\w.:/+=-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Name, tags and note of a run."""
+
+    name: str | None = None
+    """Shown in place of the name that the run was started with; None: it has no other."""
+    tags: tuple[str, ...] = ()
+    """In the order in which they were given, each once."""
+    note: str = ""
+    """Text of one or more lines."""
+
+    def with_tags(self, added: Iterable[str] = (), removed: Iterable[str] = ()) -> Notes:
+        """With these tags added, and then those removed. Raises UserError if one can't be a tag, if
+        a tag to be removed is not there, or if they get too many."""
+        tags = list(self.tags)
+        for tag in added:
+            require_tag(tag)
+            if tag not in tags:
+                tags.append(tag)
+        for tag in removed:
+            if tag not in tags:
+                there = "; it has " + ", ".join(tags) if tags else ", which has none"
+                raise UserError(f"{tag!r} is no tag of the run{there}")
+            tags.remove(tag)
+        if len(tags) > MOST_TAGS:
+            raise UserError(f"a run has at most {MOST_TAGS} tags; these would be {len(tags)}")
+        return replace(self, tags=tuple(tags))
+
+
+def read(run: Path) -> Notes:
+    """What is written on the run in this folder; nothing if it has no such file, or if that can't
+    be read (`require_readable` and `oddities.find` then say so)."""
+    try:
+        found = read_record(Notes, read_json(run / FILE) or {})
+    except ValueError:
+        return Notes()
+    tags = dict.fromkeys(t for t in found.tags if _TAG.fullmatch(t))
+    return Notes((found.name or "")[:LONGEST_NAME] or None, tuple(tags)[:MOST_TAGS],
+                 found.note[:LONGEST_NOTE])
+
+
+def require_readable(run: Path) -> None:
+    """Raise UserError if something is written on the run that can't be read."""
+    if os.path.lexists(run / FILE) and (why := why_not_readable(run / FILE)):
+        raise UserError(f"run {run.name}: {FILE} can't be read: {why}{whose(run)}")
+
+
+def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
+    """Replace what is written on the run in this folder by what `changed` makes of it, and return
+    that. Two processes that do so at once both take effect. Raises UserError if the result is not
+    valid or the file can't be written; the old one is then still there."""
+    with _alone(run):
+        require_readable(run)
+        new = _valid(changed(read(run)))
+        try:
+            write_json(run / FILE, asdict(new))
+        except OSError as err:
+            raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
+                            f"{whose(run)}") from None
+    return new
+
+
+def lines(notes: Notes) -> list[str]:
+    """The notes for people, one thing a line; none if nothing is written."""
+    out = [f"name: {notes.name}"] if notes.name else []
+    out += [f"tags: {', '.join(notes.tags)}"] if notes.tags else []
+    first, *rest = notes.note.splitlines() or [""]
+    return [*out, *([f"note: {first}", *(f"      {line}" for line in rest)] if first else [])]
+
+
+def require_tag(text: str) -> str:
+    """`text`. Raises UserError if it can't be a tag."""
+    if not _TAG.fullmatch(text):
+        raise UserError(f"{text!r} can't be a tag: use at most 32 letters, digits and "
+                        ". : / + = - _ and begin with a letter or digit")
+    return text
+
+
+def parse_tags(text: str) -> list[str]:
+    """The tags in a text that separates them by blanks or commas. Raises UserError if one can't be
+    a tag."""
+    return [require_tag(word) for word in re.split(r"[\s,]+", text.strip()) if word]
+
+
+def _valid(new: Notes) -> Notes:
+    name = (new.name or "").strip()
+    if len(name) > LONGEST_NAME:
+        raise UserError(f"a name has at most {LONGEST_NAME} characters; this has {len(name)}")
+    if not name.isprintable():
+        raise UserError("a name is one line of printable characters")
+    if len(new.note) > LONGEST_NOTE:
+        raise UserError(f"a note has at most {LONGEST_NOTE:,} characters; this has "
+                        f"{len(new.note):,}")
+    return Notes(name or None, (), new.note.strip()).with_tags(new.tags)
+
+
+@contextlib.contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """Hold a lock on the run folder, where its file system can lock."""
+    fd = None
+    with contextlib.suppress(OSError):
+        fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
