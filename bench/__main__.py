@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "step", "observe", "curves", "monitor", "save", "hosts")
+NAMES = ("start", "step", "observe", "curves", "monitor", "save", "hosts", "runs")
 
 
 def main() -> None:

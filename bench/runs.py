@@ -105,7 +105,7 @@ async def measure(size: tuple[int, int]) -> str:
         t = time.perf_counter()
         pane.on_resize()
         anew = (time.perf_counter() - t) * 1e3
-    return (f"{size[0]:>3}×{size[1]:<3} {RUNS:,} runs   all listed after {listed - opened:5.2f} s   "
+    return (f"{size[0]:>3}×{size[1]:<3} {RUNS:,} runs   listed after {listed - opened:5.2f} s   "
             f"with figures after {known - opened:5.2f} s   repaint "
             f"{statistics.median(took):5.2f} ms   page {statistics.median(moves):5.2f} ms   "
             f"all rows anew {anew:5.1f} ms")
