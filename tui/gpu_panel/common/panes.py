@@ -92,16 +92,17 @@ class PaneScreen(Screen[None]):
 
     # --- help and palette ----------------------------------------------------------------------
 
-    def key_sections(self) -> list[Section]:
+    @classmethod
+    def key_sections(cls) -> list[Section]:
         """Every key of this screen, for the help: the panes' keys first, then those that work
         everywhere. Panes with the same keys share a section."""
         panes: dict[tuple[Key, ...], list[str]] = {}
-        for pane in self.PANES:
+        for pane in cls.PANES:
             own = tuple(k for k in pane.KEYS if not k.everywhere)
             panes.setdefault(own, []).append(pane.TITLE)
         return [*(Section(_sentence_case(", ".join(titles)), own)
                   for own, titles in panes.items() if own),
-                Section("Everywhere on this screen", self.KEYS),
+                Section("Everywhere on this screen", cls.KEYS),
                 Section("Everywhere", keys.of("app"))]
 
     def palette_keys(self) -> list[Key]:

@@ -371,6 +371,13 @@ class LaunchScreen(PaneScreen):
     def _stop_run(self, event: DetailPane.StopRun) -> None:
         self.runs.stop(event.run, event.title)
 
+    def action_gpu_processes(self) -> None:
+        """Show the processes on all GPUs in one table."""
+        from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
+
+        self.app.push_screen(GpuProcessesScreen(
+            self.source, lambda: self.runs.lines or (), self.runs.stop, self.runs.look))
+
     # --- going from pane to pane ---------------------------------------------------------------
 
     @on(PaneBar.Picked)

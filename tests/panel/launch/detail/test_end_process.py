@@ -16,7 +16,8 @@ from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch.detail import end_dialog
-from gpu_panel.launch.detail.end_process import NotOurs, Target, examine, gone, send
+from gpu_panel.launch.detail.end_dialog import SignalDialog
+from gpu_panel.launch.detail.end_process import NotOurs, Target, examine, gone, is_of_another, send
 from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 
 from ....conftest import gpus
@@ -25,6 +26,7 @@ from ...panel_kit import StillSampler, panel, screen_text, until
 pytestmark = pytest.mark.usefixtures("home")
 STUBBORN = ("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
             "print('up', flush=True); time.sleep(60)")
+NOBODY = 65534
 POLITE = "import time; print('up', flush=True); time.sleep(60)"
 
 
@@ -33,8 +35,11 @@ def child():
     """Starts processes, and ends them after the test even if it fails."""
     started = []
 
-    def start(code: str = POLITE) -> subprocess.Popen:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    def start(code: str = POLITE, user: int | None = None) -> subprocess.Popen:
+        python = "/usr/bin/env" if user is not None else sys.executable  # ours may be out of reach
+        words = [python, "sh", "-c", "echo up; exec sleep 60"] if user is not None \
+            else [python, "-c", code]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, user=user, cwd="/")
         started.append(process)
         process.stdout.readline()
         return process
@@ -66,7 +71,7 @@ def test_force_ends_one_that_does_not_listen(child):
     assert send(target)
     time.sleep(0.2)
     assert not gone(target)
-    assert send(target, force=True)
+    assert send(target, signal.SIGKILL)
     assert process.wait(600) == -signal.SIGKILL
 
 
@@ -110,6 +115,19 @@ def test_another_user_s_is_never_touched(child, monkeypatch):
     assert process.poll() is None
 
 
+def test_root_may_end_another_user_s_and_is_told_whose(child, monkeypatch):
+    process = child(user=NOBODY if os.getuid() == 0 else None)
+    target = examine_as_root(monkeypatch, process)
+    assert is_of_another(target)
+    assert send(target, signal.SIGINT)
+    assert process.wait(600) in (-signal.SIGINT, 1)
+
+
+def examine_as_root(monkeypatch, process) -> Target:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    return examine(shown_as(process.pid))
+
+
 # --- on the screen -------------------------------------------------------------------------------
 
 def machine(*processes):
@@ -119,7 +137,7 @@ def machine(*processes):
 
 
 async def asked(pilot, title: str) -> None:
-    await until(pilot, lambda: isinstance(pilot.app.screen, Confirm)
+    await until(pilot, lambda: isinstance(pilot.app.screen, Confirm | SignalDialog)
                 and title in screen_text(pilot.app))
 
 
@@ -135,9 +153,11 @@ async def test_a_question_first_then_it_ends(child):
         assert process.poll() is None
         await pilot.press("x")
         await asked(pilot, "End process")
+        await pilot.press("right")  # another signal
+        await until(pilot, lambda: "As ctrl+c in its terminal" in screen_text(pilot.app))
         await pilot.press("y")
         await until(pilot, lambda: process.poll() is not None)
-        assert process.returncode == -signal.SIGTERM
+        assert process.returncode == -signal.SIGINT
 
 
 async def test_one_that_does_not_listen_is_killed_after_another_question(child, monkeypatch):

@@ -49,6 +49,17 @@ def test_a_gpu_with_everything_known():
     assert said.splitlines()[-1] == "  └ free"
 
 
+@pytest.mark.parametrize("command", ["python train.py " + "--option 1 " * 9, "x" * 60, "x" * 59])
+def test_a_long_command_is_cut_and_memory_and_age_are_not(command):
+    machine = gpus(1)
+    busy = Sample(machine.devices[0], 0.74, 34 << 30, 80 << 30, 61.0, 301.0, 400.0, processes=(
+        DeviceProcess(7, 34 << 30, user="alice", command=command,
+                      started=time.time() - 3 * 86400 - 60), DeviceProcess(8, 1)))
+    last = text(look(machine, busy), 61).splitlines()[-1]
+    assert last.startswith(f"  └ alice · {command[:8]}")
+    assert last.endswith("… · 34.0 GiB · 3 days and 1 more")
+
+
 def test_what_is_not_known_is_never_a_zero():
     machine = gpus(1)
     said = text(look(machine, Sample(machine.devices[0])))

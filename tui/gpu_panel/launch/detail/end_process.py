@@ -1,4 +1,5 @@
-"""Ends one process of the person's own, and no other. No widgets; blocks for moments.
+"""Sends a signal to one process of the person's own, as root to anybody's. No widgets; blocks for
+moments.
 
 A process is identified by pid and start time, which are read when the person is asked and again
 right before each signal. The signal goes through a pidfd if the kernel has them, so that it can't
@@ -59,18 +60,26 @@ def examine(process: DeviceProcess, proc: Path = Path("/proc")) -> Target:
     return target
 
 
-def send(target: Target, *, force: bool = False) -> bool:
-    """Send SIGTERM, or SIGKILL with `force`. Returns False if the process had already ended.
-    Raises NotOurs."""
+def send(target: Target, number: signal.Signals = signal.SIGTERM) -> bool:
+    """Send this signal. Returns False if the process had already ended. Raises NotOurs."""
     def ours(_: int) -> bool:
         _check_owner(target, None)
         return True
 
     try:
-        return procs.send(target.pid, target.ticks, signal.SIGKILL if force else signal.SIGTERM,
-                          ours)
+        return procs.send(target.pid, target.ticks, number, ours)
     except PermissionError:
         raise NotOurs(f"The system does not let you end process {target.pid}.") from None
+
+
+def is_of_another(target: Target, proc: Path = Path("/proc")) -> bool:
+    """Whether the process belongs to another user. Raises NotOurs if it has ended."""
+    try:
+        text = (proc / str(target.pid) / "status").read_text(errors="replace")
+    except OSError:
+        raise NotOurs(f"Process {target.pid} has ended already.") from None
+    uids = next((line.split()[1:3] for line in text.splitlines() if line.startswith("Uid:")), [])
+    return uids != [str(os.getuid())] * 2
 
 
 def gone(target: Target) -> bool:
@@ -79,14 +88,9 @@ def gone(target: Target) -> bool:
 
 
 def _check_owner(target: Target, name: str | None, proc: Path = Path("/proc")) -> None:
-    """Raise NotOurs unless the real and the effective user are both ours. This holds for root too,
-    so that nobody ends other people's work by mistake."""
-    try:
-        text = (proc / str(target.pid) / "status").read_text(errors="replace")
-    except OSError:
-        raise NotOurs(f"Process {target.pid} has ended already.") from None
-    uids = next((line.split()[1:3] for line in text.splitlines() if line.startswith("Uid:")), [])
-    if uids != [str(os.getuid())] * 2:
+    """Raise NotOurs unless the real and the effective user are both ours, or we are root: then the
+    question says whose process it is."""
+    if is_of_another(target, proc) and os.getuid() != 0:
         whose = f", {name}" if name else ""
         raise NotOurs(f"Process {target.pid} belongs to another user{whose}; only its owner can "
                       "end it.")

@@ -128,10 +128,10 @@ def _cells(texts: Sequence[str], width: int) -> str:
 
 
 def _process(details: DeviceDetails, p: DeviceProcess, owner: int, width: int) -> Row:
-    age = details.now - p.started if p.started is not None else None
+    ran = details.now - p.started if p.started is not None else None
     figures = _cells((str(p.pid), fit(clean(p.user or UNKNOWN), owner), units.size(p.memory),
                       units.share(p.utilization), units.share(p.cpu), units.size(p.host_memory),
-                      _age(age)), width)
+                      age(ran)), width)
     ours = (details.ours or {}).get(p.pid)
     command = clean(p.command or UNKNOWN) if p.visible else \
         "can't be seen from here (in a container?)"
@@ -144,7 +144,7 @@ def _process(details: DeviceDetails, p: DeviceProcess, owner: int, width: int) -
     return Row(str(p.pid), (((figures, ""), (fit(kind + command, left), "")),))
 
 
-def _age(seconds: float | None) -> str:
+def age(seconds: float | None) -> str:
     """A short age that rarely changes, so that the line needn't be drawn each second."""
     if seconds is None:
         return UNKNOWN

@@ -19,7 +19,7 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.detail import lines
-from gpu_panel.launch.detail.end_dialog import ask_and_end
+from gpu_panel.launch.detail.end_dialog import end_or_stop, ranks_by_pid
 from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.source import DeviceSource
@@ -36,7 +36,8 @@ class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverrid
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Everything the driver reports about the device under the table's cursor. The small
 curves show the last two minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
-go to another device; x ends the process under the cursor, if it is your own, and asks first."""
+go to another device; x ends the process under the cursor, if it is your own, and asks first. P
+lists the processes on all devices."""
 
     class Closed(Message):
         """The person has closed the details."""
@@ -92,7 +93,8 @@ go to another device; x ends the process under the cursor, if it is your own, an
                 device, shot.of(device.id) if shot else None,
                 (source.freedom or {}).get(device.id), source.holders.get(leases.key(device)),
                 source.freedom is not None, source.history,
-                {pid: f"run {run.id} rank {rank}" for run in self._runs for pid, rank in run.pids},
+                {pid: f"run {run.id} rank {rank}"
+                 for pid, (run, rank) in ranks_by_pid(self._runs).items()},
                 self._order, time.time())
         self.entitle(self._title(), "i close · ← → other device")
         self.repaint()
@@ -149,17 +151,8 @@ go to another device; x ends the process under the cursor, if it is your own, an
             if process is None:
                 self.notify("There is no process under the cursor", severity="warning")
                 return
-            if self.shown.host is not None:  # its number may be another process's here
-                self.notify(f"Process {process.pid} runs on {self.shown.host}: end it there",
-                            severity="warning", markup=False)
-                return
-            for run in self._runs:
-                rank = dict(run.pids).get(process.pid)
-                if rank is not None:  # ending only this rank would make the run fail
-                    self.post_message(self.StopRun(run, f"Process {process.pid} is rank {rank} of "
-                                                        f"run {run.id}: stop the run instead?"))
-                    return
-            await ask_and_end(self.app, process)
+            await end_or_stop(self.app, process, self.shown.host, self._runs,
+                              lambda run, title: self.post_message(self.StopRun(run, title)))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()

@@ -299,10 +299,28 @@ def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
     room = max(0, width - 4 - len(mine))
-    said = fit(text + clean(extra), room).rstrip()
+    said = text + clean(extra)
+    said = fit(_shorter(said, sample, cells(said) - room), room).rstrip()
     line = (("  └ ", "dim"), (mine, "accent"), (said, style))
     left = room - cells(said) - cells(name)
     return (*line, (" " * left + name, "dim")) if name and left >= 2 else line
+
+
+def _shorter(text: str, sample: Sample, over: int) -> str:
+    """`text` with the command of a process in it cut by `over` cells, so that memory and age,
+    which stand behind it, can be read."""
+    first = max(sample.processes or (), key=lambda p: p.memory or 0, default=None)
+    command = clean(first.command or "") if first is not None else ""
+    while over > 0 and command and command not in text:
+        command = command[:-1]  # the text may have only its beginning
+    if over <= 0 or len(command) < _LEAST_COMMAND:
+        return text
+    short = fit(command, max(_LEAST_COMMAND, cells(command) - over - 1))
+    return text.replace(command + "…", command, 1).replace(command, short, 1)
+
+
+_LEAST_COMMAND = 8
+"""Cells that a command keeps when its line is cut."""
 
 
 def _use(table: DeviceTable, machine: _Machine, device: Device, sample: Sample) -> tuple[str, str]:

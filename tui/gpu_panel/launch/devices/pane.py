@@ -173,11 +173,18 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         inventories = {seen.host.name: seen.inventory for seen in source.hosts}
         return ticks.of_hosts(draft.hosts, inventories | {LOCAL: source.inventory})
 
+    @property
+    def _listing(self) -> bool:
+        """Whether there are GPUs, which have a list of processes."""
+        inventory = self._source.inventory
+        return (inventory is not None and not inventory.is_cpu) or bool(self._source.hosts)
+
     def _stale(self) -> str:
         shot, age = self._source.snapshot, self._source.age()
         if shot is not None and shot.problem:
             return clean(shot.problem, 60)
-        return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else ""
+        return f"seen {age:.0f} s ago" if age is not None and age > STALE_AFTER else \
+            "P processes of all" if self._listing else ""
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
