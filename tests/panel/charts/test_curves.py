@@ -7,6 +7,7 @@ import math
 import pytest
 from textual.app import ComposeResult
 
+from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.series import Series
 from gpu_panel.themed import ThemedApp
@@ -16,7 +17,7 @@ from .kit import series
 
 class Chart(ThemedApp):
     def compose(self) -> ComposeResult:
-        yield CurveView(empty="no step yet")
+        yield CurveView(Axes(empty="no step yet"))
 
 
 def text(view: CurveView) -> str:

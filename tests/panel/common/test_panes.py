@@ -28,7 +28,7 @@ class SkippedPane(Static, RunPane):
     NAME = TITLE = "skipped"
     KEYS = (Key("skipped.twice", "skipped", "t", "twice", "twice", "Count every step twice",
                 everywhere=True),
-            Key("skipped.once", "skipped", "c", "once", "once", "Count every step once"))
+            Key("skipped.once", "skipped", "h", "once", "once", "Count every step once"))
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = "Steps that were skipped."
     DEFAULT_CSS = "SkippedPane { height: 5; }"
@@ -98,9 +98,9 @@ async def test_its_keys_hold_where_they_say(tmp_path: Path) -> None:
         pane = app.run_screen.query_one(SkippedPane)
         await pilot.press("1", "t")
         assert pane.factor == 2  # everywhere
-        await pilot.press("c")
+        await pilot.press("h")
         assert pane.factor == 2  # only in the pane
-        await pilot.press(NUMBER, "c")
+        await pilot.press(NUMBER, "h")
         assert pane.factor == 1
 
 
@@ -115,7 +115,7 @@ async def test_the_help_has_it(tmp_path: Path) -> None:
         told = str(app.screen.query_one(".sheet Static", Static).content).split("\n")
         assert told[0] == "Steps that were skipped."
         at = told.index("Skipped")
-        assert told[at + 1].split(maxsplit=1) == ["c", "Count every step once"]
+        assert told[at + 1].split(maxsplit=1) == ["h", "Count every step once"]
         everywhere = told[told.index("Everywhere on this screen"):]
         assert any("Count every step twice" in line for line in everywhere)
         assert any("Go to skipped" in line for line in everywhere)

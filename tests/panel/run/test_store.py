@@ -65,8 +65,7 @@ def event_of(line: dict[str, object]) -> Event | None:
 @given(st.lists(events, max_size=12))
 @settings(max_examples=150, deadline=None)
 def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
-    from gpu_panel.run.loss import loss_title
-    from gpu_panel.run.memory import memory_lines, memory_title
+    from gpu_panel.run import subjects
     from gpu_panel.run.ranks import RanksPane
     from gpu_panel.run.text.headline import figures, headline
     from gpu_panel.run.text.ranks import doing
@@ -79,9 +78,9 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     headline(store, T0 + 5, 80)
     figures(store, T0 + 5)
     banner(store, T0 + 5)
-    loss_title(store)
-    memory_title(store)
-    memory_lines(store, 0)
+    for subject in subjects.every(store):
+        subject.title(store)
+        subject.lines(store)
     table = RanksPane()
     table.show(store.ranks, store.plan, now=T0 + 5, live=True)
     table.build(80)

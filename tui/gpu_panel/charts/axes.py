@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil, floor, inf, isfinite, log10
 
 from gpu_panel.charts.braille import Point
 from gpu_panel.charts.series import Series
+from gpu_panel.common import units
 
 FLAT = 1e-3
 """A range narrower than this share of its middle is drawn as a flat line, not enlarged to noise."""
@@ -78,6 +79,31 @@ def reduce(series: Series, x0: float, x1: float, width: int) -> ColumnValues:
     return ColumnValues(lo, hi, mean, frozenset(bad))
 
 
+def merged(each: Sequence[ColumnValues]) -> ColumnValues:
+    """The range and the mean of several series, column by column: the band of many ranks. A
+    series without a value in a column does not count there."""
+    lo = [min(values) for values in zip(*(c.lo for c in each), strict=True)]
+    hi = [max(values) for values in zip(*(c.hi for c in each), strict=True)]
+    mean: list[float | None] = []
+    for values in zip(*(c.mean for c in each), strict=True):
+        known = [v for v in values if v is not None]
+        mean.append(sum(known) / len(known) if known else None)
+    return ColumnValues(lo, hi, mean, frozenset().union(*(c.bad for c in each)))
+
+
+def gaps(columns: ColumnValues, most: int) -> frozenset[int]:
+    """The columns before which more than `most` columns have no value: nothing is known there, so
+    the line must not go through."""
+    found, last = set(), None
+    for px, mean in enumerate(columns.mean):
+        if mean is None:
+            continue
+        if last is not None and px - last - 1 > most:
+            found.add(px)
+        last = px
+    return frozenset(found)
+
+
 def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
     """The exponential moving average of the columns' means, corrected for the bias at its start."""
     mean: list[float | None] = []
@@ -131,13 +157,15 @@ class Scale:
 
 
 def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, zero: bool = False,
-             ) -> Scale | None:
-    """The scale that shows all of `columns`; None if no value is finite. `zero`: start at 0."""
+             upto: Iterable[float] = ()) -> Scale | None:
+    """The scale that shows all of `columns`; None if no value is finite. `zero`: start at 0.
+    `upto`: values that it shows too, if there is anything to show."""
     shown = list(columns)
     low = min((c.bounds()[0] for c in shown), default=inf)
     high = max((c.bounds()[1] for c in shown), default=-inf)
     if not (isfinite(low) and isfinite(high)):
         return None
+    high = max(high, *upto, high)
     low, high = max(low, -_MOST), min(high, _MOST)
     if log and high > 0:
         least = min(c.least_positive() for c in shown)
@@ -182,6 +210,31 @@ def time_ticks(low: float, high: float, most: int) -> list[float]:
     else:
         return [86400 * v for v in ticks(low / 86400, high / 86400, most)]
     return [float(n * step) for n in range(ceil(low / step), floor(high / step) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What a chart's numbers are, and how they are written."""
+
+    y_text: Callable[[float | None], str] = units.loss
+    """Formats a value at the reading line."""
+    y_unit: float = 1.0
+    """The unit of the numbers along the y axis."""
+    unit: str = ""
+    """The name of that unit, which stands at the axis."""
+    zero: bool = False
+    """Whether the y axis starts at 0."""
+    x_text: Callable[[int], str] = "{:,}".format
+    """Formats an x."""
+    x_name: str = "step"
+    """The word before an x at the reading line."""
+    x_ticks: Callable[[float, float, int], list[float]] = step_ticks
+    """Chooses the numbers along the x axis."""
+    x_gap: float | None = None
+    """Two values that are further apart than this are not joined, as nothing is known between
+    them. None: they always are."""
+    empty: str = "nothing yet"
+    """Shown while there is no value."""
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

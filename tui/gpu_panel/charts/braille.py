@@ -108,6 +108,12 @@ def stroke(points: Sequence[Point | None], dash: int = 0, broken: frozenset[int]
     return out
 
 
+def thick(columns: Sequence[int], dots: int) -> list[int]:
+    """A line that is one dot thicker, within a height of `dots`."""
+    whole = (1 << dots) - 1
+    return [(column | column << 1) & whole | column for column in columns]
+
+
 def band(points: Sequence[Point | None]) -> list[int]:
     """The area between the lowest and the highest dots, filled with a loose pattern of dots."""
     return [0 if p is None else _bar(p[0], p[2]) & _SCREEN[x % 2]

@@ -6,7 +6,7 @@ value that is not finite breaks the line and is marked at the top edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,25 +18,34 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpu_panel import keys
+from gpu_panel.charts import marks as marking
 from gpu_panel.charts import palette
 from gpu_panel.charts.axes import (
+    Axes,
     ColumnValues,
     Scale,
+    gaps,
+    merged,
     reduce,
     scale_of,
     smoothed,
-    step_ticks,
     tick_labels,
 )
-from gpu_panel.charts.braille import Canvas, band, stroke
+from gpu_panel.charts.braille import Canvas, band, stroke, thick
+from gpu_panel.charts.legend import Entry, legend
+from gpu_panel.charts.marks import Mark
 from gpu_panel.charts.series import Series
-from gpu_panel.common import units
 
 SMOOTHING = (0.0, 0.6, 0.9)
 OVERLAID = 16
 """With more ranks than this, their range and mean are drawn instead of a line for each."""
 
+AXES = Axes()
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
+_LEGEND_FROM = 8
+"""From this height on, in cells, a chart with several lines has a legend."""
+_SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
+"""How the dashes of `braille.DASHES` look in the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +53,20 @@ class Curve:
     """One line of a chart."""
 
     index: int
-    """The position of its rank among the ranks, which decides its colour and dash."""
+    """The position of its rank among the ranks, which decides its colour and dash. The chosen
+    one's line is thick and on top."""
     label: str
     series: Series
     faint: bool = False
+    """Whether it belongs to another line, and is drawn with another dash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A value that is drawn as a line across the chart, such as a card's capacity."""
+
+    value: float
+    label: str
 
 
 class CurveView(Widget, can_focus=True):
@@ -70,19 +89,11 @@ class CurveView(Widget, can_focus=True):
     """
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("chart"))
 
-    def __init__(self, *, y_text: Callable[[float | None], str] = units.loss,
-                 x_text: Callable[[int], str] = lambda x: f"{x:,}", x_name: str = "step",
-                 x_ticks: Callable[[float, float, int], list[float]] = step_ticks,
-                 y_unit: float = 1.0, zero: bool = False, empty: str = "nothing yet",
-                 id: str | None = None, classes: str | None = None) -> None:
-        """`y_text`, `x_text`: format a value and an x at the reading line. `x_name`: the word
-        before that x. `x_ticks`: chooses the numbers along the x axis. `y_unit`: the unit of the
-        numbers along the y axis. `zero`: the y axis starts at 0. `empty`: shown while there is no
-        value."""
+    def __init__(self, axes: Axes = AXES, *, id: str | None = None,
+                 classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._y_text, self._x_text, self._x_name = y_text, x_text, x_name
-        self._x_ticks = x_ticks
-        self._y_unit, self._zero, self._empty_text = y_unit, zero, empty
+        self.axes = axes
+        """What its numbers are; set it before `show`."""
         self._lines: list[Curve] = []
         self._all: Series | None = None
         self._chosen: int | None = None
@@ -100,22 +111,25 @@ class CurveView(Widget, can_focus=True):
         ranks."""
         self.cross: int | None = None
         """Where the reading line is; None if it is hidden."""
-        self.marks: tuple[int, ...] = ()
-        """Where faint vertical lines are drawn."""
+        self.marks: tuple[Mark, ...] = ()
+        self.levels: tuple[Level, ...] = ()
 
     # --- what is shown --------------------------------------------------------------------------
 
     def show(self, lines: list[Curve], over_all: Series | None = None,
-             chosen: int | None = None, marks: Iterable[int] = ()) -> None:
+             chosen: int | None = None, marks: Iterable[Mark] = (),
+             levels: Iterable[Level] = ()) -> None:
         """Show these lines; repaints only if something has changed. `over_all`: the series over
-        all lines, for the band; `chosen`: the index of the line to draw on top; `marks`: where
-        faint vertical lines are drawn."""
-        marks = tuple(marks)
-        state = ([(id(x.series), x.series.version, x.label) for x in lines], chosen, marks)
+        all lines, for the band; without it the band is made of the lines. `chosen`: the index of
+        the line to draw on top."""
+        marks, levels = tuple(marks), tuple(levels)
+        state = ([(id(x.series), x.series.version, x.label) for x in lines], chosen, marks,
+                 levels, self.axes)
         if state == self._drawn:
             return
         self._drawn = state
-        self._lines, self._all, self._chosen, self.marks = lines, over_all, chosen, marks
+        self._lines, self._all, self._chosen = lines, over_all, chosen
+        self.marks, self.levels = marks, levels
         self.redraw()
 
     def entitle(self, title: str) -> None:
@@ -178,6 +192,21 @@ class CurveView(Widget, can_focus=True):
             self._window = (x0 + shift, x1 + shift)
         self.redraw()
 
+    def action_mark(self, by: int) -> None:
+        """Move the reading line to the next mark (1) or the previous one (-1)."""
+        x0, x1 = self._range
+        at = marking.beside(self.marks, (x1 if by < 0 else x0 - 1) if self.cross is None
+                            else self.cross, by)
+        if at is None:
+            self.notify("There is no further mark" if self.marks else "This chart has no marks",
+                        timeout=2)
+            return
+        self.cross = at
+        if self._window is not None and not x0 <= at <= x1:
+            half = (x1 - x0) / 2
+            self._window = (at - half, at + half)
+        self.redraw()
+
     def action_zoom(self, factor: float) -> None:
         """Show `factor` times as many steps, around the reading line or the end."""
         first, last = self._extent()
@@ -215,52 +244,90 @@ class CurveView(Widget, can_focus=True):
         self._range = (x0, x1)
         wide, high = canvas.width, canvas.height
         banded = self._as_band()
-        shown = [] if banded else self._lines
-        if banded:
-            shown = [x for x in self._lines if x.index == self._chosen]
-        plot_high = high - 1 if high > 3 else high
+        shown = [x for x in self._lines if x.index == self._chosen] if banded else self._lines
         guess = max(wide - 8, 1) * 2
-        total = self._all if banded else None
-        over_all = reduce(total, x0, x1, guess) if total else None
-        found = [reduce(line.series, x0, x1, guess) for line in shown]
+        over_all, found = self._reduced(banded, shown, x0, x1, guess)
+        below = 1 if high > 3 else 0
+        entries = self._entries(banded, shown)
+        above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
+        plot_high = high - below - above
         scale = scale_of([*found, *([over_all] if over_all else [])], plot_high * 4,
-                         log=self.log_scale, zero=self._zero)
+                         log=self.log_scale, zero=self.axes.zero,
+                         upto=[level.value for level in self.levels])
         bad = {c for columns in (*found, over_all) if columns for c in columns.bad}
         if scale is None:
-            text = "no finite value" if bad else self._empty_text
+            text = "no finite value" if bad else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
-        values = scale.ticks(max(plot_high // 3, 2), self._y_unit)
-        labels = tick_labels([v / self._y_unit for v in values])
-        gutter = min(max(map(len, labels), default=0) + 1, max(wide - 4, 0))
+        values = scale.ticks(max(plot_high // 3, 2), self.axes.y_unit)
+        labels = tick_labels([v / self.axes.y_unit for v in values])
+        unit = self.axes.unit if below else ""
+        gutter = min(max(map(len, (*labels, unit)), default=0) + 1, max(wide - 4, 0))
         cells = self._cells = max(wide - gutter, 1)
         if cells * 2 != guess:
-            if total:
-                over_all = reduce(total, x0, x1, cells * 2)
-            found = [reduce(line.series, x0, x1, cells * 2) for line in shown]
+            over_all, found = self._reduced(banded, shown, x0, x1, cells * 2)
         plot = Canvas(cells, plot_high)
+        self._paint_levels(plot, scale)
         if over_all is not None:
             self._paint_band(plot, over_all, scale)
         self._paint_lines(plot, shown, found, scale)
         self._mark(plot, (*found, *([over_all] if over_all else [])))
-        self._paint_marks(plot, x0, x1)
+        marking.paint(plot, self.marks, x0, x1, _CROSS)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
-            canvas.chars[row][gutter:] = plot.chars[row]
-            canvas.styles[row][gutter:] = plot.styles[row]
+            canvas.chars[above + row][gutter:] = plot.chars[row]
+            canvas.styles[above + row][gutter:] = plot.styles[row]
         for value, label in zip(values, labels, strict=True):
-            row = plot_high - 1 - scale.dot(value) // 4
+            row = above + plot_high - 1 - scale.dot(value) // 4
             canvas.text(gutter - 1 - len(label), row, label, _AXIS)
-        if plot_high < high:
+        if above:
+            for x, text, style in legend(entries, cells):
+                canvas.text(gutter + x, 0, text, style or _AXIS)
+        if below:
+            canvas.text(0, high - 1, unit, _AXIS)
             self._paint_steps(canvas, gutter, x0, x1)
+
+    def _reduced(self, banded: bool, shown: Sequence[Curve], x0: float, x1: float, width: int,
+                 ) -> tuple[ColumnValues | None, list[ColumnValues]]:
+        """The band (None if none is drawn) and the lines that are drawn, in columns of dots."""
+        found = [reduce(line.series, x0, x1, width) for line in shown]
+        if not banded:
+            return None, found
+        if self._all is not None:
+            return reduce(self._all, x0, x1, width), found
+        return merged([reduce(line.series, x0, x1, width)
+                       for line in self._lines if not line.faint]), found
+
+    def _entries(self, banded: bool, shown: Sequence[Curve]) -> list[Entry]:
+        """What the legend names: the band or every line, and the levels."""
+        levels: list[Entry] = [("╌╌", level.label, _FAINT) for level in self.levels]
+        if banded:
+            many = sum(not line.faint for line in self._lines)
+            return [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "their range", _FAINT),
+                    *self._samples(shown), *levels]
+        return [*self._samples(shown), *levels]
+
+    def _samples(self, shown: Sequence[Curve]) -> list[Entry]:
+        # Lines of the same rank say once which rank it is; a faint one comes after the others.
+        labels = {line.index: line.label for line in shown if not line.faint}
+        found = [(_SAMPLES[palette.dash_of(self.app, index) % len(_SAMPLES)], label,
+                  _LINES + index % palette.HUES) for index, label in sorted(labels.items())]
+        if faint := next((line for line in shown if line.faint), None):
+            found.append((_SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS))
+        return found
+
+    def _paint_levels(self, plot: Canvas, scale: Scale) -> None:
+        for level in self.levels:
+            row = plot.height - 1 - scale.dot(level.value) // 4
+            plot.text(0, row, "╌" * plot.width, _FAINT)
 
     def _paint_band(self, plot: Canvas, columns: ColumnValues, scale: Scale) -> None:
         plot.paint(band(scale.points(columns)), _FAINT)
         # Even with strength 0 this makes a line out of the means.
         mean = smoothed(columns, self.smooth)
-        plot.paint(stroke(scale.points(mean), broken=mean.bad), _MEAN)
+        plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(columns)), _MEAN)
 
-    def _paint_lines(self, plot: Canvas, lines: list[Curve], found: list[ColumnValues],
+    def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
         if self.smooth:
@@ -269,31 +336,31 @@ class CurveView(Widget, can_focus=True):
         for line, columns in pairs:
             drawn = smoothed(columns, self.smooth) if self.smooth else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
-            plot.paint(stroke(scale.points(drawn), dash, drawn.bad),
-                       _LINES + line.index % palette.HUES)
+            dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
+            if line.index == self._chosen and len(self._lines) > 1 and not line.faint:
+                dots = thick(dots, scale.dots)
+            plot.paint(dots, _LINES + line.index % palette.HUES)
+
+    def _gaps(self, columns: ColumnValues) -> frozenset[int]:
+        """The columns to which no line is drawn, as too long before them nothing is known."""
+        if self.axes.x_gap is None:
+            return frozenset()
+        x0, x1 = self._range
+        stride = max((line.series.stride for line in self._lines), default=1)
+        apart = max(self.axes.x_gap, 2.0 * stride)
+        return gaps(columns, int(apart / max(x1 - x0, 1e-9) * len(columns.mean)) + 1)
 
     def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
         for cell in {c // 2 for columns in found for c in columns.bad}:
             plot.text(cell, 0, "×", _BAD)
 
-    def _paint_marks(self, plot: Canvas, x0: float, x1: float) -> None:
-        for x in self.marks:
-            if x0 <= x <= x1:
-                self._vertical(plot, x, "┊", _FAINT)
-
-    def _vertical(self, plot: Canvas, x: int, char: str, style: int) -> int:
-        """Draw a vertical line behind what is there. Returns the column of its cell."""
-        x0, x1 = self._range
-        cell = round((x - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2
-        for row in range(plot.height):
-            if plot.chars[row][cell] == " ":
-                plot.text(cell, row, char, style)
-        return cell
-
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
             return
-        cell = self._vertical(plot, self.cross, "│", _CROSS)
+        cell = marking.cell_of(plot, self.cross, x0, x1)
+        for row in range(plot.height):
+            if plot.chars[row][cell] == " ":
+                plot.text(cell, row, "│", _CROSS)
         rows = self.reading(plot.height)
         wide = max(map(len, rows), default=0)
         left = cell + 2 if cell < plot.width // 2 else cell - wide - 3
@@ -302,27 +369,37 @@ class CurveView(Widget, can_focus=True):
             plot.text(left, y, f" {row.ljust(wide)} ", _BOX)
 
     def reading(self, most: int = 99) -> list[str]:
-        """The values at the reading line, in at most `most` rows of text."""
+        """The marks and the values at the reading line, in at most `most` rows of text."""
         if self.cross is None:
             return []
-        rows = [f"{self._x_name} {self._x_text(self.cross)}"]
-        if len(self._lines) > 1 and self._all is not None and (at := self._all.at(self.cross)):
-            rows.append(f"mean {self._y_text(at[1])}")
+        x0, x1 = self._range
+        cross, text = self.cross, self.axes.y_text
+        rows = [f"{self.axes.x_name} {self.axes.x_text(cross)}"]
+        rows += [f"{mark.kind} {mark.text}" for mark in
+                 marking.near(self.marks, cross, (x1 - x0) / max(2 * self._cells, 1)) if mark.text]
+        at = {line: line.series.at(cross) for line in self._lines}
+        main = [v for line, v in at.items() if v is not None and not line.faint]
+        over = self._all.at(cross) if self._all is not None else (
+            min(v[0] for v in main), sum(v[1] for v in main) / len(main),
+            max(v[2] for v in main)) if main and self._as_band() else None
+        if len(self._lines) > 1 and over is not None:
+            rows.append(f"mean {text(over[1])}")
             if len(self._lines) > OVERLAID:
-                rows.append(f"least {self._y_text(at[0])}, most {self._y_text(at[2])}")
-        for line in self._lines:
-            at = line.series.at(self.cross)
-            rows.append(f"{line.label}  {self._y_text(at[1] if at else None)}")
+                rows.append(f"least {text(over[0])}, most {text(over[2])}")
+        # The chosen rank first: with many ranks there is no room for all of them.
+        for line in sorted(self._lines, key=lambda x: x.index != self._chosen):
+            value = at[line]
+            rows.append(f"{line.label}  {text(value[1] if value else None)}")
         if len(rows) > most:
             rows = [*rows[:max(most - 1, 1)], f"… {len(rows) - most + 1} more"]
         return rows
 
     def _paint_steps(self, canvas: Canvas, gutter: int, x0: float, x1: float) -> None:
         cells = canvas.width - gutter
-        wide = max(len(self._x_text(int(x1))), 3) + 3
+        wide = max(len(self.axes.x_text(int(x1))), 3) + 3
         free = gutter
-        for value in self._x_ticks(x0, x1, max(cells // wide, 2)):
-            text = self._x_text(int(value))
+        for value in self.axes.x_ticks(x0, x1, max(cells // wide, 2)):
+            text = self.axes.x_text(int(value))
             cell = round((value - x0) / max(x1 - x0, 1e-9) * (cells - 1))
             left = min(gutter + cell - len(text) // 2, canvas.width - len(text))
             if left >= free:
@@ -354,6 +431,7 @@ class CurveView(Widget, can_focus=True):
         return min(starts, default=0), max(ends, default=1)
 
     def _as_band(self) -> bool:
-        if self._all is None or len(self._lines) < 2:
+        many = sum(not line.faint for line in self._lines)
+        if many < 2:
             return False
-        return len(self._lines) > OVERLAID if self.banded is None else self.banded
+        return many > OVERLAID if self.banded is None else self.banded

@@ -27,7 +27,9 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.common.panes import Pane, PaneScreen
-from gpu_panel.run import stop_dialog
+from gpu_panel.common.rows import fit
+from gpu_panel.run import choices, stop_dialog, subjects
+from gpu_panel.run.chart import ChartPane
 from gpu_panel.run.log.pane import LogPane
 from gpu_panel.run.loss import LossPane
 from gpu_panel.run.memory import MemoryPane
@@ -85,6 +87,7 @@ class RunScreen(PaneScreen):
         if not self.query(PaneBar):  # the panel closes as it opens this: nothing was mounted
             return
         self._arrange()
+        self._choose_as_before()
         self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
         self.call_after_refresh(self.paint)
@@ -122,6 +125,7 @@ class RunScreen(PaneScreen):
         moment = Moment(now, store.state is None or store.state.live, self._rank)
         for pane in self._panes():
             pane.paint(store, moment)
+        self._name_tabs()
         if (moment.live, bool(store.left)) != (self._was_live, self._left):
             self._was_live, self._left = moment.live, bool(store.left)
             self.refresh_bindings()
@@ -214,6 +218,42 @@ class RunScreen(PaneScreen):
             self.notify("Its plan can't be read yet, so there is no command", severity="warning")
             return
         copy(self.app, "\n".join(plan.lines))
+
+    @work(group="curve", exclusive=True, exit_on_error=False)
+    async def action_curve(self) -> None:
+        """Let the person choose what the chart with the focus shows; the first chart if none has
+        it."""
+        from gpu_panel.run.picker import CurvePicker
+
+        charts = [pane for pane in self._panes() if isinstance(pane, ChartPane)]
+        pane = next((c for c in charts if c.has_focus), charts[0])
+        self.bring_forward(pane.NAME)
+        now = pane.subject.key if pane.subject is not None else pane.chosen
+        first = "first" if pane is charts[0] else "second"
+        found = await self.app.push_screen_wait(CurvePicker(self._curves, now, first))
+        if found is not None:
+            pane.choose(found)
+            with guard(self.app):
+                await in_thread(lambda: choices.keep(pane.NAME, found), name="panel-curve")
+
+    @work(group="choices", exit_on_error=False)
+    async def _choose_as_before(self) -> None:
+        """Show in each chart what was chosen there last, in this run or another."""
+        kept = await in_thread(choices.kept, name="panel-curve")
+        for pane in self._panes():
+            if isinstance(pane, ChartPane) and pane.NAME in kept and self.is_mounted:
+                pane.choose(kept[pane.NAME])
+
+    def _name_tabs(self) -> None:
+        """Name the tab of each chart by what it shows."""
+        bar = self.query_one(PaneBar)
+        for pane in self._panes():
+            if isinstance(pane, ChartPane) and pane.subject is not None:
+                own = pane.subject.key == pane.FIRST
+                bar.rename(pane.NAME, pane.TITLE if own else fit(pane.subject.name, 20).rstrip())
+
+    def _curves(self) -> list[tuple[str, str, str, str]]:
+        return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]
 
     def action_about(self) -> None:
         """Show the sheet with attempts, warnings, command and folder."""

@@ -21,7 +21,10 @@ from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
+from gpu_panel.run import recorded
 from gpu_panel.run.look import Look, look
+from gpu_panel.run.marks import Moments
+from gpu_panel.run.recorded import Recorded
 
 BATCH = 0.02
 """Seconds of reading at a time, before the event loop runs again."""
@@ -35,6 +38,7 @@ class MemorySeries:
 
     allocated: dict[tuple[int, int], Series] = field(default_factory=dict)
     peak: dict[tuple[int, int], Series] = field(default_factory=dict)
+    reserved: dict[tuple[int, int], Series] = field(default_factory=dict)
     rss: dict[int, Series] = field(default_factory=dict)
 
 
@@ -61,6 +65,8 @@ class RunStore:
         self.others: dict[int, OtherOptimizer] = {}
         """Optimizers after the first, by their number, from 1."""
         self.memory = MemorySeries()
+        self.recorded = Recorded()
+        self.moments = Moments()
         self.launchers: list[str] = []
         """Names of the logs that launchers write, one for each node: "node0"."""
         self.suspended: dict[int, int] = {}
@@ -208,7 +214,16 @@ class RunStore:
                     self._step(rank, event)
                 elif isinstance(event, schema.Memory):
                     self._memory(event, view)
+                elif isinstance(event, schema.Metric):
+                    self.recorded.named(recorded.LOGGED, view, event)
+                elif isinstance(event, schema.Eval):
+                    self.recorded.named(recorded.EVALUATED, view, event)
+                    self.moments.evaluated(event)
+                elif isinstance(event, schema.Checkpoint):
+                    self.moments.saved(event)
                 elif isinstance(event, schema.Start):
+                    self.moments.begun(event)
+                    self.recorded.begin(rank)
                     for series in (self.loss, *(o.loss for o in self.others.values())):
                         series.begin(rank, view.attempt)
         self._forget_attempt()
@@ -227,6 +242,7 @@ class RunStore:
             _add(found.loss, rank, other)
         if event.n != 0:  # 0: only other optimizers have stepped
             _add(self.loss, rank, event)
+        self.recorded.step(rank, event)
 
     def _memory(self, event: schema.Memory, view: RankView) -> None:
         began = self.began
@@ -234,7 +250,8 @@ class RunStore:
             return
         second = max(int(event.t - (event.t if began is None else began)), 0)
         for values, into in ((view.gpu_allocated, self.memory.allocated),
-                             (view.gpu_peak, self.memory.peak)):
+                             (view.gpu_peak, self.memory.peak),
+                             (view.gpu_reserved, self.memory.reserved)):
             for i, value in enumerate(values):
                 if value is not None:
                     into.setdefault((view.rank, i), Series()).add(second, float(value))

@@ -1,0 +1,116 @@
+"""Any recorded value as a curve: what is kept of it, and choosing it by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_engine.events import schema
+from gpu_engine.events.rank_view import RankView
+from gpu_panel.charts.curves import CurveView
+from gpu_panel.run import recorded, subjects
+from gpu_panel.run.chart import ChartPane
+from gpu_panel.run.recorded import Recorded
+from gpu_panel.run.store import RunStore
+
+from ..run_kit import SMALL, WIDE, Mini, Written, reached, settled, shown, terminal, trained, until
+
+
+def step(at: int, n: int = 1, **more: object) -> schema.Step:
+    return schema.Step(**{"step": at, "lr": 1e-3, "skipped": 0, "n": n} | more)  # pyright: ignore
+
+
+def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_them() -> None:
+    seen, view = Recorded(), RankView(0)
+    for at in range(10):
+        seen.named(recorded.LOGGED, view, schema.Metric(at, {"a": float(at), "gone": None}))
+    seen.named(recorded.LOGGED, view, schema.Metric(9, {"a": 11.0}))
+    assert list(seen.values) == ["log:a"]  # unknown is no value
+    series = seen.values["log:a"].ranks[0]
+    assert series.at(9) == (9.0, 10.0, 11.0)
+    seen.begin(0)
+    seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 50.0}))
+    assert series.last == 5
+    assert series.at(5) == (50.0, 50.0, 50.0)
+    seen.begin(0)
+    seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 60.0}))  # the same step anew
+    assert series.at(5) == (60.0, 60.0, 60.0)
+
+
+def test_the_rate_of_steps_is_that_between_two_events_of_a_rank() -> None:
+    seen = Recorded()
+    for number in range(5):
+        event = step(10 * number, n=10)
+        object.__setattr__(event, "t", 100.0 + 2 * number)
+        seen.step(3, event)
+    assert list(seen.values) == ["lr", "steps_per_s"]
+    assert seen.values["steps_per_s"].latest == {3: 5.0}
+    assert seen.values["steps_per_s"].ranks[3].start == 10  # the first has nothing before it
+
+
+def test_many_names_on_many_ranks_take_bounded_memory() -> None:
+    """64 ranks with 300 names would be 19,200 curves."""
+    seen = Recorded()
+    for rank in range(64):
+        view = RankView(rank)
+        for at in (0, 5_000_000):
+            seen.named(recorded.LOGGED, view, schema.Metric(
+                at, {f"layer {i}": 1.0 for i in range(300)}))
+    kept = [s for v in seen.values.values() for s in v.ranks.values()]
+    assert len(kept) == recorded.MOST
+    assert seen.left_out > 0
+    buckets = sum(s.capacity for s in kept)
+    assert buckets == recorded.MANY * recorded.FINE \
+        + (recorded.MOST - recorded.MANY) * recorded.COARSE
+    assert all(len(s) <= s.capacity for s in kept)
+
+
+async def test_a_chart_shows_what_is_chosen_by_its_name(tmp_path: Path, home: Path) -> None:
+    run = trained(tmp_path)
+    for at in range(0, 100, 20):
+        run.write(0, ("eval", at / 2, {"step": at, "accuracy": 0.2 + at / 200, "loss": 2.0}),
+                  ("metric", at / 2, {"step": at, "lm/日本 perplexity": 90.0 - at}))
+    app = Mini(run.run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(1, 99))
+        screen = app.run_screen
+        await pilot.press("c")
+        await until(pilot, lambda: "learning rate" in terminal(app))
+        text = terminal(app)
+        for name in ("loss", "learning rate", "samples per second", "data wait", "eval accuracy",
+                     "eval loss", "lm/日本 perplexity", "memory", "reserved memory", "host memory"):
+            assert name in text, name
+        await pilot.press(*"nothing like it")
+        assert "nothing recorded so far has “nothing like it”" in terminal(app)
+        await pilot.press("enter")  # there is nothing to choose
+        await pilot.press("ctrl+u", *"accur", "enter")
+        await until(pilot, lambda: "eval accuracy ─ 0.600" in terminal(app))
+        view = screen.query_one("#loss", CurveView)
+        assert [x.label for x in view._lines] == ["rank 0"]  # nobody else has evaluated
+        assert [view._lines[0].series.at(x) for x in (0, 40, 41)] == [
+            (0.2, 0.2, 0.2), (0.4, 0.4, 0.4), None]
+        await pilot.press("2", "c", *"samp", "enter")  # the second chart, as it has the focus
+        await until(pilot, lambda: "samples per second ─ 12.4k/s in all" in terminal(app))
+        assert screen.query_one("#memory", ChartPane).axes.unit == "/s"
+        assert "eval accuracy" in terminal(app)
+    app = Mini(run.run, at=52)  # the next time, and in a narrow terminal
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: "1 eval accuracy   2 samples per second" in terminal(app))
+        await pilot.press("c", "escape")
+        assert app.run_screen.query_one("#loss", ChartPane).chosen == "eval:accuracy"
+        await pilot.press("2")
+        await shown(pilot)
+        assert "samples per second ─" in terminal(app)
+    app = Mini(Written(tmp_path / "other").run, at=5)  # a run that has recorded no such thing
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await shown(pilot)
+        assert "no step yet" in terminal(app)
+
+
+def test_what_is_offered_follows_what_is_recorded(tmp_path: Path) -> None:
+    store = RunStore(Written(tmp_path).run)
+    assert [s.key for s in subjects.every(store)] == ["loss", "memory"]
+    store.fold([(1, [step(4, grad_norm=2.5)])])
+    assert [s.key for s in subjects.every(store)] == ["loss", "lr", "grad_norm", "memory"]
+    assert subjects.find(store, "grad_norm").title(store) == "gradient norm ─ 2.500"
+    assert subjects.find(store, "data_wait") is None

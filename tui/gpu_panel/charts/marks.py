@@ -1,0 +1,58 @@
+"""Marks on a chart: moments that a person may want to find on the curve. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpu_panel.charts.braille import Canvas
+
+BEGINS, EVALUATION, CHECKPOINT, NOTE = "┊", "◆", "▪", "✎"
+"""What a mark looks like: an attempt or a training begins (a line), an evaluation, a checkpoint,
+a person's note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One mark."""
+
+    x: int
+    kind: str
+    """One of the characters above."""
+    text: str = ""
+    """What is said about it at the reading line."""
+
+
+def near(marks: Iterable[Mark], cross: int, apart: float) -> list[Mark]:
+    """The marks at most `apart` away from the reading line."""
+    return [m for m in marks if abs(m.x - cross) <= apart]
+
+
+def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
+    """The x of the next mark to the right of `at` (by 1) or to its left (by -1); None if there is
+    none."""
+    found = [m.x for m in marks if (m.x > at if by > 0 else m.x < at)]
+    return (min(found) if by > 0 else max(found)) if found else None
+
+
+def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int) -> None:
+    """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row
+    that is free at their place."""
+    taken: set[int] = set()
+    for mark in sorted(marks, key=lambda m: (m.kind != NOTE, m.kind != EVALUATION)):
+        if not x0 <= mark.x <= x1:
+            continue
+        cell = cell_of(plot, mark.x, x0, x1)
+        if mark.kind == BEGINS:
+            for row in range(plot.height):
+                if plot.chars[row][cell] == " ":
+                    plot.text(cell, row, BEGINS, style)
+        elif cell not in taken:
+            taken.add(cell)
+            free = [row for row in range(plot.height) if plot.chars[row][cell] in (" ", BEGINS)]
+            plot.text(cell, free[-1] if free else plot.height - 1, mark.kind, style)
+
+
+def cell_of(plot: Canvas, x: float, x0: float, x1: float) -> int:
+    """The column of cells in which an x lies."""
+    return round((x - x0) / max(x1 - x0, 1e-9) * (2 * plot.width - 1)) // 2

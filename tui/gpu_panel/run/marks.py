@@ -1,0 +1,89 @@
+"""The moments of a run that its charts mark: attempts, trainings, evaluations, checkpoints.
+
+Bounded: of too many, every other one is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+
+from gpu_engine.common.clean import clean
+from gpu_engine.events import schema
+from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark
+from gpu_panel.common import units
+
+MOST = 500
+"""Marks of a kind that are kept: more than a chart has columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """When something happened, and what is said about it."""
+
+    step: int
+    at: float
+    """Unix seconds."""
+    text: str
+
+
+@dataclass(slots=True)
+class Moments:
+    """What events say about such moments. Keys: steps, as a step that is trained again in another
+    attempt is evaluated again; attempts have their number."""
+
+    evaluations: dict[int, Happened] = field(default_factory=dict)
+    checkpoints: dict[int, Happened] = field(default_factory=dict)
+    attempts: dict[int, float] = field(default_factory=dict)
+    """Attempt, from 2 → when it began, Unix seconds."""
+
+    def evaluated(self, event: schema.Eval) -> None:
+        """Take in the result of an evaluation."""
+        if event.step is None or not event.values:
+            return
+        said = ", ".join(f"{clean(name, 20)} {units.loss(v)}"
+                         for name, v in list(event.values.items())[:4])
+        self.evaluations[event.step] = Happened(event.step, event.t, narrow(f"eval {said}"))
+        _thin(self.evaluations)
+
+    def saved(self, event: schema.Checkpoint) -> None:
+        """Take in that a checkpoint was written."""
+        took = "" if event.seconds is None else f" in {event.seconds:.1f} s"
+        big = "" if event.bytes is None else f", {units.size(event.bytes)}"
+        self.checkpoints[event.step] = Happened(event.step, event.t, f"checkpoint{big}{took}")
+        _thin(self.checkpoints)
+
+    def begun(self, event: schema.Start) -> None:
+        """Take in that a rank has begun an attempt."""
+        if event.attempt > 1:
+            self.attempts.setdefault(event.attempt, event.t)
+
+
+def marks(moments: Moments, begins: Mapping[int, int], trainings: Mapping[int, int],
+          since: float | None) -> list[Mark]:
+    """The marks of a chart over steps; over the seconds from `since` on, if that is given.
+    `begins`: attempt → its first step; `trainings`: training → the steps before it."""
+    each = [(moments.checkpoints, CHECKPOINT), (moments.evaluations, EVALUATION)]
+    if since is not None:
+        found = [Mark(int(at - since), BEGINS, f"attempt {number} begins")
+                 for number, at in moments.attempts.items() if at >= since]
+        return found + [Mark(int(m.at - since), kind, f"{m.text} at step {m.step:,}")
+                        for of, kind in each for m in of.values() if m.at >= since]
+    found = [Mark(step, BEGINS, f"attempt {number} begins") for number, step in begins.items()]
+    found += [Mark(step, BEGINS, f"training {number} begins")
+              for number, step in trainings.items()]
+    return found + [Mark(m.step, kind, m.text) for of, kind in each for m in of.values()]
+
+
+def narrow(text: str) -> str:
+    """`text` with "?" for every character that is not one cell wide: a chart writes one in each
+    cell."""
+    return text if text.isascii() else "".join(c if cell_len(c) == 1 else "?" for c in text)
+
+
+def _thin(each: dict[int, Happened]) -> None:
+    if len(each) > MOST:
+        for step in sorted(each)[1::2]:
+            del each[step]
