@@ -112,5 +112,36 @@ def test_what_is_offered_follows_what_is_recorded(tmp_path: Path) -> None:
     assert [s.key for s in subjects.every(store)] == ["loss", "memory"]
     store.fold([(1, [step(4, grad_norm=2.5)])])
     assert [s.key for s in subjects.every(store)] == ["loss", "lr", "grad_norm", "memory"]
-    assert subjects.find(store, "grad_norm").title(store) == "gradient norm ─ 2.500"
+    norm = subjects.find(store, "grad_norm")
+    assert norm is not None
+    assert norm.title(store) == "gradient norm ─ 2.500"
     assert subjects.find(store, "data_wait") is None
+
+
+async def test_marks_are_read_at_the_cursor(tmp_path: Path, home: Path) -> None:
+    run = trained(tmp_path)
+    run.write(0, ("eval", 20, {"step": 40, "accuracy": 0.25, "日本": 1.0}),
+              ("checkpoint", 30, {"step": 60, "path": "checkpoints/step-00000060",
+                                  "seconds": 0.24, "bytes": 1 << 28}))
+    run.start(0, at=60, attempt=2)
+    run.steps(0, 80, 84, at=61.0)
+    app = Mini(run.run, at=70)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.begins)
+        view = app.run_screen.query_one("#loss", CurveView)
+        kinds = [(m.x, m.kind) for m in view.marks]
+        assert kinds == [(80, "┊"), (60, "▪"), (40, "◆")]
+        await pilot.press("1", "comma")
+        assert view.cross == 80
+        assert "┊ attempt 2 begins" in view.reading()
+        await pilot.press("comma")
+        assert "▪ checkpoint, 256 MiB in 0.2 s" in view.reading()
+        await pilot.press("comma")
+        assert view.reading()[:2] == ["step 40", "◆ eval accuracy 0.250, ?? 1.000"]
+        await pilot.press("comma", "full_stop")
+        assert view.cross == 60
+        text = terminal(app).splitlines()
+        assert any("▪" in line and "◆" in line for line in text)
+        # Over time, the same marks are at the seconds at which it happened.
+        assert [(m.x, m.kind) for m in app.run_screen.query_one("#memory", CurveView).marks] == [
+            (60, "┊"), (30, "▪"), (20, "◆")]

@@ -200,7 +200,7 @@ async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> Non
         await until(pilot, lambda: "loss of optimizer 1 (SGD) ─ 30.0" in terminal(app))
         assert screen.store.others[1].loss.ranks[0].hi[-1] == 30.0
         assert len(screen.store.loss.ranks[0].hi) == 19
-        await pilot.press("1", "c", "home", "enter")
+        await pilot.press("1", "c", *"loss", "enter")
         await until(pilot, lambda: "loss ─ 0.105" in terminal(app))
 
 

@@ -304,16 +304,21 @@ class CurveView(Widget, can_focus=True):
         if banded:
             many = sum(not line.faint for line in self._lines)
             return [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "their range", _FAINT),
-                    *self._samples(shown), *levels]
-        return [*self._samples(shown), *levels]
+                    *levels, *self._samples(shown)]
+        return [*levels, *self._samples(shown)]
 
     def _samples(self, shown: Sequence[Curve]) -> list[Entry]:
-        # Lines of the same rank say once which rank it is; a faint one comes after the others.
-        labels = {line.index: line.label for line in shown if not line.faint}
-        found = [(_SAMPLES[palette.dash_of(self.app, index) % len(_SAMPLES)], label,
-                  _LINES + index % palette.HUES) for index, label in sorted(labels.items())]
-        if faint := next((line for line in shown if line.faint), None):
-            found.append((_SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS))
+        faint = next((line for line in shown if line.faint), None)
+        found = [(_SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS)] if faint else []
+        before = ""
+        for line in shown:
+            if line.faint:
+                continue
+            kind, _, number = line.label.rpartition(" ")  # "rank 0", "1", "2": the word once
+            found.append((_SAMPLES[palette.dash_of(self.app, line.index) % len(_SAMPLES)],
+                          number if before == kind else line.label,
+                          _LINES + line.index % palette.HUES))
+            before = kind
         return found
 
     def _paint_levels(self, plot: Canvas, scale: Scale) -> None:

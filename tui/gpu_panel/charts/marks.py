@@ -36,8 +36,7 @@ def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
 
 
 def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int) -> None:
-    """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row
-    that is free at their place."""
+    """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row."""
     taken: set[int] = set()
     for mark in sorted(marks, key=lambda m: (m.kind != NOTE, m.kind != EVALUATION)):
         if not x0 <= mark.x <= x1:
@@ -49,8 +48,7 @@ def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int)
                     plot.text(cell, row, BEGINS, style)
         elif cell not in taken:
             taken.add(cell)
-            free = [row for row in range(plot.height) if plot.chars[row][cell] in (" ", BEGINS)]
-            plot.text(cell, free[-1] if free else plot.height - 1, mark.kind, style)
+            plot.text(cell, plot.height - 1, mark.kind, style)
 
 
 def cell_of(plot: Canvas, x: float, x0: float, x1: float) -> int:

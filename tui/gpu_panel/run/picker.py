@@ -99,6 +99,8 @@ class CurvePicker(ModalScreen[str | None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self._fill()
+        if event.value:
+            self._list.cursor = 0  # the first that matches
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
