@@ -22,6 +22,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.none() | numbers, "str": texts, "str | None": st.none() | texts,
     "tuple[str, ...]": st.lists(texts, max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
+    "tuple[float | None, ...]": st.lists(st.none() | numbers, max_size=3).map(tuple),
     "tuple[int | None, ...]": st.lists(st.none() | whole, max_size=3).map(tuple),
     "Mapping[int, Other] | None": st.none() | others,
     "Named": st.dictionaries(names, st.none() | numbers, max_size=3),

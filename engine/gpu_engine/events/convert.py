@@ -136,6 +136,7 @@ _CHECKS: dict[str, _Check] = {
     "str": _text, "str | None": _or_none(_text),
     "tuple[str, ...]": _each(_text), "tuple[float, ...]": _numbers,
     "tuple[int | None, ...]": _each(_whole_or_none),
+    "tuple[float | None, ...]": _each(_or_none(_number)),
     "Mapping[int, Other] | None": _or_none(_others),
 }
 """The check for each annotation, which is a text: Python 3.9 can't evaluate `int | None`."""

@@ -22,6 +22,22 @@ def log_path(run: Path, rank: int) -> Path:
     return run / FOLDER / f"{rank:05d}.log"
 
 
+DEVICES = "devices.jsonl"
+"""The file with the figures of this machine's devices, in a run folder."""
+
+
+def devices_paths(run: Path) -> dict[str | None, Path]:
+    """The files with the figures of devices, by the host whose devices they are; None: this
+    machine."""
+    found: dict[str | None, Path] = {None: run / DEVICES}
+    try:
+        names = os.listdir(run / "hosts")  # noqa: PTH208
+    except OSError:
+        return found
+    return found | {name[:-len(DEVICES) - 1]: run / "hosts" / name for name in sorted(names)
+                    if name.endswith("." + DEVICES)}
+
+
 def ranks_with_files(run: Path) -> list[int]:
     """The ranks that have an events file or a log, in order; none if the folder can't be listed."""
     try:

@@ -155,6 +155,25 @@ class Memory(Event):
 
 
 @dataclass(frozen=True)
+class Devices(Event):
+    """The figures of the devices of one machine, which its supervisor writes to `devices.jsonl`
+    every few seconds. One entry for each device, null if it is not known; a list is left out if
+    it is not known of any."""
+
+    kind = "devices"
+    ids: tuple[str, ...]
+    """The devices as `devices.ids` names them on that machine."""
+    utilization: tuple[float | None, ...] = ()
+    """0 to 1."""
+    memory_used: tuple[int | None, ...] = ()
+    """Bytes, of everybody's processes; for CPU slots, of the machine."""
+    temperature: tuple[float | None, ...] = ()
+    """Degrees Celsius."""
+    power: tuple[float | None, ...] = ()
+    """Watts."""
+
+
+@dataclass(frozen=True)
 class Metric(Event):
     """Values that the task or the script logs."""
 

@@ -206,6 +206,11 @@ def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
 
 
+@folds(schema.Devices)
+def _devices(run: RunView, rank: RankView, event: schema.Devices) -> None:
+    """Nothing: these lines are in a file of their own, and say nothing about a rank."""
+
+
 @folds(schema.Metric)
 def _metric(run: RunView, rank: RankView, event: schema.Metric) -> None:
     rank.metrics.update(_known(event.values))

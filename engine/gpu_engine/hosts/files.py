@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from gpu_engine.events.paths import DEVICES
+
 SUPERVISOR = "supervisor.log"
 _EVENTS = re.compile(r"ranks/([0-9]{5})\.jsonl")
 _LOG = re.compile(r"ranks/([0-9]{5})\.log")
@@ -18,12 +20,12 @@ _CHECKPOINT = re.compile(r"step-[0-9]{8}/[a-z]{1,16}(?:-[0-9]{1,5})?\.(?:json|pt
 
 def of_run(name: str) -> bool:
     """Whether a file of that name, relative to its run folder, is mirrored."""
-    return name == SUPERVISOR or any(p.fullmatch(name) for p in (_EVENTS, _LOG, _NODE))
+    return name in (SUPERVISOR, DEVICES) or any(p.fullmatch(name) for p in (_EVENTS, _LOG, _NODE))
 
 
 def is_events(name: str) -> bool:
     """Whether it only ever grows; logs are cut when they have grown too large."""
-    return _EVENTS.fullmatch(name) is not None
+    return name == DEVICES or _EVENTS.fullmatch(name) is not None
 
 
 def here(name: str, host: str, ranks: Collection[int], node: int) -> str | None:
@@ -31,6 +33,8 @@ def here(name: str, host: str, ranks: Collection[int], node: int) -> str | None:
     where it has no business sending it. `host` is the name that the person gave it."""
     if name == SUPERVISOR:
         return f"hosts/{host}.log"
+    if name == DEVICES:
+        return f"hosts/{host}.{DEVICES}"
     of_rank = _EVENTS.fullmatch(name) or _LOG.fullmatch(name)
     if of_rank is not None:
         return name if int(of_rank[1]) in ranks else None

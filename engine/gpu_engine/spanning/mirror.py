@@ -12,6 +12,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_engine.events.paths import DEVICES
 from gpu_engine.hosts import files
 from gpu_engine.hosts.protocol import At, BadMessage, Piece
 from gpu_engine.spanning.parts import Part
@@ -39,7 +40,7 @@ class Mirror:
 
     def at(self) -> tuple[At, ...]:
         """How far each file is here."""
-        names = [f"node{self._part.node}.log", files.SUPERVISOR]
+        names = [f"node{self._part.node}.log", files.SUPERVISOR, DEVICES]
         names += [f"ranks/{rank:05d}{suffix}" for rank in self._part.ranks
                   for suffix in (".jsonl", ".log")]
         return tuple(at for name in names if (at := self._at(name)) is not None)

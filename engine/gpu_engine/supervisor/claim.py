@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def devices_of(plan: LaunchPlan) -> list[Device]:
     """The devices of a plan, each once."""
     used = {d.id: d for r in plan.ranks for d in r.devices}
-    return [Device(d.id, _kind(d.id), d.label, uuid=d.uuid,
+    return [Device(d.id, _kind(d.id), d.label, uuid=d.uuid, cores=d.cores,
                    index=int(d.id) if d.id.isdigit() else None)
             for d in used.values()]
 

@@ -23,6 +23,7 @@ from gpu_engine.supervisor.children import (
     kill_tree,
     reap,
 )
+from gpu_engine.supervisor.device_record import DeviceRecord
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.starting import start
 from gpu_engine.supervisor.stopping import Stopping
@@ -143,9 +144,12 @@ class Supervisor:
             return "failed", failed.message, failed
         self._set_state("running", processes=attempt.processes())
         self.watch = hang_watch.Watch(self.run, self.hang_timeout)
+        devices = DeviceRecord(self.run, self.plan.source, claim.devices_of(self.plan))
         while attempt.going_on:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
+            devices.look()
+        devices.close()
         left = kill_tree(attempt.children)
         if left:
             log.error("could not end: %s", left)

@@ -1,0 +1,105 @@
+"""The figures of a run's devices, written to `devices.jsonl` while its ranks run.
+
+The supervisor has one thread and may not wait: the probe's process reads the GPUs, and what it has
+sent is fetched at each look. Whatever goes wrong here is logged once and harms no run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from gpu_engine.devices.backends import registry
+from gpu_engine.devices.backends.protocol import Reader
+from gpu_engine.devices.probe import client
+from gpu_engine.devices.probe.messages import Looked
+from gpu_engine.devices.records import Device, Sample
+from gpu_engine.events import schema
+from gpu_engine.events.paths import DEVICES
+from gpu_engine.events.writer import EventWriter, encode
+from gpu_engine.runs.folder import Run
+
+EVERY = 5.0
+"""Seconds between two readings: reading eight GPUs takes about 10 ms. A line has about 250 bytes,
+4 MB a day."""
+PATIENCE = 30.0
+"""Seconds after which a device that does not answer counts as late."""
+
+log = logging.getLogger(__name__)
+_V = TypeVar("_V")
+
+
+class DeviceRecord:
+    """Records `devices`, which the backend `source` has found, during one attempt. The first
+    reading comes after `every` seconds, when the ranks have started."""
+
+    def __init__(self, run: Run, source: str, devices: Sequence[Device], every: float = EVERY,
+                 ) -> None:
+        self._run, self._source, self._devices = run, source, tuple(devices)
+        self._every, self._due = every, time.monotonic() + every
+        self._probe: client.Probe | None = None
+        self._readers: Sequence[Reader] | None = None
+        self._writer: EventWriter | None = None
+        self._newest = 0.0
+        """The monotonic time of the reading that was written last."""
+        self._over = not self._devices
+
+    def look(self) -> None:
+        """Write what is new. Never waits, never raises."""
+        if self._over or time.monotonic() < self._due:
+            return
+        try:
+            self._look()
+        except Exception as err:  # noqa: BLE001  recording must not end a run
+            log.info("the devices' figures are no longer recorded: %s", err)
+            self.close()
+
+    def close(self) -> None:
+        """End the recording, before everything below the supervisor is killed."""
+        self._over = True
+        if self._probe is not None:
+            self._probe.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._probe = self._writer = None
+
+    def _look(self) -> None:
+        backend = registry.load(self._source)
+        if not backend.asks_driver:
+            if self._readers is None:  # the first reading has nothing to compare with
+                self._readers = backend.open(self._devices)
+            else:
+                self._write([s for reader in self._readers for s in reader.read()])
+            self._due = time.monotonic() + self._every
+            return
+        if self._probe is None:
+            self._probe = client.Probe()
+            client.watch(self._probe, self._source, self._devices, self._every, PATIENCE)
+        while (reply := self._probe.receive(0.0)) is not None:
+            if isinstance(reply, Looked) and reply.at > self._newest:
+                self._newest = reply.at
+                self._write(reply.samples)
+
+    def _write(self, samples: Sequence[Sample]) -> None:
+        # Beside a problem, the figures are those of an earlier reading.
+        told = [s if s.problem is None else Sample(s.device) for s in samples]
+        if self._writer is None:
+            self._writer = EventWriter(self._run.path / DEVICES)
+        self._writer.write(encode(schema.Devices(
+            tuple(s.device.id for s in told),
+            utilization=_known(_short(s.utilization, 3) for s in told),
+            memory_used=_known(s.memory_used for s in told),
+            temperature=_known(_short(s.temperature, 1) for s in told),
+            power=_known(_short(s.power, 1) for s in told))))
+
+
+def _known(values: Iterable[_V | None]) -> tuple[_V | None, ...]:
+    """The values; none at all if none is known."""
+    found = tuple(values)
+    return found if any(v is not None for v in found) else ()
+
+
+def _short(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

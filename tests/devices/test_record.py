@@ -1,0 +1,89 @@
+"""A run's devices are recorded while it runs: from the driver's calls to the line in the file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from gpu_engine.devices.discover import discover
+from gpu_engine.devices.records import Device
+from gpu_engine.events import schema
+from gpu_engine.events.paths import DEVICES
+from gpu_engine.events.reader import Tail
+from gpu_engine.runs.folder import Run
+from gpu_engine.supervisor import device_record
+from gpu_engine.supervisor.device_record import DeviceRecord
+
+from ..conftest import wait_for
+
+
+def written(run: Run) -> list[schema.Devices]:
+    found = Tail(run.path / DEVICES).read()
+    assert all(isinstance(e, schema.Devices) for e in found)
+    return [e for e in found if isinstance(e, schema.Devices)]
+
+
+def told(run: Run, record: DeviceRecord) -> list[schema.Devices]:
+    """Look until there is a line."""
+    def look() -> list[schema.Devices]:
+        record.look()
+        return written(run)
+
+    return wait_for(look)
+
+
+def test_gpus_are_read_by_the_probe(as_this_machine, tmp_path: Path) -> None:
+    machine = as_this_machine("count 2", "gpu 0 util 37", "gpu 0 power 301500", "gpu 0 temp 61",
+                              "gpu 1 util na", "gpu 1 power na", "gpu 1 temp na")
+    run, found = Run(tmp_path), discover()
+    record = DeviceRecord(run, found.source, found.devices, every=0.05)
+    began = time.time()
+    first = told(run, record)[0]
+    assert (first.ids, first.utilization, first.temperature, first.power) == (
+        ("0", "1"), (0.37, None), (61.0, None), (301.5, None))
+    assert began - 1 < first.t < time.time() + 1
+    machine.add("gpu * util na", "gpu * temp na", "gpu * power na")
+    # A list of which nothing is known is left out: unknown, and not 0.
+    wait_for(lambda: (record.look(), written(run)[-1].utilization == ())[1])
+    probe = record._probe
+    assert probe is not None
+    record.close()
+    wait_for(probe.ended)
+    many = len(written(run))
+    record.look()
+    assert len(written(run)) == many
+
+
+def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(
+        tmp_path: Path, monkeypatch) -> None:
+    core = min(os.sched_getaffinity(0))
+    slot = Device("cpu:0", "cpu", "CPU 0", index=0, cores=(core,))
+    now = 100.0
+    monkeypatch.setattr(device_record.time, "monotonic", lambda: now)
+    run = Run(tmp_path)
+    record = DeviceRecord(run, "cpu", [slot], every=5.0)
+    record.look()
+    now = 105.0
+    record.look()  # the first reading, with nothing to compare
+    assert not (tmp_path / DEVICES).exists()
+    now = 110.0
+    record.look()
+    record.look()  # it is not due again
+    (line,) = written(run)
+    assert line.ids == ("cpu:0",)
+    assert line.memory_used[0] is not None
+    assert line.power == ()
+    record.close()
+
+
+def test_what_goes_wrong_harms_no_run(tmp_path: Path, caplog) -> None:
+    slot = Device("cpu:0", "cpu", "CPU 0", index=0, cores=(0,))
+    record = DeviceRecord(Run(tmp_path / "gone"), "cpu", [slot], every=0.0)
+    record.look()
+    with caplog.at_level("INFO"):
+        record.look()
+        record.look()
+    assert caplog.text.count("no longer recorded") == 1
+    DeviceRecord(Run(tmp_path), "a vendor of another version", [slot], every=0.0).look()
+    DeviceRecord(Run(tmp_path), "cpu", []).look()
