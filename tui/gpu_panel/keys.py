@@ -145,6 +145,8 @@ KEYS: tuple[Key, ...] = (
         "Draw the first chart on a logarithmic or a linear scale", everywhere=True),
     Key("loss.smooth", "loss", "m", "smooth", "smooth", "Smooth the first chart: off, 0.6 or 0.9",
         everywhere=True),
+    Key("ranks.sort", "ranks", "o", "sort", "sort",
+        "Sort by rank, the slowest first, by loss, or by memory"),
     Key("ranks.log", "ranks", "enter", "choose", "its log",
         "Show the log of the rank under the cursor"),
     Key("log.next-rank", "log", "r", "next_rank", "rank", "Show the next rank's log",

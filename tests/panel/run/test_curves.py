@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_engine.events import schema
+from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.rank_view import RankView
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
@@ -12,7 +13,20 @@ from gpu_panel.run.chart import ChartPane
 from gpu_panel.run.recorded import Recorded
 from gpu_panel.run.store import RunStore
 
-from ..run_kit import SMALL, WIDE, Mini, Written, reached, settled, shown, terminal, trained, until
+from ... import event_lines
+from ..run_kit import (
+    SMALL,
+    T0,
+    WIDE,
+    Mini,
+    Written,
+    reached,
+    settled,
+    shown,
+    terminal,
+    trained,
+    until,
+)
 
 
 def step(at: int, n: int = 1, **more: object) -> schema.Step:
@@ -145,3 +159,32 @@ async def test_marks_are_read_at_the_cursor(tmp_path: Path, home: Path) -> None:
         # Over time, the same marks are at the seconds at which it happened.
         assert [(m.x, m.kind) for m in app.run_screen.query_one("#memory", CurveView).marks] == [
             (60, "┊"), (30, "▪"), (20, "◆")]
+
+
+async def test_the_devices_curves_are_read_from_their_own_files(tmp_path: Path, home: Path) -> None:
+    """Those of this machine, and those of a host; a gap where nothing was recorded."""
+    run = trained(tmp_path)
+    lines = [event_lines.line("devices", {"ids": ["0", "1"], "utilization": [0.5, at / 100],
+                                          "power": [250.0, None], "temperature": [60, 61]},
+                              t=T0 + at) for at in (5, 10, 15, 90, 95)]
+    (run.run.path / DEVICES).write_bytes(b"".join(lines) + b"torn")
+    (run.run.path / "hosts").mkdir()
+    (run.run.path / "hosts" / f"gpu7.{DEVICES}").write_bytes(lines[0])
+    app = Mini(run.run, at=97)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.devices.version >= 6)
+        store = app.run_screen.store
+        assert sorted(store.devices.latest, key=str) == [("gpu7", "0"), ("gpu7", "1"),
+                                                         (None, "0"), (None, "1")]
+        text = terminal(app)
+        assert "util  power   temp" in text
+        await pilot.press("2", "c", *"util", "enter")
+        await until(pilot, lambda: "utilisation ─ mean 50 %, devices 5 % to 95 %"
+                    in terminal(app))
+        view = app.run_screen.query_one("#memory", CurveView)
+        series = {x.label: x.series for x in view._lines}
+        assert series["GPU 1"].at(90) == (0.9, 0.9, 0.9)
+        assert series["GPU 1"].at(40) is None
+        plotted = [strip.text[20:45] for strip in view.frame(60, 12)[1:-1]]
+        assert not "".join(plotted).strip()  # nothing through the gap
+        assert {s.key for s in subjects.every(store)} >= {"power", "temperature", "utilization"}

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from textual.app import ComposeResult
 
+from gpu_engine.events import schema
 from gpu_engine.plan.records import DeviceUse, RankPlan
+from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout, where_of
 from gpu_panel.themed import ThemedApp
 
@@ -17,12 +19,13 @@ from ..run_kit import GIB, NOW, view
 
 def test_what_matters_most_stays() -> None:
     row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
-           ("3 %", ""), ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
+           ("3 %", ""), ("97 %", ""), ("301 W", ""), ("61 °C", ""),
+           ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
     for width in range(1, 200):
         shown, widths = layout([row], width)
         used = 2 + sum(widths[i] for i in shown) + 2 * (len(shown) - 1)
         assert used <= width or len(shown) == 1
-    assert len(layout([row], 120)[0]) == len(COLUMNS)
+    assert len(layout([row], 140)[0]) == len(COLUMNS)
     at_80 = [COLUMNS[i].title for i in layout([row], 78)[0]]
     assert at_80[:6] == ["rank", "where", "doing", "step", "loss", "per s"]
     assert {"allocated", "peak", "beat"} <= set(at_80)
@@ -31,7 +34,7 @@ def test_what_matters_most_stays() -> None:
 
 def test_without_gpus_the_host_memory_stays() -> None:
     row = [("0", ""), ("CPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
-           ("3 %", ""), ("–", ""), ("–", ""), ("–", ""), ("2.1", ""), ("0.3 s", "")]
+           ("3 %", ""), *[("–", "")] * 6, ("2.1", ""), ("0.3 s", "")]
     shown = [COLUMNS[i].title for i in layout([row], 78)[0]]
     assert {"host", "data wait", "beat"} <= set(shown)
 
@@ -102,3 +105,64 @@ async def test_enter_picks_the_rank_under_the_cursor() -> None:
         assert picked == [2]
         table.rank_chosen(1)
         assert lines(table)[2].startswith("▸")
+
+
+# --- figures of devices, and the order ----------------------------------------------------------
+
+
+async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh() -> None:
+    async with Table().run_test(size=(150, 8)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        figures = DeviceFigures()
+        event = schema.Devices(("1", "0"), utilization=(0.97, 0.5), power=(301.4, None))
+        object.__setattr__(event, "t", NOW - 4)
+        figures.fold(None, event, NOW - 100)
+        seen, two = {0: view(0), 1: view(1)}, plan(2, cpu=False)
+        table.show(seen, two, now=NOW, live=True, figures=figures)
+        await pilot.pause()
+        text = [" ".join(line.split()) for line in lines(table)[:3]]
+        assert "data wait util power allocated" in text[0]  # no temperature is known
+        assert "50 % – –" in text[1]
+        assert "97 % 301 W –" in text[2]
+        table.show(seen, two, now=NOW + 40, live=True, figures=figures)
+        await pilot.pause()
+        assert "util" not in lines(table)[0]
+
+
+def ranks_in(table: RanksPane) -> list[int]:
+    return [int(key) for key in table.keys]
+
+
+async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
+    async with Table().run_test(size=(130, 12)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        seen = {0: view(0, loss=1.0, gpu_peak=[3]), 1: view(1, loss=3.0, gpu_peak=[1]),
+                2: view(2, loss=float("nan"), gpu_peak=[2]), 3: view(3, step=90, loss=2.0),
+                4: view(4, outcome="failed", loss=0.5), 5: view(5, beat=NOW - 60, loss=0.4)}
+        table.show(seen, None, now=NOW, live=True)
+        await pilot.pause()
+        assert ranks_in(table) == [4, 5, 0, 1, 2, 3]
+        table.focus()
+        await pilot.press("o")
+        assert ranks_in(table)[:3] == [4, 5, 3]  # fewest steps
+        assert str(table.border_subtitle) == "slowest first"
+        await pilot.press("o")
+        assert ranks_in(table) == [4, 5, 2, 1, 3, 0]
+        at = table.cursor = 3
+        key = table.key_at_cursor
+        await pilot.press("o")
+        assert ranks_in(table)[2:5] == [0, 2, 1]
+        assert table.key_at_cursor == key  # the cursor stays on its rank
+        assert table.cursor != at
+        where = lines(table)[0].index("loss")
+        await pilot.click(table, offset=(where + 1, 0))
+        assert ranks_in(table) == [4, 5, 2, 1, 3, 0]
+        # An order holds for a moment, so that rows don't dance; a failure shows at once.
+        seen[0].loss = 9.0
+        table.show(seen, None, now=NOW + 1, live=True)
+        assert ranks_in(table) == [4, 5, 2, 1, 3, 0]
+        seen[3].outcome = "failed"
+        table.show(seen, None, now=NOW + 1, live=True)
+        assert ranks_in(table) == [3, 4, 5, 2, 0, 1]
+        await pilot.click(table, offset=(where + 1, 0))
+        assert ranks_in(table) == [3, 4, 5, 0, 1, 2]

@@ -211,12 +211,18 @@ class Rows(ScrollView, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None:
             return
+        if self._header is not None and offset.y == 0:
+            self.header_clicked(offset.x)
+            return
         index = round(self.scroll_y) + offset.y - (self._header is not None)
         if offset.y >= (self._header is not None) and 0 <= index < len(self._flat):
             owner = self._flat[index][1]
             if owner >= 0:
                 self.cursor = owner
                 self.post_message(self.Chosen(self, self.keys[owner]))
+
+    def header_clicked(self, x: int) -> None:
+        """Called when the header was clicked, `x` cells from the left."""
 
     # --- drawing -------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_panel import keys
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
+from gpu_panel.run import devices, order
+from gpu_panel.run.devices import DeviceFigures, DeviceKey
+from gpu_panel.run.order import RankOrder
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.ranks import doing, is_silent, missing, since_heard, stalled
@@ -31,16 +34,27 @@ class Column:
     """Whether its texts are aligned to the left."""
     least: int = 0
     """Its least width in cells."""
+    sorts: str = ""
+    """The order in which a click on its heading puts the ranks."""
 
 
 COLUMNS = (
-    Column("rank", 0), Column("where", 3, left=True), Column("doing", 1, left=True, least=9),
-    Column("step", 0, least=5), Column("loss", 0, least=6), Column("per s", 2, least=6),
-    Column("data wait", 7), Column("allocated", 4), Column("reserved", 8), Column("peak", 3),
-    Column("host", 6), Column("beat", 5, least=5),
+    Column("rank", 0, sorts=order.BY_RANK), Column("where", 3, left=True),
+    Column("doing", 1, left=True, least=9), Column("step", 0, least=5, sorts=order.SLOWEST),
+    Column("loss", 0, least=6, sorts=order.LOSS),
+    Column("per s", 2, least=6, sorts=order.SLOWEST), Column("data wait", 7),
+    Column("util", 6, least=5), Column("power", 9, least=5), Column("temp", 9, least=5),
+    Column("allocated", 4, sorts=order.MEMORY), Column("reserved", 8, sorts=order.MEMORY),
+    Column("peak", 3, sorts=order.MEMORY), Column("host", 6, sorts=order.MEMORY),
+    Column("beat", 5, least=5),
 )
 _OF_GPUS = frozenset(i for i, c in enumerate(COLUMNS)
                      if c.title in ("allocated", "reserved", "peak"))
+_OF_DEVICES = {i: kind for i, c in enumerate(COLUMNS) for title, kind in (
+    ("util", devices.UTILIZATION), ("power", devices.POWER), ("temp", devices.TEMPERATURE))
+    if c.title == title}
+_TEXTS = {devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W",
+          devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
 GAP = 2
 MARK = "▸ "
 
@@ -52,7 +66,8 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
-sign of life. Enter shows the log of the rank under the cursor."""
+sign of life. Enter shows the log of the rank under the cursor. o or a click on a heading sorts;
+ranks that failed or stand still come first in any order."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -61,27 +76,44 @@ sign of life. Enter shows the log of the rank under the cursor."""
         self._where: dict[int, list[str]] = {}
         self._live = True
         self._hidden: frozenset[int] = frozenset()
+        self._devices = DeviceFigures()
+        self._device_keys: dict[int, list[DeviceKey]] = {}
+        self._still: set[int] = set()
+        self._late: set[int] = set()
+        """Ranks that are silent, and the one that seems to hold up the others."""
+        self._order = RankOrder()
+        self._headings: list[tuple[int, int]] = []
+        """(the cell after its last one, column) of each heading, from left to right."""
         self.chosen: int | None = None
         """The rank that is marked, as its log is shown."""
 
     def paint(self, store: RunStore, moment: Moment) -> None:
-        self.show(store.ranks, store.plan, now=moment.now, live=moment.live)
+        self.show(store.ranks, store.plan, now=moment.now, live=moment.live,
+                  figures=store.devices)
         whole = self.screen.size.height
         self.styles.height = "1fr" if self.screen.has_class("-tabs") \
             else min(self.lines + 3, max(whole // 3, 6))
 
     def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
-             live: bool) -> None:
+             live: bool, figures: DeviceFigures | None = None) -> None:
         """Show these ranks. `plan`: that of their run, None if it is not known; `now`: unix
-        seconds."""
+        seconds; `figures`: those of their devices."""
         self._ranks, self._now, self._live = ranks, now, live
-        self._where = where_of(plan)
+        self._where, self._device_keys = where_of(plan), devices.keys_of(plan)
+        self._devices = figures if figures is not None and live else DeviceFigures()
+        known = {kind for key in self._devices.latest for kind in self._devices.now(key, now)}
         cpu = plan is not None and plan.device_type == "cpu"
-        self._hidden = _OF_GPUS if cpu else frozenset()
+        self._hidden = (_OF_GPUS if cpu else frozenset()) | {
+            i for i, kind in _OF_DEVICES.items() if kind not in known}
+        standing = [s.rank for s in stalled(ranks, now)] if live else []
+        self._still = set(standing)
+        # In a hang all ranks stand still: what matters is the one that the others wait for.
+        self._late = {*standing[:1], *(r for r, v in ranks.items() if live and is_silent(v, now))}
         awaited = len(missing(ranks))
         heard = len(ranks) - awaited
         self.entitle(f"ranks ─ {heard} of {len(ranks)} heard from" if awaited and live
-                     else f"ranks ─ {len(ranks)}")
+                     else f"ranks ─ {len(ranks)}",
+                     "" if self._order.by == order.BY_RANK else f"{self._order.by} first")
         self.repaint()
 
     @property
@@ -104,6 +136,24 @@ sign of life. Enter shows the log of the rank under the cursor."""
         if self.key_at_cursor is not None:
             self._choose(int(self.key_at_cursor))
 
+    def action_sort(self) -> None:
+        """Sort in the next order."""
+        self._sort(order.ORDERS[(order.ORDERS.index(self._order.by) + 1) % len(order.ORDERS)])
+
+    def header_clicked(self, x: int) -> None:
+        """Sort by the column that was clicked; a second click sorts by rank again."""
+        for end, column in self._headings:
+            if x < end:
+                wanted = COLUMNS[column].sorts
+                if wanted:
+                    self._sort(order.BY_RANK if wanted == self._order.by else wanted)
+                return
+
+    def _sort(self, by: str) -> None:
+        self._order.by = by
+        self.entitle(self._titles[0], "" if by == order.BY_RANK else f"{by} first")
+        self.repaint()
+
     def on_rows_chosen(self, message: Rows.Chosen) -> None:
         message.stop()
         self._choose(int(message.key))
@@ -116,13 +166,16 @@ sign of life. Enter shows the log of the rank under the cursor."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         """The heading and a row for each rank, `width` cells wide."""
-        now = self._now
-        still = {s.rank for s in stalled(self._ranks, now)} if self._live else set()
-        cells = {rank: self._cells(view, now, rank in still)
-                 for rank, view in self._ranks.items()}
+        now, still = self._now, self._still
+        cells = {rank: self._cells(self._ranks[rank], now, rank in still)
+                 for rank in self._order.of(self._ranks, self._late, now)}
         shown, widths = layout([row for rows in cells.values() for row in rows], width,
                                self._hidden)
         header = tuple(self._join([(c.title, "") for c in COLUMNS], shown, widths, mark="  "))
+        end, self._headings = len(MARK), []
+        for i in shown:
+            end += widths[i] + GAP
+            self._headings.append((end, i))
         rows = [Row(str(rank), tuple(
                     tuple(self._join(row, shown, widths,
                                      mark=MARK if rank == self.chosen and i == 0 else "  "))
@@ -140,18 +193,23 @@ sign of life. Enter shows the log of the rank under the cursor."""
         many = max(len(where), len(view.gpu_allocated), 1)
         pace = units.UNKNOWN if still else units.pace(view.samples_per_s, view.steps_per_s)
         wait = None if still else view.data_wait
+        keys = self._device_keys.get(view.rank, [])
         rows: list[list[Part]] = []
         for i in range(many):
+            now_there = self._devices.now(keys[i], now) if i < len(keys) else {}
+            of_device = [(_TEXTS[kind](now_there[kind]) if kind in now_there else units.UNKNOWN,
+                          "") for kind in _OF_DEVICES.values()]
             memory = [(units.gib(_at(values, i)), "")
                       for values in (view.gpu_allocated, view.gpu_reserved, view.gpu_peak)]
             place = where[i] if i < len(where) else units.UNKNOWN
             if i:
-                rows.append([("", ""), (place, ""), *[("", "")] * 5, *memory, ("", ""), ("", "")])
+                rows.append([("", ""), (place, ""), *[("", "")] * 5, *of_device, *memory,
+                             ("", ""), ("", "")])
                 continue
             rows.append([
                 (view.label, "strong"), (place, ""), (activity, style),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
-                (pace.removesuffix("/s"), ""), (units.share(wait), ""), *memory,
+                (pace.removesuffix("/s"), ""), (units.share(wait), ""), *of_device, *memory,
                 (units.gib(view.rss), ""),
                 (beat, "bad" if stale else "dim"),
             ])

@@ -22,6 +22,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.run import recorded
+from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.look import Look, look
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
@@ -65,6 +66,7 @@ class RunStore:
         self.others: dict[int, OtherOptimizer] = {}
         """Optimizers after the first, by their number, from 1."""
         self.memory = MemorySeries()
+        self.devices = DeviceFigures()
         self.recorded = Recorded()
         self.moments = Moments()
         self.launchers: list[str] = []
@@ -81,6 +83,7 @@ class RunStore:
         self.read_share = 0.0
         """The share of it that has been read, from 0 to 1."""
         self._reader = RunReader(run.path)
+        self._tails = DeviceTails(run.path)
         self._began: float | None = None
         self._changed = asyncio.Event()
 
@@ -162,6 +165,9 @@ class RunStore:
             if now - looked >= 1.0 or not self.ranks:
                 looked = now
                 self._take_look(await asyncio.to_thread(self._look))
+                for host, reading in await asyncio.to_thread(self._tails.read):
+                    self.devices.fold(host, reading, self.began)
+                    self._tell()
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
             if fresh:
                 self.fold(fresh)
@@ -183,6 +189,7 @@ class RunStore:
 
     def _look(self) -> Look:
         """Look at the run. Blocks: called in a thread."""
+        self._tails.find()
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()))
 

@@ -14,7 +14,7 @@ from gpu_panel.charts.axes import Axes, time_ticks
 from gpu_panel.charts.curves import Curve, Level
 from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.common import units
-from gpu_panel.run import recorded
+from gpu_panel.run import devices, recorded
 from gpu_panel.run.recorded import RankValues
 from gpu_panel.run.store import RunStore
 
@@ -197,6 +197,35 @@ def _reserved_title(store: RunStore) -> str:
     return f"reserved memory ─ {units.gib(max(held))} GiB" if held else "reserved memory"
 
 
+# --- devices ------------------------------------------------------------------------------------
+
+
+def _of_kind(kind: str) -> Callable[[RunStore], list[Curve]]:
+    def lines(store: RunStore) -> list[Curve]:
+        labels, places = devices.labels_of(store.plan), _places(store)
+        # A device has the colour of its rank, or of its number if a rank has several.
+        colours = {key: i if len(keys) > 1 else places.get(rank, 0)
+                   for rank, keys in devices.keys_of(store.plan).items()
+                   for i, key in enumerate(keys)}
+        return [Curve(colours.get(key, i), labels.get(key, f"device {clean(key[1], 16)}"), series)
+                for i, (key, series) in enumerate(store.devices.curves.get(kind, {}).items())]
+
+    return lines
+
+
+def _device_subject(kind: str, name: str, axes: Axes) -> Subject:
+    def title(store: RunStore) -> str:
+        latest = [figures.get(kind) for _, figures in store.devices.latest.values()]
+        return summary(name, latest, axes.y_text, each="devices")
+
+    return Subject(kind, name, "device", axes, _of_kind(kind), title, by_time=True)
+
+
+_SHARE = replace(_TIME, y_text=units.share, y_unit=0.01, unit="%", zero=True)
+_WATTS = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0f} W", unit="W",
+                 zero=True)
+_DEGREES = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0f} °C",
+                   unit="°C")
 _LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet"),
                 lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
@@ -206,6 +235,10 @@ _TIMED: Mapping[str, Subject] = {s.key: s for s in (
             lambda s: _of_devices(s, s.memory.reserved), _reserved_title, by_time=True,
             levels=_capacity),
     Subject("host", "host memory", "memory", _BYTES, _host_memory, _host_title, by_time=True),
+    _device_subject(devices.UTILIZATION, "utilisation", _SHARE),
+    _device_subject(devices.POWER, "power", _WATTS),
+    _device_subject(devices.TEMPERATURE, "temperature", _DEGREES),
+    _device_subject(devices.USED, "memory of all processes", _BYTES),
 )}
 
 
@@ -213,9 +246,10 @@ _TIMED: Mapping[str, Subject] = {s.key: s for s in (
 
 
 def summary(name: str, latest: Iterable[float | None],
-            text: Callable[[float | None], str] = units.loss, *, total: bool = False) -> str:
+            text: Callable[[float | None], str] = units.loss, *, total: bool = False,
+            each: str = "ranks") -> str:
     """ "loss ─ mean 1.832, ranks 1.79 to 1.88"; one value: "loss ─ 1.832". `total`: their sum in
-    place of the mean."""
+    place of the mean. `each`: what has a value."""
     values = [v for v in latest if v is not None]
     if not values:
         return name
@@ -223,10 +257,10 @@ def summary(name: str, latest: Iterable[float | None],
         return f"{name} ─ {text(values[0])}"
     finite = [v for v in values if v - v == 0]
     if not finite:
-        return f"{name} ─ NaN on all ranks"
+        return f"{name} ─ NaN on all {each}"
     whole = f"{text(sum(finite))} in all" if total else f"mean {text(sum(finite) / len(finite))}"
     lost = len(values) - len(finite)
-    return f"{name} ─ {whole}, ranks {text(min(finite))} to {text(max(finite))}" \
+    return f"{name} ─ {whole}, {each} {text(min(finite))} to {text(max(finite))}" \
         + (f", {lost} not finite" if lost else "")
 
 

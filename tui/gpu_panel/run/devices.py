@@ -1,0 +1,97 @@
+"""The figures of a run's devices, as its supervisors have recorded them: the latest ones, and
+curves over the seconds since the run began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_engine.common.clean import clean
+from gpu_engine.events import schema
+from gpu_engine.events.paths import devices_paths
+from gpu_engine.events.reader import Tail
+from gpu_engine.plan.records import LaunchPlan
+from gpu_panel.charts.series import Series
+
+DeviceKey = tuple[str | None, str]
+"""(host, None for this machine; the device's id there)."""
+UTILIZATION, POWER, TEMPERATURE, USED = "utilization", "power", "temperature", "memory_used"
+"""The fields of `schema.Devices`."""
+FRESH = 30.0
+"""Seconds after which a figure of a live run is no longer shown as the present one."""
+BUCKETS = 512
+
+
+@dataclass(slots=True)
+class DeviceFigures:
+    """What is known of the devices."""
+
+    curves: dict[str, dict[DeviceKey, Series]] = field(default_factory=dict)
+    """Field → device → its values."""
+    latest: dict[DeviceKey, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    """Device → (Unix seconds, field → value). A value that is not known has no entry."""
+    version: int = 0
+
+    def fold(self, host: str | None, event: schema.Devices, began: float | None) -> None:
+        """Take in one reading. `began`: when the run began, Unix seconds."""
+        since = event.t if began is None else began
+        if event.t < since - 60:  # before a resume, perhaps days ago
+            return
+        second = max(int(event.t - since), 0)
+        each: dict[str, tuple[float | None, ...] | tuple[int | None, ...]] = {
+            UTILIZATION: event.utilization, POWER: event.power, TEMPERATURE: event.temperature,
+            USED: event.memory_used}
+        for place, name in enumerate(event.ids):
+            key = host, name
+            now: dict[str, float] = {}
+            for kind, values in each.items():
+                value = values[place] if place < len(values) else None
+                if value is not None:
+                    now[kind] = float(value)
+                    of_kind = self.curves.setdefault(kind, {})
+                    series = of_kind.get(key)
+                    if series is None:
+                        series = of_kind[key] = Series(BUCKETS)
+                    series.add(second, float(value))
+            self.latest[key] = event.t, now
+        self.version += 1
+
+    def now(self, key: DeviceKey, moment: float) -> Mapping[str, float]:
+        """The figures of a device at this moment (Unix seconds); empty if the last are older than
+        `FRESH`."""
+        at, figures = self.latest.get(key, (0.0, {}))
+        return figures if moment - at <= FRESH else {}
+
+
+class DeviceTails:
+    """Reads what is new in a run's files of device figures. Blocks: call it in a thread."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._tails: dict[str | None, Tail] = {}
+
+    def find(self) -> None:
+        """Look for files that have come."""
+        for host, path in devices_paths(self._run).items():
+            if host not in self._tails:
+                self._tails[host] = Tail(path)
+
+    def read(self) -> list[tuple[str | None, schema.Devices]]:
+        """(host, reading) of everything that is new, in pieces of at most 1 MiB a file."""
+        return [(host, event) for host, tail in self._tails.items() for event in tail.read()
+                if isinstance(event, schema.Devices)]
+
+
+def keys_of(plan: LaunchPlan | None) -> dict[int, list[DeviceKey]]:
+    """Rank → its devices."""
+    return {r.rank: [(r.host, d.id.removeprefix(f"{r.host}:")) for d in r.devices]
+            for r in (plan.ranks if plan is not None else ())}
+
+
+def labels_of(plan: LaunchPlan | None) -> dict[DeviceKey, str]:
+    """Device → "GPU 0", with the machine before it if it is another one."""
+    keys = keys_of(plan)
+    return {key: clean(f"{r.host} {d.label}" if r.host else d.label, 32)
+            for r in (plan.ranks if plan is not None else ())
+            for key, d in zip(keys[r.rank], r.devices, strict=True)}
