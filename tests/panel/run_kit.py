@@ -48,8 +48,8 @@ class Written:
                  plan: dict[str, Any] | None = None, **more: Any) -> None:
         self.run = Run(folder / "3f2a")
         (self.run.path / "ranks").mkdir(parents=True)
-        planned = made(ranks, mode=mode, cpu=cpu, name=name, spec={"amp": {"dtype": "bf16"}},
-                       **(plan or {}))
+        planned = made(ranks, mode=mode, cpu=cpu, name=name,
+                       **({"spec": {"amp": {"dtype": "bf16"}}} | (plan or {})))
         self.run.path.joinpath("plan.json").write_text(json.dumps(planned.to_dict()))
         self._lock = os.open(self.run.path / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

@@ -136,7 +136,7 @@ async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
 
 async def test_help_of_a_run_names_keys_as_they_are_typed(tmp_path):
     app = Mini(trained(tmp_path).run)
-    async with app.run_test(size=(160, 60)) as pilot:
+    async with app.run_test(size=(160, 90)) as pilot:
         await run_settled(pilot)
         app.push_screen(HelpScreen(app.run_screen, app.focused))
         await until(pilot, lambda: "Show the next log: ranks" in screen_text(app))

@@ -40,6 +40,11 @@ class ChartPane(CurveView, RunPane):
         if self._last is not None:
             self.paint(*self._last)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not any(len(line.series) for line in self._lines)
+
     def paint(self, store: RunStore, moment: Moment) -> None:
         self._last = store, moment
         state = (store.version, moment.rank, self.chosen)

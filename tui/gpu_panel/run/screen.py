@@ -41,9 +41,9 @@ from gpu_panel.run.text.headline import figures, headline
 
 PAINT_APART, PAINT_AGAIN = 0.25, 0.5
 """Seconds: at least so long between two paints, and at most."""
-WIDE = (110, 30)
-"""From this many columns and lines on, all panes are shown side by side; otherwise, one at a time
-with tabs."""
+WIDE = (100, 30)
+"""From this many columns and lines on, all panes are shown together; otherwise, one at a time with
+tabs."""
 
 
 class RunScreen(PaneScreen):
@@ -64,6 +64,12 @@ class RunScreen(PaneScreen):
         self._clock, self._again = clock, again
         self._front = self.PANES[0].NAME
         """The pane that is shown if there is room for only one."""
+        self._whole = False
+        """Whether the person wants that pane alone."""
+        self._asked: set[str] = set()
+        """Charts that the person has asked for, which are shown even without figures."""
+        self._bare: frozenset[str] = frozenset()
+        """Charts that are not shown, as the script records no figures for them."""
         self._rank: int | None = None
         """The chosen rank."""
         self._painted = False
@@ -126,9 +132,22 @@ class RunScreen(PaneScreen):
         for pane in self._panes():
             pane.paint(store, moment)
         self._name_tabs()
+        bare = self._without_figures()
+        if bare != self._bare:
+            self._bare = bare
+            self._arrange()
         if (moment.live, bool(store.left)) != (self._was_live, self._left):
             self._was_live, self._left = moment.live, bool(store.left)
             self.refresh_bindings()
+
+    def _without_figures(self) -> frozenset[str]:
+        """The charts to which a person's own command has given nothing to draw, so that its log
+        gets their room. They come once there is something."""
+        plan = self.store.plan
+        if plan is None or plan.spec.task.command is None or not self.store.caught_up:
+            return frozenset()
+        return frozenset(pane.NAME for pane in self._panes()
+                         if isinstance(pane, ChartPane) and pane.is_empty) - self._asked
 
     def _panes(self) -> Iterator[RunPane]:
         for pane in self.PANES:
@@ -167,20 +186,35 @@ class RunScreen(PaneScreen):
         self._arrange()
 
     def _arrange(self) -> None:
-        tabs = self.size.width < WIDE[0] or self.size.height < WIDE[1]
+        tabs = self._whole or self.size.width < WIDE[0] or self.size.height < WIDE[1]
         self.set_class(tabs, "-tabs")
+        self.set_class(self._whole, "-whole")
+        front = self._shown_front
         for pane in self._panes():
-            pane.set_class(tabs and self._front != pane.NAME, "-behind")
+            pane.set_class(front != pane.NAME if tabs else pane.NAME in self._bare, "-behind")
         for row in self.query(".row"):
             row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
-        self.query_one(PaneBar).active = self._front
+        self.query_one(PaneBar).active = front
         if self.focused is None or not self.focused.is_on_screen or tabs:
             self.call_after_refresh(self._enter_front)
 
+    @property
+    def _shown_front(self) -> str:
+        return LogPane.NAME if self._front in self._bare else self._front
+
     def _enter_front(self) -> None:
-        pane = self.pane(self._front)
+        pane = self.pane(self._shown_front)
         if not pane.has_focus_within:
             pane.enter()
+
+    def action_maximize(self) -> None:
+        """Show only the pane with the focus, or all of them again."""
+        self._whole = not self._whole
+        if self._whole:
+            self._front = next((p.NAME for p in self._panes() if p.has_focus_within),
+                               self._shown_front)
+        self._arrange()
+        self.paint()
 
     def on_pane_bar_picked(self, event: PaneBar.Picked) -> None:
         self.action_pane(event.pane)
@@ -188,6 +222,9 @@ class RunScreen(PaneScreen):
     def bring_forward(self, name: str) -> None:
         """Show this pane if there is room for only one."""
         self._front = name
+        if name in self._bare:
+            self._asked.add(name)
+            self._bare -= {name}
         self._arrange()
 
     # --- the run itself -------------------------------------------------------------------------
@@ -201,8 +238,11 @@ class RunScreen(PaneScreen):
         return super().check_action(action, parameters)
 
     def action_back(self) -> None:
-        """Go back to the launch screen; the run goes on."""
-        if len(self.app.screen_stack) > 1:
+        """Go back to all panes if one is shown alone, else to the launch screen; the run goes
+        on."""
+        if self._whole:
+            self.action_maximize()
+        elif len(self.app.screen_stack) > 1:
             self.dismiss(None)
 
     def action_again(self) -> None:

@@ -11,6 +11,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -43,6 +44,11 @@ class Lines(Protocol):
         capitals."""
         ...
 
+    def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
+        """(the lines with `needle` in the next piece of the text from `start` on, the number of
+        the line after that piece). Case as in `find`."""
+        ...
+
 
 class TextLines:
     """Lines that are in memory: a traceback."""
@@ -65,6 +71,12 @@ class TextLines:
             if needle in (self._lines[i].lower() if fold else self._lines[i]):
                 return i
         return None
+
+    def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
+        """As `Lines.matching`."""
+        fold = needle == needle.lower()
+        return [i for i in range(start, len(self))
+                if needle in (self._lines[i].lower() if fold else self._lines[i])], len(self)
 
 
 class LogFile:
@@ -163,23 +175,37 @@ class LogFile:
     def find(self, needle: str, start: int, step: int, stop: threading.Event) -> int | None:
         """As `Lines.find`. Searches blocks of raw bytes first, then the lines of those that
         match."""
-        fold = needle == needle.lower()
-        raw = needle.lower().encode() if fold else needle.encode()
         number = start
         while 0 <= number < len(self) and not stop.is_set() and self._file is not None:
             rows = self._rows(number, step)
-            if not raw.isascii() or len(rows) == 1:
-                hits = range(len(rows))  # the bytes may differ from what is shown: check each line
-            else:
-                whole = b"\n".join(rows)
-                hits = [] if raw not in (whole.lower() if fold else whole) else [
-                    i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)]
-            for i in hits:
-                shown = self.line(number + i * step)
-                if needle in (shown.lower() if fold else shown):
+            for i in self._hits(rows, needle):
+                if self._holds(number + i * step, needle):
                     return number + i * step
             number += len(rows) * step
         return None
+
+    def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
+        """As `Lines.matching`."""
+        if self._file is None or not 0 <= start < len(self):
+            return [], max(start, len(self))
+        rows = self._rows(start, 1)
+        return [start + i for i in self._hits(rows, needle)
+                if not stop.is_set() and self._holds(start + i, needle)], start + len(rows)
+
+    def _hits(self, rows: list[bytes], needle: str) -> Sequence[int]:
+        """The places of the rows that may hold `needle`."""
+        fold = needle == needle.lower()
+        raw = needle.encode()
+        if not raw.isascii() or len(rows) == 1:
+            return range(len(rows))  # the bytes may differ from what is shown: check each line
+        whole = b"\n".join(rows)
+        if raw not in (whole.lower() if fold else whole):
+            return []
+        return [i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)]
+
+    def _holds(self, number: int, needle: str) -> bool:
+        shown = self.line(number)
+        return needle in (shown.lower() if needle == needle.lower() else shown)
 
     def _rows(self, number: int, step: int) -> list[bytes]:
         """The raw bytes of at least one line, from `number` on or backwards."""

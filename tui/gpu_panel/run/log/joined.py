@@ -111,6 +111,16 @@ class JoinedLog:
                 return base + found
         return None
 
+    def matching(self, needle: str, start: int, stop: threading.Event) -> tuple[list[int], int]:
+        """As `Lines.matching`, through both parts."""
+        with self._lock:
+            first, older, now = self._first, self._older, self._now
+        if older is not None and start < first:
+            found, after = older.matching(needle, start, stop)
+            return [n for n in found if n < first], min(after, first)
+        found, after = now.matching(needle, start - first, stop)
+        return [first + n for n in found], first + after
+
     # --- the older part -------------------------------------------------------------------------
 
     def _set_aside(self) -> Path:

@@ -23,7 +23,7 @@ from gpu_panel.run.text.ranks import name_ranks, standing_still
 
 
 class FindInput(Input):
-    """The text to search the log for; escape closes the field."""
+    """The text to search the log for, or where to go in it; escape closes the field."""
 
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("find"))
 
@@ -32,7 +32,8 @@ class FindInput(Input):
 
     def action_leave(self) -> None:
         """Clear the field and go back to the log."""
-        self.value = ""
+        with self.prevent(Input.Changed):
+            self.value = ""
         self.post_message(self.Left())
 
 
@@ -171,18 +172,47 @@ launchers, and the supervisor's log."""
         also = f", and {name_ranks(others)}" if others else ""
         self.notify(f"Asked rank {rank} for its stacks{also}; they appear in its log")
 
-    # --- find ----------------------------------------------------------------------------------
+    # --- find, filter, go to ------------------------------------------------------------------
 
     def action_find(self) -> None:
         """Show the field for the text to find."""
+        self._ask("find")
+
+    def action_filter(self) -> None:
+        """Show only the lines with the text that is searched for, or all lines again. Without
+        such a text, ask for it."""
+        if self._view.needle:
+            self._view.only_matches(not self._view.filtered)
+            self.come_forward()
+        else:
+            self._ask("show only lines with")
+
+    def action_go(self) -> None:
+        """Show the field for a line number or a time."""
+        self._ask("line number, or time as 14:05 or 2026-11-22 14:05:10")
+
+    def action_wrap(self) -> None:
+        """Continue long lines on the next row, or cut them."""
+        self._view.action_wrap()
         self.come_forward()
-        field = self.query_one(FindInput)
-        field.display = True
-        field.focus()
 
     def action_find_next(self, step: int) -> None:
         """Go to the next match (1) or the previous one (-1)."""
         self._view.find_next(step)
+
+    def _ask(self, what: str) -> None:
+        """Show the field; its placeholder says what for."""
+        self.come_forward()
+        field = self.query_one(FindInput)
+        with self.prevent(Input.Changed):
+            field.value = self._view.needle if what == "find" else ""
+        field.placeholder = what
+        field.display = True
+        field.focus()
+
+    @property
+    def _goes(self) -> bool:
+        return self.query_one(FindInput).placeholder.startswith("line number")
 
     def _close_find(self) -> None:
         self.query_one(FindInput).display = False
@@ -190,17 +220,27 @@ launchers, and the supervisor's log."""
 
     def on_find_input_left(self) -> None:
         self._close_find()
+        if not self._goes:
+            self._view.search("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._view.needle = event.value
-        self._view.refresh()
+        if not self._goes:
+            self._view.needle = event.value
+            self._view.refresh()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
+        only = event.input.placeholder.startswith("show only")
+        goes = self._goes
         self._close_find()
+        if goes:
+            self._view.go_to(event.value)
+            return
         self._view.search(event.value, -1 if self._view.following else 1)
+        if only and event.value:
+            self._view.only_matches(filtered=True)
 
     def on_log_view_searched(self, message: LogView.Searched) -> None:
         if message.text:
-            self.notify(message.text, markup=False, timeout=2)
+            self.notify(message.text, markup=False, timeout=4)

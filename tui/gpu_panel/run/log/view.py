@@ -19,8 +19,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gpu_panel import keys
+from gpu_panel.run.log import folding, times
 from gpu_panel.run.log.file import Lines, LogFile
+from gpu_panel.run.log.folding import Piece
 from gpu_panel.run.log.joined import JoinedLog
+from gpu_panel.run.log.matches import Matches
 
 FILES = (LogFile, JoinedLog)
 _KEPT = 1 << 14
@@ -28,7 +31,8 @@ _KEPT = 1 << 14
 
 
 class LogView(ScrollView, can_focus=True):
-    """Shows the lines that were passed to `show`."""
+    """Shows the lines that were passed to `show`: all of them, or only those that match what is
+    searched for. What can be shown is counted as entries; without a filter an entry is a line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log--cursor", "log--hit", "log--here", "log--empty"}
     DEFAULT_CSS = """
@@ -56,7 +60,17 @@ class LogView(ScrollView, can_focus=True):
         self.lines: Lines | None = None
         self.following = True
         self.cursor = 0
+        """The entry that the cursor is on."""
         self.needle = ""
+        self.wrapped = False
+        """Whether long lines are continued on the next row."""
+        self.filtered = False
+        """Whether only lines with a match are shown."""
+        self._matches: Matches | None = None
+        self._counting = threading.Event()
+        self._counts = False
+        """Whether a thread counts matches."""
+        self._page: tuple[object, list[Piece]] = (None, [])
         self._cache: LRUCache[object, str] = LRUCache(512)
         self._generation = self._gone = 0
         self._longest = 0
@@ -78,9 +92,31 @@ class LogView(ScrollView, can_focus=True):
         self._longest = 0
         self._generation = lines.generation if isinstance(lines, FILES) else 0
         self._gone = _gone(lines)
-        self.following, self.cursor = True, max(len(lines or ()) - 1, 0)
+        self.following = True
+        self._count_again()
+        self.cursor = max(self.count - 1, 0)
         self.scroll_to(x=0, animate=False)
         self.read_on()
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        if self.filtered and self._matches is not None:
+            return len(self._matches)
+        return len(self.lines or ())
+
+    def line_of(self, entry: int) -> int:
+        """The number of an entry's line."""
+        if self.filtered and self._matches is not None:
+            numbers = self._matches.numbers
+            return numbers[entry] if 0 <= entry < len(numbers) else -1
+        return entry
+
+    def entry_of(self, line: int) -> int:
+        """The entry of a line; if it has none, of the next line that has one."""
+        if self.filtered and self._matches is not None:
+            return self._matches.nearest(line)
+        return line
 
     def read_on(self) -> None:
         """Read what is new in the file, in a thread."""
@@ -119,16 +155,24 @@ class LogView(ScrollView, can_focus=True):
             self._generation = lines.generation
             self._cache.clear()
             self._stay(lines)
+        self._count_on()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Show what there is now, from its end if that is followed."""
         self._retitle()
         self._measure()
         if self.following:
-            self.cursor = max(len(lines) - 1, 0)
+            self.cursor = max(self.count - 1, 0)
             self.call_after_refresh(self._to_end)
         self.refresh()
 
     def _stay(self, lines: LogFile | JoinedLog) -> None:
         """Keep showing the same lines after some were dropped at the front."""
         by, self._gone = _gone(lines) - self._gone, _gone(lines)
+        self._count_again()  # its line numbers mean other lines now
+        if self.filtered:
+            return
         self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
         if by and not self.following:
             top = max(round(self.scroll_y) - by, 0)
@@ -149,14 +193,47 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def top(self) -> int:
-        """The first line on the screen. While following the end it is computed from the length of
+        """The first entry on the screen. While following the end it is computed from the length of
         the log, as a resize moves the scrollbar only after the next layout."""
         if self.following:
-            return max(len(self.lines or ()) - self.scrollable_content_region.height, 0)
+            if self.wrapped:
+                page = self._rows()
+                return page[0][0] if page else 0
+            return max(self.count - self.scrollable_content_region.height, 0)
         return round(self.scroll_y)
 
+    def _row(self, y: int) -> Piece | None:
+        """What is on this row of the screen; None if nothing is."""
+        if self.wrapped:
+            rows = self._rows()
+            return rows[y] if 0 <= y < len(rows) else None
+        entry = self.top + y
+        return (entry, 0) if 0 <= entry < self.count else None
+
+    def _rows(self) -> list[Piece]:
+        """What is on each row of the screen, with long lines on several."""
+        room, count = self.scrollable_content_region, self.count
+        top = None if self.following else round(self.scroll_y)
+        # The last line may still grow.
+        state = (top, room.size, count, self._generation, self.line_of(count - 1),
+                 len(self._text(count - 1)) if count else 0)
+        if self._page[0] != state:
+            def begins(entry: int) -> list[int]:
+                return folding.pieces(self._text(entry), room.width)
+
+            self._page = state, (folding.page_to(count, room.height, begins) if top is None
+                                 else folding.page_from(top, count, room.height, begins))
+        return self._page[1]
+
     def _measure(self) -> None:
-        size = Size(max(self._longest, 1), max(len(self.lines or ()), 1))
+        high = max(self.count, 1)
+        if self.wrapped:  # the last page may hold fewer entries than rows
+            room = self.scrollable_content_region
+            last = folding.page_to(self.count, room.height, lambda entry: folding.pieces(
+                self._text(entry), room.width))
+            whole = len({entry for entry, at in last if at == 0})
+            high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
+        size = Size(1 if self.wrapped else max(self._longest, 1), high)
         if size != self.virtual_size:
             self.virtual_size = size
 
@@ -164,7 +241,14 @@ class LogView(ScrollView, can_focus=True):
         parts = []
         if isinstance(self.lines, FILES) and self.lines.share < 1.0:
             parts.append(f"reading {self.lines.share:.0%}")
-        parts.append("following" if self.following else f"line {self.cursor + 1:,}")
+        line = self.line_of(self.cursor)
+        if self.needle and (matches := self._matches) is not None:
+            place = None if self.following and not self.filtered else matches.place(line)
+            many = f"{len(matches):,}" + ("" if matches.complete else "+")
+            parts.append(f"{many} matches" if place is None else f"{place + 1:,} of {many}")
+        parts += ["only matches"] if self.filtered else []
+        parts += ["wrap"] if self.wrapped else []
+        parts.append("following" if self.following else f"line {max(line, 0) + 1:,}")
         parts.append(f"{len(self.lines or ()):,} lines")
         if (subtitle := " · ".join(parts)) != self._subtitle:  # setting it repaints everything
             self._subtitle = subtitle
@@ -172,18 +256,26 @@ class LogView(ScrollView, can_focus=True):
 
     # --- moving ---------------------------------------------------------------------------------
 
-    def move_to(self, line: int) -> None:
-        """Put the cursor on a line and bring it into view."""
-        total = len(self.lines or ())
-        self.cursor = min(max(line, 0), max(total - 1, 0))
+    def move_to(self, entry: int) -> None:
+        """Put the cursor on an entry and bring it into view."""
+        total = self.count
+        self.cursor = min(max(entry, 0), max(total - 1, 0))
         top, room = self.top, max(self.scrollable_content_region.height, 1)
         if self.following:
             self.following = False
-            self.scroll_to(y=top, animate=False, force=True)
+            self.scroll_to(y=top, animate=False, force=True, immediate=True)
         if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True)
+            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
+        elif self.wrapped:
+            shown = {e for e, _ in self._rows()}
+            while self.cursor not in shown and top < self.cursor:
+                top += 1
+                self.scroll_to(y=top, animate=False, force=True, immediate=True)
+                shown = {e for e, _ in self._rows()}
+                if self.cursor - top > 2 * room:
+                    top = self.cursor - room
         elif self.cursor >= top + room:
-            self.scroll_to(y=self.cursor - room + 1, animate=False, force=True)
+            self.scroll_to(y=self.cursor - room + 1, animate=False, force=True, immediate=True)
         self._retitle()
         self.refresh()
 
@@ -209,6 +301,56 @@ class LogView(ScrollView, can_focus=True):
         self.following = not self.following
         self._grown()
 
+    def action_wrap(self) -> None:
+        """Continue long lines on the next row, or cut them."""
+        self.wrapped = not self.wrapped
+        self.scroll_to(x=0, animate=False)
+        self._settle()
+        if not self.following:
+            self.move_to(self.cursor)
+
+    def only_matches(self, filtered: bool) -> None:
+        """Show only the lines with a match, or all lines. The cursor stays on its line, or goes to
+        the match after it."""
+        if filtered == self.filtered:
+            return
+        line = self.line_of(self.cursor)
+        self.filtered = filtered
+        self.scroll_to(x=0, animate=False)
+        self._settle()
+        if not self.following:
+            self.move_to(self.entry_of(max(line, 0)))
+
+    def go_to(self, where: str) -> None:
+        """Go to a line number or to a time that a person has typed."""
+        number = where.strip().replace(",", "")
+        if self.lines is None:
+            return
+        if number.isascii() and number.isdecimal():
+            total = len(self.lines)
+            if not 1 <= int(number) <= total:
+                self.post_message(self.Searched(
+                    f"There is no line {int(number):,}: this log has {total:,}"))
+                return
+            self.move_to(self.entry_of(int(number) - 1))
+        elif (wanted := times.typed(where)) is not None:
+            self._stop.set()
+            self._stop = threading.Event()
+            self._seek(self.lines, wanted, self._stop)
+        elif number:
+            self.post_message(self.Searched(
+                f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
+
+    @work(thread=True, group="log-search", exit_on_error=False)
+    def _seek(self, lines: Lines, wanted: times.Stamp, stop: threading.Event) -> None:
+        gone, found = _gone(lines), times.find(lines, wanted)
+        if stop.is_set():
+            return
+        if isinstance(found, str):
+            self.call_later(self.post_message, self.Searched(f"Not found: {found}"))
+        else:
+            self.call_later(self._found, lines, found, False, gone)
+
     def action_aside(self, by: int) -> None:
         """Scroll sideways by `by` cells."""
         self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
@@ -219,8 +361,9 @@ class LogView(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is not None:
-            self.move_to(self.top + offset.y)
+        row = self._row(offset.y) if offset is not None else None
+        if row is not None:
+            self.move_to(row[0])
 
     def current(self) -> str:
         """The line under the cursor, as it is shown."""
@@ -231,9 +374,12 @@ class LogView(ScrollView, can_focus=True):
     def search(self, needle: str, step: int = -1) -> None:
         """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
         self.needle = needle
+        self._count_again()
         self.refresh()
         self._stop.set()
-        if needle and self.lines is not None:
+        if not needle:
+            self.only_matches(filtered=False)
+        if needle and self.lines is not None and not self.filtered:
             self._stop = threading.Event()
             self._search(self.lines, needle, self.cursor, step, self._stop)
         else:
@@ -242,6 +388,9 @@ class LogView(ScrollView, can_focus=True):
     def find_next(self, step: int) -> None:
         """Go to the next match (1) or the previous one (-1)."""
         if not self.needle or self.lines is None:
+            return
+        if self.filtered:  # every entry is a match
+            self.move_to((self.cursor + step) % max(self.count, 1))
             return
         self._stop.set()
         self._stop = threading.Event()
@@ -266,8 +415,45 @@ class LogView(ScrollView, can_focus=True):
             self.post_message(self.Searched(f"Not found: {self.needle}"))
             return
         self.post_message(self.Searched("Continued from the other end" if around else ""))
-        self.move_to(found - (_gone(lines) - gone))
-        self._aside_to_needle()
+        self.move_to(self.entry_of(found - (_gone(lines) - gone)))
+        if not self.wrapped:
+            self._aside_to_needle()
+
+    def _count_again(self) -> None:
+        """Count the matches from the first line on."""
+        self._counting.set()
+        self._counting = threading.Event()
+        self._matches = Matches(self.needle) if self.needle else None
+        self._count_on()
+
+    def _count_on(self) -> None:
+        """Look for matches in what has not been looked at, in a thread."""
+        matches, lines = self._matches, self.lines
+        if matches is not None and lines is not None and not self._counts:
+            self._counts = True
+            self._match(matches, lines, self._counting)
+
+    @work(thread=True, group="log-count", exit_on_error=False)
+    def _match(self, matches: Matches, lines: Lines, stop: threading.Event) -> None:
+        told = time.monotonic()
+        try:
+            while not stop.is_set() and matches.extend(lines, stop):
+                if time.monotonic() - told > 0.2:
+                    told = time.monotonic()
+                    self.call_later(self._counted, matches)
+        finally:
+            self._counts = False
+            self.call_later(self._counted, matches)
+
+    def _counted(self, matches: Matches) -> None:
+        if not self.is_mounted:
+            return
+        if matches is not self._matches:  # another text was typed meanwhile
+            self._count_on()
+        elif self.filtered:
+            self._settle()
+        else:
+            self._retitle()
 
     def _aside_to_needle(self) -> None:
         """Scroll sideways until the match in the line under the cursor is visible."""
@@ -285,8 +471,9 @@ class LogView(ScrollView, can_focus=True):
 
     # --- drawing --------------------------------------------------------------------------------
 
-    def _text(self, number: int) -> str:
-        lines = self.lines
+    def _text(self, entry: int) -> str:
+        """The text of an entry."""
+        lines, number = self.lines, self.line_of(entry)
         if lines is None:
             return ""
         # The last line may still be growing.
@@ -302,26 +489,33 @@ class LogView(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         ground = self.rich_style
-        lines = self.lines
-        if lines is None or not len(lines):
+        if self.lines is None or not self.count:
             text = self._nothing() if y == 0 else ""
             style = ground + self.get_component_rich_style("log--empty", partial=True)
             return Strip([Segment(text, style)]).adjust_cell_length(width, ground)
-        number = self.top + y
-        if number >= len(lines):
+        row = self._row(y)
+        if row is None:
             return Strip.blank(width, ground)
-        here = number == self.cursor and (self.has_focus or not self.following)
+        entry, begin = row
+        here = entry == self.cursor and (self.has_focus or not self.following)
         if here:
             ground += self.get_component_rich_style("log--cursor", partial=True)
-        text = self._text(number)
+        text = self._text(entry)
+        if self.wrapped:
+            strip = Strip(list(self._segments(text, ground, here)))
+            left = cell_len(text[:begin])
+            part = folding.pieces(text, width)
+            after = part.index(begin) + 1 if begin in part else len(part)
+            right = cell_len(text[:part[after]]) if after < len(part) else left + width
+            return strip.crop(left, right).adjust_cell_length(width, ground)
         length = cell_len(text)
         if length > self._longest:
             self._longest = length
             self.call_later(self._measure)
         left = round(self.scroll_x)
         if length == len(text) > _KEPT:  # draw only the visible part of a very long line
-            begin = max(left - len(self.needle), 0)
-            text, left = text[begin:left + width + len(self.needle)], left - begin
+            start = max(left - len(self.needle), 0)
+            text, left = text[start:left + width + len(self.needle)], left - start
         strip = Strip(list(self._segments(text, ground, here)))
         return strip.crop(left, left + width).adjust_cell_length(width, ground)
 
@@ -341,6 +535,9 @@ class LogView(ScrollView, can_focus=True):
         return [*out, Segment(text[begin:], ground)]
 
     def _nothing(self) -> str:
+        if self.filtered:
+            searching = self._matches is not None and not self._matches.complete
+            return "searching…" if searching else f"no line with {self.needle}"
         if isinstance(self.lines, FILES) and self.lines.missing:
             trouble = self.lines.trouble
             return f"{self.lines.path.name} can't be read: {trouble}" if trouble \
@@ -349,6 +546,7 @@ class LogView(ScrollView, can_focus=True):
 
     def on_unmount(self) -> None:
         self._stop.set()
+        self._counting.set()
         if isinstance(self.lines, FILES):
             self.lines.close()
 

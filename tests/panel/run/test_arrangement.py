@@ -1,0 +1,93 @@
+"""Which panes are on the screen: all from 100 × 30 on, one alone, none without figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_panel.run.log.view import LogView
+from gpu_panel.run.screen import RunScreen
+
+from ..run_kit import SMALL, WIDE, Mini, Written, reached, settled, shown, terminal, trained, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def on_screen(app: Mini) -> set[str]:
+    return {pane.NAME for pane in app.run_screen._panes() if pane.is_on_screen and pane.size.area}
+
+
+ALL = {"loss", "memory", "ranks", "log"}
+
+
+async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path: Path) -> None:
+    run = trained(tmp_path, ranks=8)
+    for rank in range(2, 8):
+        run.start(rank)
+        run.steps(rank, 0, 99)
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot, reached(7, 99))
+        screen = app.run_screen
+        assert on_screen(app) == ALL
+        assert screen.pane("loss").size.height >= 5
+        assert screen.query_one(LogView).size.height >= 5
+        assert "rank 0 says 49" in terminal(app)
+        for key, name in (("4", "log"), ("3", "ranks"), ("1", "loss"), ("2", "memory")):
+            await pilot.press(key, "z")
+            await shown(pilot)
+            assert on_screen(app) == {name}
+            assert screen.pane(name).outer_size.height >= 26
+            assert screen.pane(name).has_focus_within
+            await pilot.press("z")
+            await shown(pilot)
+            assert on_screen(app) == ALL
+            assert screen.pane(name).has_focus_within
+        await pilot.press("4", "z", "3")  # another one, alone too
+        await shown(pilot)
+        assert on_screen(app) == {"ranks"}
+        await pilot.press("escape")
+        await shown(pilot)
+        assert on_screen(app) == ALL
+        assert isinstance(app.screen, RunScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, RunScreen)
+    app = Mini(run.run, at=50.5)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot, reached(7, 99))
+        high = app.run_screen.pane("loss").outer_size.height
+        await pilot.press("z")
+        await shown(pilot)
+        assert app.run_screen.pane("loss").outer_size.height == high + 2
+
+
+@pytest.mark.parametrize("size", [WIDE, SMALL], ids=str)
+async def test_a_script_without_figures_gets_its_log_large(tmp_path: Path, size) -> None:
+    run = Written(tmp_path, ranks=1, mode="single",
+                  plan={"spec": {"task": {"command": ["python", "x.py"]}}})
+    run.log(0, b"the script speaks\n")
+    app = Mini(run.run, at=5)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "loss" not in on_screen(app))
+        await shown(pilot)
+        assert on_screen(app) == ({"ranks", "log"} if size == WIDE else {"log"})
+        assert app.run_screen.query_one(LogView).size.height > size[1] // 2
+        assert "the script speaks" in terminal(app)
+        await pilot.press("2")  # somebody wants to see it all the same
+        await shown(pilot)
+        assert "memory" in on_screen(app)
+        assert "no figure yet" in terminal(app)
+        await pilot.press("4")
+        run.start(0)
+        run.steps(0, 0, 9)  # now there is something to see
+        await settled(pilot, reached(0, 9))
+        await shown(pilot)
+        if size == WIDE:
+            assert on_screen(app) == ALL
+        else:
+            await pilot.press("1")
+            await shown(pilot)
+            assert "loss ─ " in terminal(app)

@@ -1,0 +1,59 @@
+"""The numbers of all lines that hold a text, found piece by piece while the log grows."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_left
+
+from gpu_panel.run.log.file import Lines
+
+MOST = 1_000_000
+"""Matching lines that are counted: 8 MB of numbers."""
+
+
+class Matches:
+    """The matches of one text in one log. `extend` may run in another thread than the rest."""
+
+    def __init__(self, needle: str) -> None:
+        self.needle = needle
+        self.numbers: array[int] = array("q")
+        """Line numbers, rising. Replaced as a whole, so that a reader sees one state."""
+        self._upto = 0
+        """Every line before this one has been looked at, and can't change any more."""
+        self.complete = False
+        """Whether every line was looked at, when `extend` was called last."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are too many to count."""
+        return len(self.numbers) >= MOST
+
+    def extend(self, lines: Lines, stop: threading.Event) -> bool:
+        """Look at the next lines, about 256 KiB of them. Returns whether there are more. The last
+        line is looked at again the next time, as it may still grow."""
+        total = len(lines)
+        if self.full or self._upto >= total:
+            self.complete = not self.full
+            return False
+        found, after = lines.matching(self.needle, self._upto, stop)
+        if stop.is_set():
+            return False
+        kept = self.numbers[:bisect_left(self.numbers, self._upto)]
+        kept.extend(n for n in found if n < total)
+        self.numbers = kept
+        self._upto = min(max(after, self._upto + 1), total - 1)
+        self.complete = after >= total
+        return not self.complete
+
+    def place(self, line: int) -> int | None:
+        """Which of the matches a line is, from 0; None if it is none."""
+        at = bisect_left(self.numbers, line)
+        return at if at < len(self.numbers) and self.numbers[at] == line else None
+
+    def nearest(self, line: int) -> int:
+        """The place of the first match at or after a line; of the last if there is none."""
+        return max(min(bisect_left(self.numbers, line), len(self.numbers) - 1), 0)
