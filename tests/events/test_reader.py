@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path
-from gpu_engine.events.reader import RunReader, Tail, backwards, both_ends
+from gpu_engine.events.reader import RunReader, Tail, backwards, sample
 from gpu_engine.events.writer import EventWriter, encode
 
 from .. import event_lines
@@ -124,17 +124,20 @@ def test_the_last_of_a_kind_is_found_from_the_end(tmp_path, filler):
     assert list(backwards(tmp_path / "empty", schema.Start)) == []
 
 
-@given(st.integers(0, 120), st.integers(40, 900))
-def test_both_ends_are_read_once_each(tmp_path_factory, many, piece):
+@given(st.integers(0, 400), st.integers(0, 5), st.integers(60, 400), st.integers(60, 900))
+def test_a_sample_has_the_beginning_and_the_end_and_nothing_twice(tmp_path_factory, many, parts,
+                                                                   piece, end):
     path = tmp_path_factory.mktemp("t") / "e"
     lines = [event_lines.line("step", {"step": n}, t=1.0) for n in range(many)]
-    path.write_bytes(b"".join(lines))
-    steps = [e.step for e in both_ends(path, piece)]
-    size = sum(map(len, lines))
-    if size <= 2 * piece:
+    path.write_bytes(b"".join(lines) + event_lines.line("end", {"outcome": "completed"}))
+    steps = [e.step for e in sample(path, schema.Step, parts=parts, piece=piece, end=end)]
+    size = path.stat().st_size
+    if size <= parts * piece + end:
         assert steps == list(range(many))
         return
     assert steps == sorted(set(steps))
-    whole = [n for n in range(many) if sum(map(len, lines[:n + 1])) <= piece
-             or sum(map(len, lines[n:])) < piece]
-    assert steps == whole
+    ends = [n for n in range(many) if (parts and sum(map(len, lines[:n + 1])) <= piece)
+            or size - sum(map(len, lines[:n])) < end]
+    assert set(ends) <= set(steps)
+    if parts > 2 and piece > 120 and size > 4 * (piece + end):  # and something of what is between
+        assert any(many // 4 < n < 3 * many // 4 for n in steps)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_engine.cli.spec_options import SpecChoice, spec_options
+from gpu_engine.cli.tables import table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 
@@ -131,8 +132,5 @@ def _table(results: list[Result]) -> list[str]:
             "–" if r.memory is None else units.size(r.memory),
             units.loss(list(r.losses.values())[-1] if r.losses else None),
             "–" if apart is None or r is results[0] else f"{apart:.1g}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    lines = ["  ".join([row[0].ljust(widths[0]),
-                        *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-             for row in rows]
-    return [*lines, *(clean(f"{r.mode} failed: {r.problem}") for r in results if r.problem)]
+    return [*table(rows, right=True),
+            *(clean(f"{r.mode} failed: {r.problem}") for r in results if r.problem)]

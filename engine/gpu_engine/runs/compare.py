@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from gpu_engine.common import units
+from gpu_engine.common.clean import clean
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.view import Progress
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.state import State
+
+WIDEST = 48
+"""Characters of a value that tables show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,32 @@ def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
     rows = [Row(_ENVIRONMENT[k], tuple(None if t[k] is None else _short(k, t[k]) for t in told))
             for k in _ENVIRONMENT]
     return [row for row in rows if row.differs]
+
+
+def heads(runs: Sequence[RunFacts]) -> list[str]:
+    """What stands above each run's values: "3f2a digits"."""
+    return [f"{one.id} {one.name}" for one in runs]
+
+
+def parts(runs: Sequence[RunFacts]) -> list[tuple[str, list[Row]]]:
+    """(title, rows) of all that is compared: figures, settings, environment."""
+    return [("", figure_rows(runs)), ("settings", setting_rows(runs)),
+            ("environment", environment_rows(runs))]
+
+
+def markdown(runs: Sequence[RunFacts]) -> list[str]:
+    """The comparison as a table for a report or an issue, line by line."""
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+    return [line(["", *heads(runs)]), "|" + "---|" * (len(runs) + 1),
+            *(line([row.name, *map(cell, row.values)]) for _, rows in parts(runs) for row in rows)]
+
+
+def cell(value: str | None) -> str:
+    """A value for people, cut if it is long."""
+    text = "–" if value is None else clean(value)
+    return text if len(text) <= WIDEST else text[:WIDEST - 1] + "…"
 
 
 _ENVIRONMENT = {"gpu_panel": "gpu-panel", "python": "python", "torch": "torch",

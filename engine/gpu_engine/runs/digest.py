@@ -4,7 +4,7 @@ no event is read."""
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_engine.common.files import read_json
@@ -45,8 +45,11 @@ class Digest:
                         note=self.notes.note)
 
 
-def read(run: Run) -> Digest:
-    """The digest of a run. What can't be read of its plan and its notes is left out."""
+def read(run: Run, before: Digest | None = None) -> Digest:
+    """The digest of a run. What can't be read of its plan and its notes is left out. `before`: its
+    digest a moment ago, in the same attempt, whose plan still holds."""
+    if before is not None:
+        return replace(before, state=run.state(), notes=notes.read(run.path))
     plan = _table(read_json(run.path / "plan.json"))
     spec = _table(plan.get("spec"))
     task, train = _table(spec.get("task")), _table(spec.get("train"))

@@ -75,13 +75,21 @@ def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
     valid or the file can't be written; the old one is then still there."""
     with _alone(run):
         require_readable(run)
-        new = _valid(changed(read(run)))
+        new = require_valid(changed(read(run)))
         try:
             write_json(run / FILE, asdict(new))
         except OSError as err:
             raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
                             f"{whose(run)}") from None
     return new
+
+
+def stamp(run: Path) -> int:
+    """Changes when something else is written on the run; 0 while nothing is."""
+    try:
+        return (run / FILE).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def lines(notes: Notes) -> list[str]:
@@ -106,7 +114,9 @@ def parse_tags(text: str) -> list[str]:
     return [require_tag(word) for word in re.split(r"[\s,]+", text.strip()) if word]
 
 
-def _valid(new: Notes) -> Notes:
+def require_valid(new: Notes) -> Notes:
+    """`new` without blanks around its texts. Raises UserError if a text or the tags are not as they
+    may be."""
     name = (new.name or "").strip()
     if len(name) > LONGEST_NAME:
         raise UserError(f"a name has at most {LONGEST_NAME} characters; this has {len(name)}")
