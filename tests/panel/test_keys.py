@@ -17,6 +17,7 @@ from gpu_panel.app import PanelApp
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.panes import Pane, PaneScreen
+from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
 from gpu_panel.run.screen import RunScreen
 
@@ -80,10 +81,10 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
     async with panel(slots(1)) as (pilot, launch):
         run = RunScreen(trained(tmp_path).run)
         await pilot.app.push_screen(run)
-        of_launch, of_run, of_table = (
+        of_launch, of_run, of_table, of_comparison = (
             {k.id for part in screen.key_sections() for k in part.keys}
-            for screen in (launch, run, GpuProcessesScreen))
-        assert {k.id for k in keys.KEYS} <= of_launch | of_run | of_table
+            for screen in (launch, run, GpuProcessesScreen, CompareScreen))
+        assert {k.id for k in keys.KEYS} <= of_launch | of_run | of_table | of_comparison
         assert of_launch & of_run == {k.id for k in keys.of("app")}
         assert {"log.find", "chart.band", "run.stop", "pane.ranks"} <= of_run
         await pilot.press("question_mark")

@@ -77,9 +77,11 @@ async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     curve = tuple(5.5 / (1 + i / 10) for i in range(100))
     lines = (
         RunLine(Run(tmp_path / "3f2a"), "bytes-gpt", "ddp", 2, "running", True, now, step=1240,
-                total=5862, loss=1.832, history=curve, samples_per_s=12400.0, seconds_left=252.0),
+                total=5862, loss=1.832, history=curve, samples_per_s=12400.0, seconds_left=252.0,
+                seconds=68.0, tags=("lr", "base")),
         RunLine(Run(tmp_path / "2c11"), "digits", "single", 1, "completed", False, now - 4e3,
-                now - 3 * 3600, step=300, total=300, loss=0.061, history=curve),
+                now - 3 * 3600, step=300, total=300, loss=0.061, history=curve, samples_per_s=980.0,
+                seconds=603.0),
         RunLine(Run(tmp_path / "90aa"), "vgg", "dp", 4, "failed", False, now - 4e3, now - 86400.0,
                 reason="rank 2: CUDA out of memory", step=12, total=300, loss=float("nan"),
                 history=(1.0, float("nan"))),

@@ -44,8 +44,8 @@ AXES = Axes()
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
 _LEGEND_FROM = 8
 """From this height on, in cells, a chart with several lines has a legend."""
-_SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
-"""How the dashes of `braille.DASHES` look in the legend."""
+SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
+"""How the dashes of `braille.DASHES` look in a legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,13 +309,13 @@ class CurveView(Widget, can_focus=True):
 
     def _samples(self, shown: Sequence[Curve]) -> list[Entry]:
         faint = next((line for line in shown if line.faint), None)
-        found = [(_SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS)] if faint else []
+        found = [(SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS)] if faint else []
         before = ""
         for line in shown:
             if line.faint:
                 continue
             kind, _, number = line.label.rpartition(" ")  # "rank 0", "1", "2": the word once
-            found.append((_SAMPLES[palette.dash_of(self.app, line.index) % len(_SAMPLES)],
+            found.append((SAMPLES[palette.dash_of(self.app, line.index) % len(SAMPLES)],
                           number if before == kind else line.label,
                           _LINES + line.index % palette.HUES))
             before = kind

@@ -6,7 +6,7 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,7 +34,9 @@ class Row:
 
     key: str
     """Identifies the entry. Empty for text that the cursor skips."""
-    lines: tuple[Line, ...]
+    lines: tuple[Iterable[Part], ...]
+    """Each is a `Line`, or makes its parts when they are first asked for. It is drawn again when
+    another one, that is not equal, takes its place."""
 
 
 class Rows(ScrollView, can_focus=True):
@@ -77,7 +79,7 @@ class Rows(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._header: Line | None = None
         self._rows: tuple[Row, ...] = ()
-        self._flat: list[tuple[Line, int]] = []
+        self._flat: list[tuple[Iterable[Part], int]] = []
         self._styles: dict[str, Style] = {}
         self._titles = ("", "")
 
@@ -264,7 +266,8 @@ class Rows(ScrollView, can_focus=True):
         mark = self._style("cursor") if owner == self.cursor and owner >= 0 else None
         return self._strip(line, width, base, mark)
 
-    def _strip(self, line: Line, width: int, base: Style, mark: Style | None = None) -> Strip:
+    def _strip(self, line: Iterable[Part], width: int, base: Style,
+               mark: Style | None = None) -> Strip:
         segments = []
         used = sum(cells(text) for text, _ in line)
         if used > width:
@@ -277,7 +280,7 @@ class Rows(ScrollView, can_focus=True):
         return strip.adjust_cell_length(width, base + mark if mark else base)
 
 
-def _cut(line: Line, width: int) -> Line:
+def _cut(line: Iterable[Part], width: int) -> Line:
     """The line cut to `width` cells, with an ellipsis at its end."""
     kept: list[Part] = []
     for text, name in line:

@@ -14,8 +14,11 @@ from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_panel.launch.runs import feed as runs_feed
-from gpu_panel.launch.runs.feed import LossHistory, RunsFeed
-from gpu_panel.launch.runs.lines import columns, run_line
+from gpu_panel.launch.runs import figures
+from gpu_panel.launch.runs.columns import layout
+from gpu_panel.launch.runs.feed import RunsFeed
+from gpu_panel.launch.runs.line import LossHistory
+from gpu_panel.launch.runs.lines import run_row
 
 from .... import event_lines
 from ....plans import plan
@@ -39,7 +42,9 @@ def make(state="completed", name="toy", losses=(3.0, 2.0, 1.0), total=None, crea
 
 
 def text(line, width=120):
-    return "".join(part for part, _ in run_line(line, columns([line], width)))
+    """The row of a run, line by line."""
+    row = run_row(line, layout([line], width))
+    return "\n".join("".join(part for part, _ in each) for each in row.lines)
 
 
 def test_a_finished_run_has_its_last_figures(home):
@@ -49,28 +54,65 @@ def test_a_finished_run_has_its_last_figures(home):
     said = text(line)
     assert "✓ completed" in said
     assert "DDP×2" in said
-    assert "step 3 of 3" in said
+    assert "3 of 3" in said
     assert "just now" in said
 
 
-def test_an_old_run_that_still_runs_is_never_hidden_by_newer_ones(home, monkeypatch):
+def test_every_run_is_listed_before_the_figures_are_read(home, monkeypatch):
+    """Live ones first, then the newest, however old a live one is."""
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
     run, lock = create_run("old", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "old", 1.0))
-        for _ in range(4):
-            make()
+        made = [make(name=f"toy{i}", created=1000.0 + i) for i in range(4)]
         feed = RunsFeed()
         with monkeypatch.context() as patch:
             patch.setattr(runs_feed, "SPELL", -1.0)
             lines, unread = feed.refresh()
-        assert [line.state for line in lines] == ["running", "completed", "completed"]
-        assert unread == 2
+            assert [line.name for line in lines] == ["old", "toy3", "toy2", "toy1", "toy0"]
+            assert [line.state for line in lines] == ["running"] + ["completed"] * 4
+            assert "…" in text(lines[1])
+            assert unread == 4
+            feed.first = (made[1].id,)
+            patch.setattr(runs_feed, "time", StepClock())  # there is time for only one
+            patch.setattr(runs_feed, "SPELL", 1.5)
+            lines, unread = feed.refresh()
+            assert [line.name for line in lines if line.loss] == ["toy1"]
+            assert unread == 3
         lines, unread = feed.refresh()
-        assert [line.state for line in lines] == ["running"] + ["completed"] * 4
+        assert [line.loss for line in lines] == [None, 1.5, 1.5, 1.5, 1.5]
         assert unread == 0
     finally:
         os.close(lock)
+
+
+def test_a_list_that_takes_long_comes_in_parts_newest_first(home, monkeypatch):
+    for i in range(3):
+        run = make(name=f"toy{i}")
+        os.utime(run.path, (1000.0 + i, 1000.0 + i))
+    feed = RunsFeed()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed, "LISTING", -1.0)
+        patch.setattr(runs_feed, "SPELL", -1.0)
+        lines, unread = feed.refresh()
+        assert [line.name for line in lines] == ["toy2"]
+        assert unread == 3
+    lines, unread = feed.refresh()
+    assert {line.name for line in lines} == {"toy0", "toy1", "toy2"}
+    assert unread == 0
+
+
+class StepClock:
+    """A clock that goes on by a second each time that it is read."""
+
+    def __init__(self):
+        self.now = time.monotonic()
+
+    def monotonic(self):
+        self.now += 1.0
+        return self.now
+
+    time = staticmethod(time.time)
 
 
 def test_a_run_that_waits_for_its_next_attempt_says_so(home):
@@ -135,11 +177,17 @@ def test_a_run_that_a_full_disk_silences_says_so(home, monkeypatch):
 
 
 def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
-    run = make(losses=[5.0] * 4000 + [0.25], total=4001)
-    assert run.events(0).stat().st_size > 3 * reader.END
-    read = list(reader.both_ends(run.events(0)))
-    assert len(read) < 3000
+    make(losses=[5.0] * 4000 + [0.25], total=4001)
+    read: list[object] = []
+
+    def counted(*args, **more):
+        for event in reader.sample(*args, **more):
+            read.append(event)
+            yield event
+
+    monkeypatch.setattr(figures, "sample", counted)
     (line,), _ = RunsFeed().refresh()
+    assert 50 < len(read) < 1000  # of 8,000
     assert (line.step, line.total) == (4001, 4001)
 
 
@@ -156,7 +204,7 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
     feed = RunsFeed()
     feed.refresh()
     with monkeypatch.context() as patch:
-        patch.setattr(runs_feed, "_with_tail", lambda line: pytest.fail("read again"))
+        patch.setattr(runs_feed, "with_end", lambda *_: pytest.fail("read again"))
         feed.refresh()
     run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
     (line,), _ = feed.refresh()
@@ -172,21 +220,6 @@ def test_a_live_run_says_which_devices_it_is_on(home):
     finally:
         os.close(lock)
     assert run.state().state == "lost"
-
-
-def test_a_folder_full_of_runs_is_read_newest_first(home, monkeypatch):
-    monkeypatch.setattr(runs_feed, "NEWEST", 2)
-    monkeypatch.setattr(runs_feed, "SPELL", -1.0)
-    for i in range(4):
-        make(name=f"toy{i}", created=1000.0 + i)
-    feed = RunsFeed()
-    lines, unread = feed.refresh()
-    assert [line.name for line in lines] == ["toy3", "toy2"]
-    assert unread == 2
-    monkeypatch.setattr(runs_feed, "SPELL", 9.0)
-    lines, unread = feed.refresh()
-    assert [line.name for line in lines] == ["toy3", "toy2", "toy1", "toy0"]
-    assert unread == 0
 
 
 def test_an_older_run_is_looked_at_again_in_its_turn(home, monkeypatch):
@@ -224,7 +257,7 @@ def test_a_live_line_fits(home, width):
         (line,), _ = RunsFeed().refresh()
         full = replace(line, state="running", step=123456, total=1234567, loss=1.2345,
                        history=(1.0, 2.0), samples_per_s=12345.6, seconds_left=3600 * 5.0)
-        assert len(text(full, width)) <= width
+        assert max(map(len, text(full, width).split("\n"))) <= width
     finally:
         os.close(lock)
 

@@ -85,13 +85,11 @@ async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runs_feed, "SPELL", -1.0)
     made = [ended(age=n) for n in range(60)]
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 5)
+        table = await at_the_runs(pilot, screen, 60)  # their figures come afterwards
         assert "60 earlier" in str(table.border_title)
-        await pilot.press("end")
-        assert "reading 55 older runs" in shown(table)
+        assert "reading 60" in str(table.border_title)
         monkeypatch.setattr(runs_feed, "SPELL", 9.0)
-        await until(pilot, lambda: len(table.lines) == 60)
-        assert "reading" not in shown(table)
+        await until(pilot, lambda: "reading" not in str(table.border_title))
         await pilot.press("home", "pagedown")
         seen = table.key_at_cursor
         await until(pilot, lambda: seen in screen_text(pilot.app))

@@ -1,155 +1,99 @@
 """The runs on disk, as the runs pane shows them. Blocks: called in a thread, one call at a time.
 
-Live runs are followed in bounded batches. For a finished run, the start and the end of its files
-are read once, and again only when its state changes. Older runs are read little by little, so that
-a thousand of them don't delay the list.
+Every run gets its line first, from a few small files of its folder; the figures of those that have
+ended are then read little by little, the ones on the screen first. A finished run is read again
+only when its folder says that something has changed, so that a thousand of them cost nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_engine.common import places, procs
-from gpu_engine.events import hang
-from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import both_ends
-from gpu_engine.events.schema import Event, Step
-from gpu_engine.events.view import RunView
 from gpu_engine.launch.taking_up import take_up_all
-from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room
+from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
+from gpu_engine.runs import notes
+from gpu_engine.runs.digest import Digest
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.follow import Follower
 from gpu_panel.common import errors
-from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.runs.figures import LiveRun, with_end
+from gpu_panel.launch.runs.line import RunLine
 
 NEWEST = 50
-"""The newest runs, which are checked at each refresh, as the live ones are."""
-SPELL = 0.2
-"""Seconds that a refresh spends on reading older runs for the first time."""
-_RECHECKED = 20
+"""The newest runs, which are checked for changes at each refresh, as the live ones are."""
+LISTING = 0.4
+"""Seconds that a refresh spends on listing runs for the first time."""
+SPELL = 0.15
+"""Seconds that a refresh spends on reading figures for the first time."""
+_RECHECKED = 40
 """Older runs that are checked for changes at each refresh."""
-_MOST_RANKS = 16
-"""Ranks of a finished run whose files are read."""
-_KEPT = 256
-"""The most points of a loss curve in the list."""
+_AGAIN = 30.0
+"""Seconds after which the folder is listed again even if it looks unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """What the list knows about one run."""
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of a run that is not live."""
 
-    run: Run
-    name: str
-    mode: str
-    world: int
-    state: str
-    live: bool
-    created: float
-    ended: float | None = None
-    reason: str | None = None
-    step: int | None = None
-    total: int | None = None
-    loss: float | None = None
-    history: tuple[float, ...] = ()
-    samples_per_s: float | None = None
-    steps_per_s: float | None = None
-    seconds_left: float | None = None
-    started: float | None = None
-    devices: tuple[tuple[str, int], ...] = ()
-    """(key of the device's row, rank) of a live run."""
-    pids: tuple[tuple[int, int], ...] = ()
-    """(pid, rank) of a live run's ranks on this machine."""
-    still: str | None = None
-    """A sentence about ranks that stand still; None if none do."""
-    job: bool = False
-    """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
-    odd: str | None = None
-    """A sentence about what is wrong with its folder; None if nothing is."""
-
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.run.id
+    stamp: object
+    digest: Digest
+    line: RunLine
 
 
-class LossHistory:
-    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
+@dataclass(slots=True)
+class _Live:
+    """What is remembered of a live run."""
 
-    def __init__(self) -> None:
-        self.points: list[float] = []
-        self._every = 1
-        self._seen = 0
-
-    def take(self, event: Event) -> None:
-        """Add the loss of a step event; other events are ignored."""
-        if isinstance(event, Step) and event.loss is not None:
-            self.add(event.loss)
-
-    def add(self, value: float) -> None:
-        """Add one loss."""
-        self._seen += 1
-        if self._seen % self._every == 0:
-            self.points.append(value)
-        if len(self.points) > _KEPT:
-            self.points = self.points[1::2]
-            self._every *= 2
+    reading: LiveRun
+    digest: Digest
+    line: RunLine
 
 
 class RunsFeed:
     """Reads the runs and remembers what it has read between refreshes."""
 
     def __init__(self) -> None:
-        self._listed: list[Run] = []
-        self._older: list[Run] = []
+        self.first: tuple[str, ...] = ()
+        """Ids of the runs whose figures are wanted first."""
+        self._runs: dict[str, Run] = {}
+        self._order: list[str] = []
+        """Ids of all runs listed so far, newest first."""
         self._turn = 0
         """The index of the older run that is checked for changes next."""
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
-        self._finished: dict[str, tuple[object, RunLine]] = {}
-        self._followed: dict[str, tuple[Follower, LossHistory]] = {}
-        self._plans: dict[str, LaunchPlan] = {}
-        self._odd: dict[str, str | None] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._live: dict[str, _Live] = {}
+        self._bad: dict[str, RunLine] = {}
+        """Runs that could not be looked at for a fault of ours."""
         self._recorded: set[str] = set()
         """Ids of runs whose failure to be shown is in the log already."""
 
     def refresh(self) -> tuple[list[RunLine], int]:
-        """Every run read so far, live ones first, then the newest; and the number of older ones
-        that are still to be read."""
+        """Every run listed so far, live ones first, then the newest; and the number of runs that
+        are still to be listed, or whose figures are still to be read."""
         self._list()
-        lines = [line for run in self._listed if (line := self._look_safely(run)) is not None]
-        shown = {line.id for line in lines if line.live}
-        older, unread = self._look_back()
-        self._followed = {k: v for k, v in self._followed.items() if k in shown}
-        return sorted((*lines, *older), key=lambda line: not line.live), unread
+        for name in self._due():
+            self._look_safely(self._runs[name])
+        unlisted = self._look_at_new()
+        unread = self._read_figures()
+        found = [one.line for one in (*self._live.values(), *self._kept.values())]
+        found += self._bad.values()
+        found.sort(key=lambda line: (not line.live, -line.created))
+        self._order = [line.id for line in found]
+        return found, unlisted + unread
 
     def look_anew(self) -> None:
-        """List the folder again at the next refresh, as a resume does not change its time stamp."""
+        """List the folder again at the next refresh, and check every run for changes: a resume
+        does not change the folder's time stamp."""
         self._folder_stamp = None
-
-    def _look_back(self) -> tuple[list[RunLine], int]:
-        """The older runs read so far, and the number of those that are not read yet."""
-        older = self._older
-        for at in range(self._turn, min(self._turn + _RECHECKED, len(older))):
-            if older[at].id in self._finished:
-                self._look(older[at])
-        self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
-        end = time.monotonic() + SPELL
-        lines: list[RunLine] = []
-        unread = 0
-        for run in older:
-            known = self._finished.get(run.id)
-            if known is not None:
-                lines.append(known[1])
-            elif time.monotonic() > end:
-                unread += 1
-            elif (line := self._look(run)) is not None:
-                lines.append(line)
-        return lines, unread
+        self._kept = {name: _Kept(None, kept.digest, kept.line)
+                      for name, kept in self._kept.items()}
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
@@ -160,128 +104,111 @@ class RunsFeed:
         except OSError:
             stamp = None
         now = time.monotonic()
-        if stamp == self._folder_stamp and now - self._listed_at < 30:
+        if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
             return
         self._folder_stamp, self._listed_at = stamp, now
         take_up_all()
-        every = runs.all_runs()
-        # A live run stays in the list, however many newer ones there are.
-        live = [run for run in every[NEWEST:] if run.supervised() or _waits(run)]
-        self._listed = every[:NEWEST] + live
-        near, there = {run.id for run in self._listed}, {run.id for run in every}
-        self._older = [run for run in every if run.id not in near]
-        self._finished = {k: v for k, v in self._finished.items() if k in there}
+        self._runs = {run.id: run for run in runs.each_run()}
+        self._kept = {k: v for k, v in self._kept.items() if k in self._runs}
+        self._live = {k: v for k, v in self._live.items() if k in self._runs}
+        self._bad = {}
 
-    def _look_safely(self, run: Run) -> RunLine | None:
-        """Read a run. If that fails for any reason, show it as unreadable, so that one bad run
+    def _look_at_new(self) -> int:
+        """Look at runs that are not listed yet, newest first. Returns how many are left."""
+        new = [run for name, run in self._runs.items()
+               if not any(name in seen for seen in (self._kept, self._live, self._bad))]
+        # The order in which they ended or began, as far as the folders tell without being read.
+        new.sort(key=_changed, reverse=True)
+        end = time.monotonic() + LISTING
+        for done, run in enumerate(new):
+            if done and time.monotonic() > end:
+                return len(new) - done
+            self._look_safely(run)
+        return 0
+
+    def _due(self) -> list[str]:
+        """The runs to be checked for changes now."""
+        older = self._order[NEWEST:]
+        turn = older[self._turn:self._turn + _RECHECKED]
+        self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
+        anew = [name for name, kept in self._kept.items() if kept.stamp is None]
+        return [name for name in dict.fromkeys((*self._live, *self._order[:NEWEST], *turn, *anew))
+                if name in self._runs]
+
+    def _read_figures(self) -> int:
+        """Read figures for the first time. Returns how many runs are left."""
+        wanted = [name for name in dict.fromkeys((*self.first, *self._order, *self._kept))
+                  if (kept := self._kept.get(name)) is not None and not kept.line.read]
+        end = time.monotonic() + SPELL
+        for done, name in enumerate(wanted):
+            if time.monotonic() > end:
+                return len(wanted) - done
+            kept = self._kept[name]
+            try:
+                kept.line = with_end(kept.line, kept.digest)
+            except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
+                kept.line = self._broken(kept.line.run, err)
+        return 0
+
+    def _look_safely(self, run: Run) -> None:
+        """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run
         does not hide all others."""
         try:
-            return self._look(run)
+            self._look(run)
         except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
-            where = errors.log_path()
-            if run.id not in self._recorded:
-                self._recorded.add(run.id)
-                errors.record(err)
-            return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
-                           reason=f"can't be shown: {type(err).__name__}; see {where}")
+            self._live.pop(run.id, None)
+            self._kept.pop(run.id, None)
+            self._bad[run.id] = self._broken(run, err)
 
-    def _look(self, run: Run) -> RunLine | None:
+    def _broken(self, run: Run, error: Exception) -> RunLine:
+        if run.id not in self._recorded:
+            self._recorded.add(run.id)
+            errors.record(error)
+        return RunLine(run, run.id, "", 1, "unreadable", False, 0.0,
+                       reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
+
+    def _look(self, run: Run) -> None:
         try:
-            stamp = jobs.stamp(run.path)
+            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path))
         except OSError:
-            stamp = None
+            stamp = "no state.json"
             if not run.path.is_dir():
-                return None
-        known = self._finished.get(run.id)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        state = run.state()
-        line = self._line(run, state)
-        if state.live:
-            return self._live(line)
-        self._followed.pop(run.id, None)
-        self._plans.pop(run.id, None)  # a thousand plans would take much memory
-        line = _with_tail(line)
-        self._finished[run.id] = (stamp, line)
-        return line
-
-    def _line(self, run: Run, state: runs.State) -> RunLine:
-        plan = self._plans.get(run.id)
-        if plan is None:
-            plan = run.plan()
-            if plan is not None:
-                self._plans[run.id] = plan
-        if not state.live or run.id not in self._odd:
-            self._odd[run.id] = next(iter(run.odd()), None)
-        # The devices and processes of a job may be another machine's.
-        here = state.boot in (None, procs.boot_id())
-        job = jobs.read(run.path)
-        return RunLine(run, state.name, plan.mode if plan is not None else "",
-                       plan.replicas if plan is not None else 1,
-                       state.state, state.live,
-                       state.created, state.ended, state.reason, started=state.started,
-                       devices=_devices(plan) if state.live and here else (),
-                       job=job is not None and job.doubt is None, odd=self._odd[run.id])
-
-    def _live(self, line: RunLine) -> RunLine:
-        if line.id not in self._followed:
-            self._followed[line.id] = (Follower(line.run), LossHistory())
-        follower, history = self._followed[line.id]
-        for rank, event in follower.poll(budget=0.05):
-            if rank == min(follower.ranks):
-                history.take(event)
-        now = follower.progress()
-        plan = self._plans.get(line.id)
-        here = plan.node_rank if plan is not None else 0
-        pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
-                     if view.pid is not None and view.node in (None, here)
-                     and not (plan is not None and plan.on_hosts))
-        line = replace(line, step=now.step, total=now.total_steps, loss=now.loss,
-                       history=tuple(history.points), pids=pids)
-        if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
-                                                              time.time())):
-            unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
-            return replace(line, still=unheard or hang.describe(still))
-        return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
-                       seconds_left=now.seconds_left)
+                self._kept.pop(run.id, None)
+                self._live.pop(run.id, None)
+                return
+        kept, live = self._kept.get(run.id), self._live.get(run.id)
+        if kept is not None and kept.stamp == stamp:
+            return
+        digest = digests.read(run, live.digest if live is not None else None)
+        line = _line(digest)
+        if digest.state.live:
+            self._kept.pop(run.id, None)
+            # The devices and processes of a job may be another machine's.
+            here = digest.state.boot in (None, procs.boot_id())
+            reading = live.reading if live is not None else LiveRun(run)
+            self._live[run.id] = _Live(reading, digest, reading.read(line, here))
+            return
+        self._live.pop(run.id, None)
+        if kept is not None and kept.digest == digest:  # only looked at anew
+            line = kept.line
+        elif (old := kept or live) is not None:  # until the new ones have been read
+            line = replace(line, step=old.line.step, total=old.line.total, loss=old.line.loss,
+                           history=old.line.history)
+        self._kept[run.id] = _Kept(stamp, digest, line)
 
 
-def _waits(run: Run) -> bool:
-    """Whether it is a job of Slurm that has not ended, which nothing here holds."""
+def _line(digest: Digest) -> RunLine:
+    """What a digest says about its run; its figures are not known yet."""
+    state, run = digest.state, digest.run
     job = jobs.read(run.path)
-    return job is not None and not job.over
+    return RunLine(run, digest.name, digest.mode, digest.replicas, state.state, state.live,
+                   state.created, state.ended, state.reason, started=state.started,
+                   job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
+                   tags=digest.notes.tags, note=digest.notes.note,
+                   seconds=state.took(time.time()), read=False)
 
 
-def _with_tail(line: RunLine) -> RunLine:
-    """A finished run with its last figures, from the first and the last part of its files."""
-    view = RunView()
-    history = LossHistory()
-    ranks = line.run.ranks()[:_MOST_RANKS]
-    view.add(ranks)
-    for rank in ranks:
-        for event in both_ends(line.run.events(rank)):
-            view.fold(rank, event)
-            if rank == ranks[0]:
-                history.take(event)
-    end = view.progress()
-    # The start of a long file is out of date if a resume has asked for more steps.
-    total = _planned(line.run.plan(), view.ranks.values()) or end.total_steps
-    return replace(line, step=end.step, total=total, loss=end.loss,
-                   history=tuple(history.points))
-
-
-def _planned(plan: LaunchPlan | None, views: Iterable[RankView]) -> int | None:
-    """The number of steps that the last attempt was to reach; None if that is unknown."""
-    if plan is None or plan.spec.task.use is None:
-        return None
-    train = plan.spec.train
-    if train.steps is not None:
-        return train.steps
-    each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
-    return each * train.epochs if each and train.epochs else None
-
-
-def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
-    """(key, rank) of all devices that the ranks use, here and on hosts: see `row_keys`."""
-    return tuple((row_keys.of(r.host, d.id), r.rank)
-                 for r in (plan.ranks if plan is not None else ()) for d in r.devices)
+def _changed(run: Run) -> float:
+    with suppress(OSError):
+        return os.stat(run.path).st_mtime  # noqa: PTH116  a thousand of them
+    return 0.0

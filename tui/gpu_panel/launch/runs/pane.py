@@ -11,35 +11,47 @@ from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
+from gpu_engine.runs import query
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import watch
-from gpu_panel import keys
+from gpu_panel import keys, themed
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.runs import lines
-from gpu_panel.launch.runs.feed import RunLine, RunsFeed
-from gpu_panel.launch.runs.lines import RunColumns
+from gpu_panel.launch.runs import lines, several
+from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
+from gpu_panel.launch.runs.feed import RunsFeed
+from gpu_panel.launch.runs.filter import FilterInput
+from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.remove import ask_and_prune, ask_and_remove
-from gpu_panel.run.stop_dialog import ask_to_cancel
+
+READ_ON = 0.1
+"""Seconds before the next reading while there are runs that have not been read."""
 
 
 class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
-    """One line a run, newest first, live ones on top."""
+    """One run a row: live ones on top, then the newest, or sorted by a column."""
 
     NAME = "runs"
     TITLE = "Runs"
     CALLED = "the runs"
-    KEYS = keys.of("runs")
-    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    KEYS = keys.of("runs", "filter")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
     HELP = """Runs go on when the panel closes; this list finds them again. Enter watches a run,
 live or finished. s asks its ranks to finish their step, save and end; u starts another attempt of
 a run that has ended; e loads a run's settings into the form, to change some of them and run it
-again. x deletes the folder of a finished run with its checkpoints, X those of all
-but the newest runs."""
+again. x deletes the folder of a finished run with its checkpoints, X those of all but the newest
+runs.
+
+/ looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
+name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
+matches. o sorts by the next column, O turns the order round, C chooses the columns; a click on a
+column's head sorts by it. n gives a run a name and a note, t tags.
+
+m marks runs. Then s, x and t are for all marked runs, after one question that names them, and c
+compares them. Esc takes the marks away, and then the filter."""
 
     @dataclass
     class Read(Message):
@@ -57,15 +69,25 @@ but the newest runs."""
         super().__init__(id=self.NAME)
         self.lines: tuple[RunLine, ...] | None = None
         """The runs as they were read last; None before the first time."""
+        self.marked: set[str] = set()
+        """Ids of the marked runs."""
+        self.wanted = query.parse("")
+        self.columns: tuple[str, ...] = DEFAULT
+        self.order: str | None = None
+        """The column that the runs are sorted by; None: live ones first, then the newest."""
+        self.turned = False
+        self._choices_read = False
+        self._shown: list[RunLine] = []
+        """The runs that match, sorted."""
         self._feed = RunsFeed()
         self._reading = self._asking = False
         self._skipped = False
         self._unread = 0
-        self._columns: RunColumns | None = None
-        self._rows_of: dict[str, tuple[RunLine, str, Row]] = {}
-        """Run id → the row shown last, and what it was made of."""
-        self._footer_live: bool | None = None
-        """Whether the footer shows the keys for a live run; None if for no run."""
+        self._layout: Layout | None = None
+        self._rows_of: dict[str, tuple[RunLine, str, bool, Row]] = {}
+        """Run id → the row shown last, and what it was made of: its line, age and mark."""
+        self._footer_for: object = None
+        """What the keys in the footer follow from."""
         self.entitle("Runs")
 
     # --- reading -------------------------------------------------------------------------------
@@ -102,23 +124,59 @@ but the newest runs."""
     async def _read(self) -> None:
         try:
             with guard(self.app):
+                self._feed.first = self._in_sight()
                 found, unread = await in_thread(self._feed.refresh, name="panel-runs")
                 if self.is_mounted:
                     self.show(found, unread)
+                    if unread:
+                        self.set_timer(READ_ON, self._read_on)
         finally:
             self._reading = False
 
+    def _read_on(self) -> None:
+        if self.screen.is_active:
+            self.look_at_once()
+
+    def _in_sight(self) -> tuple[str, ...]:
+        """The runs that are on the screen now."""
+        top = round(self.scroll_y)
+        return tuple(line.id for line in self._shown[top:top + self.size.height])
+
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
-        """Show these runs. `unread`: the number of older ones that are not read yet."""
+        """Show these runs. `unread`: the number of those that are not read yet."""
         self.lines, self._unread = tuple(found), unread
-        earlier = len(found) - self.live + unread
-        counts = ([f"{self.live} running"] if self.live else [])
-        counts += [f"{earlier} earlier"] if earlier else []
-        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""),
-                     "e again" if found else "")
+        self.marked &= {line.id for line in found}
+        if not self._choices_read:
+            self._read_choices()
+        self._arrange()
+        self.post_message(self.Read(self.lines))
+
+    def _arrange(self) -> None:
+        """Filter and sort the runs, and show them."""
+        found = self.lines or ()
+        if self.wanted:
+            found = [line for line in found if self.wanted.matches(line.asked)]
+        self._shown = in_order(found, self.order, self.turned)
+        self._entitle()
         self.repaint()
         self._refresh_footer()
-        self.post_message(self.Read(self.lines))
+
+    def _entitle(self) -> None:
+        every = self.lines or ()
+        earlier = len(every) - self.live
+        counts = [f"{self.live} running"] if self.live else []
+        counts += [f"{earlier:,} earlier"] if earlier else []
+        if self.wanted:
+            counts = [f"{len(self._shown):,} of {len(every):,} match {self.wanted.text.strip()}"]
+        if self.marked:
+            hidden = len(self.marked - {line.id for line in self._shown})
+            counts += [f"{len(self.marked)} marked" + (f", {hidden} not shown" if hidden else "")]
+        if self.order is not None or self.turned:
+            counts += ["by " + (COLUMNS[self.order].head if self.order else "age, oldest first")]
+        if self._unread:
+            counts += [f"reading {self._unread:,}"]
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""),
+                     "/ filter · m mark · n name · x remove · e again" if every else "")
 
     @property
     def live(self) -> int:
@@ -132,44 +190,135 @@ but the newest runs."""
             return None, [lines.text_row("Looking for runs …")]
         if not self.lines:
             return None, [lines.text_row("No runs yet. ctrl+l launches what the form says.")]
-        if (columns := lines.columns(self.lines, width)) != self._columns:
-            self._columns, self._rows_of = columns, {}
+        columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
+        if columns != self._layout:
+            self._layout, self._rows_of = columns, {}
         now = time.time()
-        rows = [self._row(line, columns, now) for line in self.lines]
-        self._rows_of = {row.key: kept for row in rows if (kept := self._rows_of.get(row.key))}
-        if self._unread:
-            rows.append(lines.text_row(f"reading {self._unread:,} older runs …"))
-        return None, rows
+        rows = [self._row(line, columns, now) for line in self._shown]
+        self._rows_of = {row.key: self._rows_of[row.key] for row in rows}
+        if not rows:
+            doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
+            rows.append(lines.text_row(f"No run matches{doubt}. Esc shows all runs."))
+        return lines.head_line(columns, self.order, self.turned), rows
 
-    def _row(self, line: RunLine, columns: RunColumns, now: float) -> Row:
+    def _row(self, line: RunLine, columns: Layout, now: float) -> Row:
         """The row of a run. It is made again only if something in it has changed, which is rare
         among a thousand runs."""
         ago = units.ago(now - line.ended) if line.ended and not line.live else ""
+        marked = line.id in self.marked
         kept = self._rows_of.get(line.id)
-        if kept is not None and kept[0] is line and kept[1] == ago:
-            return kept[2]
-        row = Row(line.id, (lines.run_line(line, columns),))
-        self._rows_of[line.id] = (line, ago, row)
+        if kept is not None and kept[0] is line and kept[1:3] == (ago, marked):
+            return kept[3]
+        row = lines.run_row(line, columns, marked)
+        self._rows_of[line.id] = (line, ago, marked, row)
         return row
 
-    # --- what can be done with the run under the cursor ----------------------------------------
+    # --- filter, order, columns ----------------------------------------------------------------
+
+    async def action_filter(self) -> None:
+        """Show the field for the words that runs must match."""
+        found = self.screen.query(FilterInput)
+        field = found.first() if found else FilterInput(self._filter, self.focus)
+        if not found:
+            await self.screen.mount(field, after=self)
+        field.value = self.wanted.text
+        field.display = True
+        field.focus()
+
+    def _filter(self, text: str) -> None:
+        if text != self.wanted.text:
+            self.wanted = query.parse(text)
+            self._arrange()
+
+    def action_clear(self) -> None:
+        """Take the marks away; if there are none, the filter."""
+        if self.marked:
+            self.marked = set()
+        else:
+            self.wanted = query.parse("")
+        self._arrange()
+
+    def action_order(self) -> None:
+        """Sort by the next of the columns that are shown."""
+        shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
+        known = [None, *shown]
+        at = known.index(self.order) if self.order in known else -1
+        self._sort_by(known[(at + 1) % len(known)])
+
+    def action_turn(self) -> None:
+        """Turn the order round."""
+        self._sort_by(self.order, not self.turned)
+
+    def header_clicked(self, x: int) -> None:
+        column = self._layout.at(x) if self._layout is not None else None
+        if column is not None and column.order is not None:
+            self._sort_by(column.name, column.name == self.order and not self.turned)
+
+    def _sort_by(self, name: str | None, turned: bool = False) -> None:
+        self.order, self.turned = name, turned
+        self._arrange()
+        self.scroll_to(y=0, animate=False)
+        self.cursor = 0
+        self._keep_choices()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def action_columns(self) -> None:
+        from gpu_panel.launch.runs.choose import ChooseColumns
+
+        chosen = await self.app.push_screen_wait(ChooseColumns(self.columns))
+        if chosen is not None and chosen != self.columns:
+            self.columns = chosen
+            if self.order not in chosen:
+                self.order = None
+            self._arrange()
+            self._keep_choices()
+
+    def _read_choices(self) -> None:
+        """Columns and order as they were chosen last."""
+        self._choices_read = True
+        kept = themed.read().get("runs")
+        if isinstance(kept, dict):
+            names, order = kept.get("columns"), kept.get("order")
+            if isinstance(names, list) and "run" in names:
+                self.columns = tuple(name for name in COLUMNS if name in names)
+            if order in COLUMNS and COLUMNS[order].order is not None:
+                self.order, self.turned = order, kept.get("turned") is True
+
+    @work(exit_on_error=False, group="choices", exclusive=True)
+    async def _keep_choices(self) -> None:
+        chosen = {"columns": list(self.columns), "order": self.order, "turned": self.turned}
+        try:
+            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}),
+                            name="panel-choices")
+        except OSError as err:
+            self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
+
+    # --- what can be done with runs --------------------------------------------------------------
 
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
         self._refresh_footer()
 
     def _refresh_footer(self) -> None:
-        """Update the footer if the run under the cursor allows other actions than before."""
+        """Update the footer if other actions can be used than before."""
         line = self.line_at_cursor
-        live = line.live if line is not None else None
-        if live is not self._footer_live:
-            self._footer_live = live
+        now = (line.live if line is not None else None, len(self.marked) > 1,
+               bool(self.marked), any(one.live for one in self.targets), bool(self.wanted))
+        if now != self._footer_for:
+            self._footer_for = now
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow stop for a live run and resume for one that has ended, so that the footer shows
-        only one of them."""
+        only one of them; for marked runs what can be done to several."""
         line = self.line_at_cursor
+        if action == "clear":
+            return bool(self.marked or self.wanted)
+        if action == "compare":
+            return len(self.marked) > 1
+        if self.marked and action in ("stop", "resume", "remove"):
+            live = [one.live for one in self.targets]
+            return {"stop": any(live), "resume": False, "remove": not all(live)}[action]
         if line is not None and line.state == "unreadable" \
                 and action in ("resume", "remove", "again"):
             return None
@@ -177,7 +326,7 @@ but the newest runs."""
             return line is not None and not line.live
         if action == "stop" and line is not None:
             return line.live
-        if action in ("stop", "open", "remove", "again"):
+        if action in ("stop", "open", "remove", "again", "mark", "note", "tags"):
             return None if line is None or (action == "remove" and line.live) else True
         return True
 
@@ -185,7 +334,40 @@ but the newest runs."""
     def line_at_cursor(self) -> RunLine | None:
         """The run under the cursor; None if there is none."""
         key = self.key_at_cursor
-        return next((line for line in self.lines or () if line.id == key), None)
+        return next((line for line in self._shown if line.id == key), None)
+
+    @property
+    def targets(self) -> list[RunLine]:
+        """The marked runs, also those that the filter hides; if none is, the one under the
+        cursor."""
+        if self.marked:
+            return [line for line in self.lines or () if line.id in self.marked]
+        return [line] if (line := self.line_at_cursor) is not None else []
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor or take its mark away, and go to the next."""
+        if (line := self.line_at_cursor) is not None:
+            self.marked ^= {line.id}
+            self._arrange()
+            self.action_cursor_down()
+
+    def action_mark_all(self) -> None:
+        """Mark all runs that are shown; if they are, take their marks away."""
+        shown = {line.id for line in self._shown}
+        self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
+        self._arrange()
+
+    def action_compare(self) -> None:
+        """Open the compare screen for the marked runs, in the order of the list."""
+        from gpu_panel.compare.screen import CompareScreen
+        from gpu_panel.compare.store import MOST
+
+        if len(self.marked) > MOST:
+            self.notify(f"At most {MOST} runs are compared; {len(self.marked)} are marked",
+                        severity="warning")
+            return
+        chosen = in_order(self.targets, self.order, self.turned)
+        self.app.push_screen(CompareScreen([line.run for line in chosen]))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -206,29 +388,47 @@ but the newest runs."""
             self.post_message(self.Again(line.run))
 
     @work(exit_on_error=False, group="run", exclusive=True)
+    async def action_note(self) -> None:
+        from gpu_engine.runs import notes
+        from gpu_panel.launch.runs.notes_dialog import NoteDialog
+
+        with guard(self.app):
+            if (line := self.line_at_cursor) is None:
+                return
+            await in_thread(lambda: notes.require_readable(line.run.path), name="panel-notes")
+            known = await in_thread(lambda: notes.read(line.run.path), name="panel-notes")
+            change = await self.app.push_screen_wait(NoteDialog(line.id, line.preset, known))
+            if change is not None:
+                await several.write_on([line], change)
+                self._list_anew()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def action_tags(self) -> None:
+        from gpu_panel.launch.runs.notes_dialog import TagsDialog
+
+        with guard(self.app):
+            if not (targets := self.targets):
+                return
+            used = sorted({tag for line in self.lines or () for tag in line.tags})
+            change = await self.app.push_screen_wait(TagsDialog(
+                [line.id for line in targets], targets[0].tags if len(targets) == 1 else None,
+                used))
+            if change is not None:
+                await several.write_on(targets, change)
+                self._list_anew()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
     async def action_stop(self) -> None:
         with guard(self.app):
-            if (line := self.line_at_cursor) is not None:
-                await self._stop(line, f"Stop run {line.id}")
+            if targets := self.targets:
+                await several.ask_and_stop(self.app, targets)
+                self.look_at_once()
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
         """Ask the person in a dialog with this title, then stop the run."""
         with guard(self.app):
-            await self._stop(line, title)
-
-    async def _stop(self, line: RunLine, title: str) -> None:
-        if not line.live:
-            self.notify(f"Run {line.id} has already ended: {line.state}", markup=False)
-            return
-        waits = line.state == "queued" and line.job
-        if await self.app.push_screen_wait(ask_to_cancel(line.id) if waits else Confirm(
-                title, f"{line.name}: its ranks finish their step, save a "
-                "checkpoint and end.", yes="Stop it", no="Keep running")):
-            from gpu_engine.launch.found import stop as stop_run
-
-            await in_thread(lambda: stop_run(line.run), name="panel-stop")
-            self.notify(f"Run {line.id} was asked to stop", markup=False)
+            await several.ask_and_stop(self.app, [line], title)
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_resume(self) -> None:
@@ -246,12 +446,18 @@ but the newest runs."""
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_remove(self) -> None:
         with guard(self.app):
-            if (line := self.line_at_cursor) is None:
+            if not (targets := self.targets):
                 return
-            if line.live:
+            line = targets[0]
+            if len(targets) > 1:
+                removed = await several.ask_and_remove(self.app, targets)
+            elif line.live:
                 self.notify(f"Run {line.id} is running: s stops it", severity="warning",
                             markup=False)
-            elif await ask_and_remove(self.app, line.run, line.name):
+                return
+            else:
+                removed = await ask_and_remove(self.app, line.run, line.name)
+            if removed:
                 self._list_anew()
 
     @work(exit_on_error=False, group="run", exclusive=True)

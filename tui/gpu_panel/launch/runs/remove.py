@@ -33,7 +33,7 @@ async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
             f"Remove run {run.id}", f"{name}: deletes {run.path} with logs and "
             f"checkpoints, {units.size(size)}{also}. This can't be undone.", yes="Delete it")):
         return False
-    await in_thread(lambda: _remove_all([run]), name="panel-remove")
+    await in_thread(lambda: remove_all([run]), name="panel-remove")
     return True
 
 
@@ -63,7 +63,7 @@ async def ask_and_prune(app: App[Any]) -> bool:
             f"Deletes {size} of logs and checkpoints: {names}. This can't be undone.",
             yes="Delete them")):
         return False
-    await in_thread(lambda: _remove_all(run for run, _ in going), name="panel-prune")
+    await in_thread(lambda: remove_all(run for run, _ in going), name="panel-prune")
     return True
 
 
@@ -72,7 +72,7 @@ def _ended() -> list[tuple[Run, int]]:
     return [(run, run.size()) for run in folder.all_runs() if run.state().state in folder.FINAL]
 
 
-def _remove_all(going: Iterable[Run]) -> None:
+def remove_all(going: Iterable[Run]) -> None:
     """Delete these runs. Raises UserError at the end, naming every run that could not be
     deleted."""
     from gpu_engine.spanning.removal import Removal

@@ -1,0 +1,212 @@
+"""The compare screen: curves over each other, figures, differences, in every size."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.runs import environment
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.folder import AttemptRecord, Run, State
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.write import to_toml
+from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.compare import store as compare_store
+from gpu_panel.compare.curves import CurvesPane
+from gpu_panel.compare.differences import DifferencesPane
+from gpu_panel.compare.figures import FiguresPane
+from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.run.picker import CurvePicker
+from gpu_panel.run.screen import RunScreen
+from gpu_panel.themed import ThemedApp
+
+from ... import event_lines
+from ...conftest import slots
+from ..launch.runs.test_pane import at_the_runs
+from ..panel_kit import compare, panel, screen_text, until
+
+pytestmark = pytest.mark.usefixtures("home")
+T0 = 1_790_000_000.0
+
+
+def _written(name: str, *, lr: float = 0.01, ranks: int = 2, steps: int = 100, decay: float = 30.0,
+            live: bool = False) -> tuple[Run, int]:
+    """A run whose loss falls from 4 to 1, and the descriptor of its lock."""
+    made = prepare(from_dict({
+        "name": name, "task": {"use": "gpu_engine.tasks.digits:Digits"},
+        "devices": {"ids": [f"cpu:{i}" for i in range(ranks)]},
+        "parallel": {"mode": "ddp" if ranks > 1 else "single"}, "batch": {"size": 32 * ranks},
+        "train": {"lr": lr, "steps": steps}}), inventory=slots(2))
+    run, lock = create_run(name, to_toml(made.spec), made.plan)
+    for rank in range(ranks):
+        event_lines.append(run.events(rank), event_lines.line("start", {
+            "rank": rank, "local_rank": rank, "node": 0, "pid": 1, "device": [f"CPU {rank}"],
+            "world_size": ranks, "attempt": 1}, t=T0), event_lines.line("schedule", {
+                "total_steps": steps, "steps_per_epoch": 50, "epochs": None, "examples": 1437,
+                "dropped": 0, "batch": 32 * ranks, "first_step": 0}, t=T0))
+    train(run, ranks, 1, steps, decay)
+    event_lines.append(run.events(0), event_lines.line(
+        "eval", {"step": steps, "accuracy": 1 - lr}, t=T0 + 60))
+    state = "running" if live else "completed"
+    run.write_state(State(state, run.id, name, T0, started=T0, ended=None if live else T0 + 60,
+                          attempts=(AttemptRecord(1, T0, None if live else T0 + 60,
+                                                  None if live else state),)))
+    environment.write(run.path, Environment(torch="2.13.0", commit=name[-1] * 40))
+    return run, lock
+
+
+def written(name: str, **more) -> Run:
+    """A run that has ended."""
+    run, lock = _written(name, **more)
+    os.close(lock)
+    return run
+
+
+def written_live(name: str, **more) -> tuple[Run, int]:
+    """A run that is live until its lock is closed."""
+    return _written(name, live=True, **more)
+
+
+def train(run: Run, ranks: int, first: int, last: int, decay: float) -> None:
+    for rank in range(ranks):
+        event_lines.append(run.events(rank), *(event_lines.line("step", {
+            "step": s, "n": 1, "epoch": 0, "losses": [1 + 3 * 2 ** (-s / decay)],
+            "loss": 1 + 3 * 2 ** (-s / decay), "lr": 0.01, "samples_per_s": 500.0, "skipped": 0,
+            "data_wait": 0.0}, t=T0 + s / 2) for s in range(first, last + 1)))
+
+
+class Mini(ThemedApp):
+    """An app with only the compare screen."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.compared = CompareScreen(runs)
+
+    def on_mount(self) -> None:
+        self.push_screen(self.compared)
+
+
+async def read(pilot) -> CompareScreen:
+    """Wait until all has been read and painted."""
+    screen = pilot.app.compared
+    await until(pilot, lambda: screen.store.caught_up)
+    await painted(pilot, screen)
+    return screen
+
+
+async def painted(pilot, screen: CompareScreen) -> None:
+    await until(pilot, lambda: screen._painted == (screen.store.version, screen._chosen))
+
+
+def named(runs: list[Run], *names: str) -> list[Run]:
+    """The runs under other ids, so that pictures of them stay the same."""
+    return [Run(run.path.rename(run.path.with_name(name)))
+            for run, name in zip(runs, names, strict=True)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=lambda s: str(s[0]))
+async def test_two_runs_side_by_side(size):
+    runs = named([written("digits-a"), written("digits-b", lr=0.1, decay=10.0, ranks=1)],
+                 "3f2a", "2c11")
+    async with Mini(runs).run_test(size=size) as pilot:
+        screen = await read(pilot)
+        assert len(screen.query_one(KeyBar).shown) <= 8
+        compare(f"compare-{size[0]}", screen_text(pilot.app))
+        await pilot.press("2")
+        await until(pilot, lambda: screen.query_one(FiguresPane).has_focus)
+        said = screen_text(pilot.app)
+        assert "3f2a digits-a  completed" in said
+        assert "eval accuracy" in said
+        await pilot.press("3")
+        await until(pilot, lambda: screen.query_one(DifferencesPane).has_focus)
+        rows = [line.strip("│ ").split() for line in screen_text(pilot.app).splitlines()]
+        assert ["train.lr", "0.01", "0.1"] in rows
+        assert ["parallel.mode", "ddp", "single"] in rows
+        assert ["commit", "a" * 12, "b" * 12] in rows
+        assert not any("torch" in row for row in rows)  # the same in both
+        await pilot.press("y")
+        lines = pilot.app.clipboard.splitlines()
+        assert lines[0] == "|  | 3f2a digits-a | 2c11 digits-b |"
+        assert "| train.lr | 0.01 | 0.1 |" in lines
+
+
+async def test_over_steps_time_and_examples_and_another_value():
+    wide, narrow = runs = [written("digits-a"), written("digits-b", ranks=1)]
+    async with Mini(runs).run_test(size=(120, 36)) as pilot:
+        screen = await read(pilot)
+        pane = screen.query_one(CurvesPane)
+        seen = {pane.axis: [x.series.last for x in pane._lines]}
+        for _ in range(2):
+            await pilot.press("x")
+            seen[pane.axis] = [x.series.last for x in pane._lines]
+        assert seen == {"step": [100, 100], "time": [50_000, 50_000], "examples": [6400, 3200]}
+        assert "examples" in str(pane.border_title)
+        await pilot.press("x", "l", "m", "left")
+        assert pane.modes() == "log · smooth 0.6"
+        assert f"{wide.id} digits-a" in screen_text(pilot.app)  # at the reading line
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(pilot.app.screen, CurvePicker))
+        await until(pilot, lambda: "gradient" not in screen_text(pilot.app)
+                    and "learning rate" in screen_text(pilot.app))
+        await pilot.press(*"accu", "enter")
+        await until(pilot, lambda: screen.store.name == "eval accuracy")
+        await read(pilot)
+        assert [x.series.at(100) for x in pane._lines] == [(0.99, 0.99, 0.99)] * 2
+        assert not pane.log_scale
+        assert "eval accuracy over steps" in str(pane.border_title)
+        await pilot.press("2", "down", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        assert pilot.app.screen.run_folder == narrow
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+
+
+async def test_nine_runs_one_of_them_live_and_one_without_settings():
+    live, lock = written_live("digits-0", steps=200)
+    others = [written(f"digits-{i}", steps=20) for i in range(1, 9)]
+    (others[0].path / "spec.toml").unlink()
+    try:
+        async with Mini([live, *others]).run_test(size=(80, 24)) as pilot:
+            screen = await read(pilot)
+            assert [x.series.last for x in screen.query_one(CurvesPane)._lines] == [200] + [20] * 8
+            train(live, 2, 201, 300, 30.0)
+            await until(pilot, lambda: screen.store.runs[0].curve.over("step").last == 300)
+            await painted(pilot, screen)
+            await pilot.press("3")
+            table = screen.query_one(DifferencesPane)
+            await until(pilot, lambda: table.has_focus)
+            said = screen_text(pilot.app)
+            assert others[5].id not in said.partition("\n")[2].split("\n")[1]
+            await pilot.press(*["right"] * 9)
+            assert others[7].id in screen_text(pilot.app)
+            assert f"{others[0].id}: its settings can't be read" in screen_text(pilot.app)
+            await pilot.press("2")
+            await until(pilot, lambda: f"{live.id} digits-0 running"
+                        in " ".join(screen_text(pilot.app).split()))
+    finally:
+        os.close(lock)
+
+
+async def test_marked_runs_are_compared_from_the_list(monkeypatch):
+    monkeypatch.setattr(compare_store, "MOST", 2)
+    made = [written(f"digits-{i}") for i in range(3)]
+    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 3)
+        assert "c compare" not in screen_text(pilot.app)
+        await pilot.press("m", "m")
+        await until(pilot, lambda: "c compare" in screen_text(pilot.app))
+        assert len(screen.query_one(KeyBar).shown) <= 8
+        marked = [key for key in table.keys if key in table.marked]
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+        compared = pilot.app.screen
+        assert [one.run.id for one in compared.store.runs] == marked
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pilot.press("M", "c")
+        await until(pilot, lambda: len(table.marked) == len(made))
+        assert pilot.app.screen is screen  # more than can be compared

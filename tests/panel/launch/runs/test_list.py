@@ -1,0 +1,216 @@
+"""Finding runs in a long list, and doing something to several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, TextArea
+
+from gpu_engine.launch import found
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs import notes
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.notes import Notes
+from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.launch.runs.choose import ChooseColumns
+from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, in_order, layout
+from gpu_panel.launch.runs.filter import FilterInput
+from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.runs.lines import head_line, run_line, run_row
+from gpu_panel.launch.runs.notes_dialog import NoteDialog, TagsDialog
+
+from .... import event_lines, powers
+from ....conftest import slots
+from ....plans import plan
+from ...panel_kit import panel, screen_text, shown, until
+from .test_pane import at_the_runs
+
+pytestmark = pytest.mark.usefixtures("home")
+PLAN = plan(spec={"task": {"use": "toys:Toy"}})
+
+
+def ended(name: str, state: str = "completed", *, loss: float = 1.0, age: float = 0.0,
+          took: float = 60.0, reason: str | None = None) -> Run:
+    run, lock = create_run(name, "", PLAN)
+    os.close(lock)
+    event_lines.append(run.events(0), event_lines.line("step", {"step": 9, "n": 1, "loss": loss}))
+    now = time.time() - age
+    run.write_state(runs.State(state, run.id, name, now, started=now, ended=now + took,
+                               reason=reason))
+    return run
+
+
+async def test_runs_are_found_by_typing_and_put_in_order():
+    good, bad, worse = (ended("sweep-a", loss=0.5, age=5, took=90),
+                        ended("sweep-b", "failed", loss=0.25, age=10, reason="rank 1: boom"),
+                        ended("other", "failed", loss=0.75, age=15, took=700))
+    notes.change(bad.path, lambda now: Notes("best one", ("lr",), "why?"))
+    async with panel(slots(1), size=(120, 36)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 3)
+        await until(pilot, lambda: all(line.read for line in table.lines))
+        assert table.keys == [good.id, bad.id, worse.id]
+        assert "best one" in shown(table)
+
+        await pilot.press("slash", *"state:failed")
+        await until(pilot, lambda: table.keys == [bad.id, worse.id])
+        assert "2 of 3 match state:failed" in str(table.border_title)
+        await pilot.press("space", *"tag:l", "enter")
+        await until(pilot, lambda: table.has_focus)
+        assert table.keys == [bad.id]
+        assert not screen.query_one(FilterInput).display
+        await pilot.press("slash", "escape")
+        await until(pilot, lambda: len(table.keys) == 3 and table.has_focus)
+        await pilot.press("slash", *"sate:x")
+        await until(pilot, lambda: "'sate' is no field" in shown(table))
+        await pilot.press("enter", "escape")  # from the list, esc takes the filter away
+        await until(pilot, lambda: len(table.keys) == 3)
+
+        while table.order != "loss":
+            await pilot.press("o")
+        assert table.keys == [bad.id, good.id, worse.id]
+        assert "loss▲" in shown(table)
+        await pilot.press("O")
+        assert table.keys == [worse.id, good.id, bad.id]
+        took = shown(table).split("\n")[1].index("took")
+        await pilot.click(table, offset=(took + 3, 1))
+        await until(pilot, lambda: table.order == "time")
+        assert table.keys == [worse.id, good.id, bad.id]
+        assert "11:40" in shown(table)
+
+        await pilot.press("C")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ChooseColumns))
+        for key in ("home", "down", "down", "space", "end", "space", "enter"):
+            await pilot.press(key)
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert set(table.columns) == {*DEFAULT, "note"} - {"name"}
+        await until(pilot, lambda: "why?" in shown(table))
+        assert "best one" not in shown(table)
+        kept = Path(os.environ["GPU_PANEL_HOME"]) / "panel.json"
+        await until(pilot, lambda: "note" in kept.read_text())
+    assert json.loads(kept.read_text())["runs"]["order"] == "time"
+    async with panel(slots(1), size=(120, 36)) as (pilot, screen):  # as it was left
+        table = await at_the_runs(pilot, screen, 3)
+        assert (table.order, set(table.columns)) == ("time", {*DEFAULT, "note"} - {"name"})
+        assert table.keys == [worse.id, good.id, bad.id]
+
+
+async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
+    first, second = ended("one", age=5), ended("two", age=10)
+    live, lock = create_run("long", "", PLAN)
+    stopped: list[str] = []
+    monkeypatch.setattr(found, "stop", lambda run: stopped.append(run.id))
+    try:
+        async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+            table = await at_the_runs(pilot, screen, 3)
+            assert table.keys == [live.id, first.id, second.id]
+            await pilot.press("m", "m", "m")
+            await until(pilot, lambda: "3 marked" in str(table.border_title))
+            assert shown(table).count("▣") == 3
+            assert len(screen.query_one(KeyBar).shown) <= 8
+            assert "u resume" not in screen_text(pilot.app)
+
+            await pilot.press("t")
+            await until(pilot, lambda: isinstance(pilot.app.screen, TagsDialog))
+            await pilot.press(*"lr a!", "enter")
+            await until(pilot, lambda: "'a!' can't be a tag" in screen_text(pilot.app))
+            await pilot.press("backspace", "backspace", "backspace", "enter")
+            await until(pilot, lambda: all(line.tags == ("lr",) for line in table.lines))
+
+            await pilot.press("s")
+            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            said = " ".join(screen_text(pilot.app).split())
+            assert "Stop 1 run" in said
+            assert f"{live.id} long" in said
+            assert "2 of the 3 marked runs" in said
+            await pilot.press("y")
+            await until(pilot, lambda: stopped == [live.id])
+
+            await pilot.press("x")
+            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            said = screen_text(pilot.app)
+            assert "Remove 2 runs" in said
+            assert f"{first.id} one, {second.id} two" in said
+            await pilot.press("y")
+            await until(pilot, lambda: len(table.lines) == 1)
+            assert [run.id for run in runs.all_runs()] == [live.id]
+            assert table.marked == {live.id}
+            await pilot.press("escape")
+            assert not table.marked
+    finally:
+        os.close(lock)
+
+
+async def test_a_name_and_a_note_are_written_on_a_run():
+    run = ended("toy")
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 1)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(pilot.app.screen, NoteDialog))
+        dialog = pilot.app.screen
+        dialog.query_one(Input).value = "the good one"
+        dialog.query_one(TextArea).text = "first line\nsecond line"
+        notes.change(run.path, lambda now: now.with_tags(["meanwhile"]))
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: table.lines[0].name == "the good one")
+        assert notes.read(run.path) == Notes("the good one", ("meanwhile",),
+                                             "first line\nsecond line")
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(pilot.app.screen, NoteDialog))
+        pilot.app.screen.query_one(TextArea).text = "x" * 4001
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "at most 4,000 characters" in screen_text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        with powers.root_powers_dropped():
+            (run.path / "notes.json").chmod(0)
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+            assert "can't be read: permission denied" in " ".join(
+                screen_text(pilot.app).replace("│", "").split())
+            (run.path / "notes.json").chmod(0o600)
+
+
+LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, step=1240,
+               total=5862, loss=1.832, history=(3.0, 2.0), samples_per_s=12400.0,
+               seconds_left=252.0, preset="bytes-gpt", tags=("lr",), seconds=99.0)
+
+
+@pytest.mark.parametrize("width", [60, 72, 76, 90, 116, 156, 216])
+@pytest.mark.parametrize("chosen", [DEFAULT, tuple(COLUMNS), ("run", "note", "task")])
+def test_columns_fit_and_end_stays_legible(width, chosen):
+    lines = [LINE, replace(LINE, note="n" * 60, task="a.module:" + "T" * 40, name="n" * 50)]
+    columns = layout(lines, width, chosen, marks=True)
+    used = sum(w + 2 for _, w in columns.columns) + 2
+    assert used + columns.room == width
+    assert columns.room >= 14
+    for line in lines:
+        row = "".join(text for text, _ in run_line(line, columns))
+        assert row[used:] == "04:12 left"
+    head = "".join(text for text, _ in head_line(columns, "loss", turned=False))
+    assert len(head) == used
+
+
+def test_a_failing_run_says_why_in_full():
+    why = "rank 2: CUDA out of memory. Tried to allocate 2.00 GiB"
+    failed = replace(LINE, state="failed", live=False, ended=1.0, reason=why)
+    narrow, wide = (run_row(failed, layout([failed], width)) for width in (76, 216))
+    assert len(narrow.lines) == 2
+    assert "".join(text for text, _ in narrow.lines[1]) == f"  └ {why}"
+    assert len(wide.lines) == 1
+    assert why in "".join(text for text, _ in wide.lines[0])
+
+
+def test_runs_without_a_value_come_last_in_any_order():
+    lines = [replace(LINE, run=Run(Path(str(i))), loss=loss)
+             for i, loss in enumerate((None, 2.0, float("nan"), 1.0))]
+    assert [line.id for line in in_order(lines, "loss", False)] == ["3", "1", "0", "2"]
+    assert [line.id for line in in_order(lines, "loss", True)] == ["1", "3", "0", "2"]
+    assert [line.id for line in in_order(lines, "step", False)] == ["0", "1", "2", "3"]
+    assert [line.id for line in in_order(lines, None, True)] == ["3", "2", "1", "0"]

@@ -1,0 +1,1 @@
+"""The compare screen: several runs' curves over each other, their figures, and what differs."""

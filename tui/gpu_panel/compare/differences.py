@@ -1,0 +1,66 @@
+"""The table of settings, commits and versions in which the compared runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from gpu_engine.runs import compare
+from gpu_panel import keys
+from gpu_panel.common.rows import Line, Part, Row, cells, fit
+from gpu_panel.compare import strokes
+from gpu_panel.compare.pane import CompareTable
+
+_LEAST = 10
+"""The narrowest column of a run."""
+
+
+class DifferencesPane(CompareTable):
+    """One row for each setting that differs, and a column for each run."""
+
+    NAME = "differences"
+    TITLE = "differences"
+    KEYS = keys.of("compare-table")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = """The settings in which the runs differ, and after them the commit, versions, devices
+and machine, as far as they differ too. Everything that is not listed is the same."""
+    DEFAULT_CSS = "DifferencesPane { height: 1fr; min-height: 5; }"
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        if self.store is None or any(one.state is None for one in self.store.runs):
+            return None, [Row("", ((("Reading …", "dim"),),))]
+        facts = self.store.facts
+        settings = compare.setting_rows([one for one in facts if one.settings])
+        others = compare.environment_rows(facts)
+        head = max((cells(row.name) for row in (*settings, *others)), default=0)
+        head = min(head, width // 3)
+        values = [cells(compare.cell(v)) for row in (*settings, *others) for v in row.values]
+        widest = max([*values, *(cells(one.id) + 3 for one in facts)])
+        most = max((width - head) // (min(widest, _LEAST) + 2), 1)
+        count = min(len(facts), most)
+        self.first = min(self.first, len(facts) - count)
+        size = max(min(widest, (width - head) // count - 2), 1)
+        shown = range(self.first, self.first + count)
+        self.hidden = shown[-1] < len(facts) - 1
+        top: list[Part] = [(" " * head, "dim")]
+        top += [(f"  {strokes.sample(self.app, i)} " + fit(facts[i].id, size - 3),
+                 f"{strokes.PREFIX}{i}") for i in shown]
+        problems = [f"{one.run.id}: its settings can't be read: {one.problem}"
+                    for one in self.store.runs if one.problem is not None]
+        rows = [Row("", (((text, "warn"),),)) for text in problems]
+        for title, found in (("settings", settings), ("environment", others)):
+            if rows and found:
+                rows.append(Row("", ((("", ""),),)))
+            for row in found:
+                parts: list[Part] = [(fit(row.name, head), "strong")]
+                of = dict(zip((i for i, one in enumerate(facts) if one.settings), row.values,
+                              strict=True)) if title == "settings" else dict(enumerate(row.values))
+                parts += [("  " + fit(compare.cell(of.get(i)), size), "") for i in shown]
+                rows.append(Row(f"{title} {row.name}", (tuple(parts),)))
+        if not settings:
+            rows.insert(len(problems), Row("", ((("No setting differs.", "dim"),),)))
+        self.entitle(f"differences ─ {len(settings)} in settings, {len(others)} in the environment"
+                     + (" ─ ← →: more runs" if self.hidden or self.first else ""))
+        return tuple(top), rows

@@ -1,0 +1,61 @@
+"""The base of the panes of the compare screen, and of its two tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.style import Style
+from textual.message import Message
+
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.rows import Rows
+from gpu_panel.compare import strokes
+from gpu_panel.compare.store import CompareStore
+
+
+class ComparePane(Pane):
+    """A pane of the compare screen, which paints what the store holds when the screen calls it."""
+
+    DEFAULT_CLASSES = "framed"
+
+    @dataclass
+    class RunChosen(Message):
+        """The person has put the cursor on a run."""
+
+        index: int
+
+    def on_mount(self) -> None:
+        """The title in the frame, until `paint` says more there."""
+        self.border_title = self.border_title or self.TITLE
+
+    def paint(self, store: CompareStore, chosen: int | None) -> None:
+        """Show what is known now. `chosen`: the index of the run under the cursor."""
+        raise NotImplementedError
+
+
+class CompareTable(Rows, ComparePane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """A table with more columns than may fit: the arrows move its columns."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.store: CompareStore | None = None
+        """None before the first painting."""
+        self.first = 0
+        """The first of the movable columns that is shown."""
+        self.hidden = False
+        """Whether columns are hidden on the right."""
+
+    def paint(self, store: CompareStore, chosen: int | None) -> None:
+        self.store = store
+        self.repaint()
+
+    def action_aside(self, by: int) -> None:
+        """Show columns further to the right, or to the left."""
+        if by < 0 or self.hidden:
+            self.first = max(0, self.first + by)
+            self.repaint()
+
+    def _style(self, name: str) -> Style:
+        if name not in self._styles and (found := strokes.style(self.app, name)) is not None:
+            self._styles[name] = found
+        return super()._style(name)

@@ -1,0 +1,166 @@
+"""What is known about the compared runs. One task reads what their ranks append.
+
+Reading and parsing happen in a thread, a bounded batch of each run at a time; folding happens in
+the event loop, so that a pane never sees half a batch. A run keeps one value's curves, of a few
+ranks; for another value its files are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.paths import ranks_with_files
+from gpu_engine.events.reader import RunReader
+from gpu_engine.events.schema import Event
+from gpu_engine.events.view import RunView
+from gpu_engine.runs import facts
+from gpu_engine.runs.compare import Figures, RunFacts
+from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.folder import Run, State
+from gpu_panel.compare.curve import LOSS, RunCurve
+
+MOST = 16
+"""The most runs that are compared at once."""
+CURVED = 8
+"""Ranks of each run, the first ones, whose values make the curve."""
+_BATCH = 0.02
+"""Seconds of reading at a time, over all runs, before the event loop runs again."""
+_LOOK_EVERY, _LIVE_EVERY, _DONE_EVERY = 1.0, 0.5, 2.0
+"""Seconds between looks at the states, and between reads while a run is live and when none is."""
+
+
+class Compared:
+    """One of the runs: its state, the view of its events, its curve, its facts."""
+
+    def __init__(self, run: Run, name: str = LOSS) -> None:
+        self.run = run
+        self.state: State | None = None
+        """None before it was read."""
+        self.problem: str | None = None
+        """Why its settings can't be read."""
+        self._told: RunFacts | None = None
+        self.anew(name)
+
+    def anew(self, name: str) -> None:
+        """Read all events again, for the curve of another value."""
+        self.view = RunView()
+        self.curve = RunCurve(name)
+        self._reader = RunReader(self.run.path)
+        if self.state is not None:
+            self.curve.learn(self.state)
+
+    @property
+    def facts(self) -> RunFacts:
+        """What is compared of it, as far as it is known."""
+        told = self._told or RunFacts(self.run.id, self.run.id, Figures("…"), {}, Environment())
+        return told if self.state is None else facts.with_figures(told, self.state, self.view)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is live; also before its state was read."""
+        return self.state is None or self.state.live
+
+    def share(self) -> float:
+        """The share of its events that has been read, 0 to 1."""
+        return self._reader.share()
+
+    def look(self) -> bool:
+        """Read its state, and its facts for each attempt. Returns whether the state has changed.
+        Blocks."""
+        before, self.state = self.state, self.run.state()
+        if before is None or before.attempt != self.state.attempt:
+            try:
+                self._told = facts.without_figures(self.run, self.state)
+                self.problem = None
+            except (UserError, OSError) as err:
+                self.problem = str(err)
+                self._told = RunFacts(self.run.id, self.state.name, Figures(self.state.state), {},
+                                      Environment())
+        self.curve.learn(self.state)
+        return self.state != before
+
+    def read(self, seconds: float) -> list[tuple[int, list[Event]]]:
+        """New events of its ranks. Blocks."""
+        try:
+            self._reader.add(ranks_with_files(self.run.path))
+        except OSError:
+            return []
+        return self._reader.read(seconds)
+
+    def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
+        """Take in events."""
+        for rank, events in fresh:
+            for event in events:
+                self.view.fold(rank, event)
+                if rank < CURVED:
+                    self.curve.take(rank, event)
+
+
+class CompareStore:
+    """The compared runs. `version` rises whenever something has changed."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = [Compared(run) for run in runs[:MOST]]
+        self.name = LOSS
+        """The value whose curves are read."""
+        self.version = 0
+        self.caught_up = False
+        """Whether everything written so far has been read once."""
+        self.read_share = 0.0
+        self._looked = 0.0
+        self._turn = 0
+        """Rises when another value is chosen, as what is read then belongs to the old one."""
+
+    @property
+    def facts(self) -> list[RunFacts]:
+        """The facts of all runs."""
+        return [one.facts for one in self.runs]
+
+    @property
+    def names(self) -> dict[str, int]:
+        """The values that were found so far, and how many runs have each."""
+        return dict(Counter(name for one in self.runs for name in one.curve.names))
+
+    def choose(self, name: str) -> None:
+        """Show another value: all files are read again for it."""
+        if name != self.name:
+            self.name, self.caught_up, self.read_share = name, False, 0.0
+            self._turn += 1
+            self.version += 1
+            for one in self.runs:
+                one.anew(name)
+
+    async def follow(self) -> None:
+        """Read until the owner cancels this task."""
+        while True:
+            turn = self._turn
+            fresh, changed = await asyncio.to_thread(self._read)
+            if turn != self._turn:  # some of it may have been read for the new value
+                for one in self.runs:
+                    one.anew(self.name)
+                continue
+            for one, events in fresh:
+                one.fold(events)
+                await asyncio.sleep(0)
+            if not self.caught_up:
+                self.read_share = sum(one.share() for one in self.runs) / max(len(self.runs), 1)
+                self.caught_up = not fresh
+                changed = True
+            self.version += bool(fresh or changed)
+            if not fresh:
+                live = any(one.live for one in self.runs)
+                await asyncio.sleep(_LIVE_EVERY if live else _DONE_EVERY)
+
+    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Event]]]]], bool]:
+        """(new events of each run, whether a state has changed). Blocks: called in a thread."""
+        now = time.monotonic()
+        changed = False
+        if now - self._looked >= _LOOK_EVERY:
+            self._looked = now
+            changed = sum(one.look() for one in self.runs) > 0  # each is looked at
+        found = [(one, one.read(_BATCH / len(self.runs))) for one in self.runs]
+        return [(one, events) for one, events in found if events], changed

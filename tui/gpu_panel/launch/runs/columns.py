@@ -1,0 +1,203 @@
+"""The columns of the list of runs: what each shows, how wide it is, how it sorts. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpu_engine.common.clean import clean
+from gpu_engine.runs.state import StateName
+from gpu_engine.spec import modes
+from gpu_panel.charts.sparkline import sparkline
+from gpu_panel.common import units
+from gpu_panel.common.rows import Part, cells, fit
+from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.run.text.states import glyph, tone
+
+_STATES: tuple[StateName, ...] = ("running", "starting", "stopping", "queued", "failed", "lost",
+                                  "unreadable", "stopped", "completed")
+"""In this order runs are sorted by their state: first what needs somebody."""
+_WAITS = "…"
+"""Stands for a figure that is still being read."""
+
+Value = float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column."""
+
+    name: str
+    """Its name in the choice of columns and in what is remembered."""
+    head: str
+    help: str
+    cell: Callable[[RunLine, int], str]
+    """The text of a run's cell, for a width in cells."""
+    order: Callable[[RunLine], Value | None] | None = None
+    """What runs are sorted by; None: they can't be sorted by it."""
+    falls: bool = False
+    """Whether the greatest comes first, unless the order is turned round."""
+    width: int = 0
+    """In cells; 0: as wide as its longest text, up to `most`."""
+    most: int = 0
+    right: bool = False
+    tone: str = ""
+
+    def part(self, line: RunLine, width: int) -> Part:
+        """A run's cell of exactly `width` cells."""
+        text = self.cell(line, width)
+        style = tone(line.state) if self.name == "state" else self.tone
+        if self.right and (gap := width - cells(text)) > 0:
+            return " " * gap + text, style
+        return fit(text, width), style
+
+
+def mode_text(line: RunLine) -> str:
+    """ "DDP×4"; "" if its plan can't be read."""
+    mode = modes.find(line.mode)
+    name = mode.short if mode else clean(line.mode, 12)
+    return name + (f"×{line.world}" if line.world > 1 else "")
+
+
+def _steps(line: RunLine, width: int) -> str:
+    """How far a run has got: "1,240 of 5,862" or "21 %"."""
+    if line.step is None:
+        return "" if line.read else _WAITS
+    if width < 10:
+        return units.share(line.step / line.total) if line.total else ""
+    total = f"{line.total:,}" if line.total else ""
+    text = f"{line.step:,}" + (f" of {total}" if total else "")
+    return text if len(text) <= width else f"{line.step:,}/{total}"
+
+
+def _loss(line: RunLine, width: int) -> str:
+    if line.loss is None:
+        return "" if line.read else _WAITS
+    return units.loss(line.loss)
+
+
+def _speed(line: RunLine, width: int) -> str:
+    known = line.samples_per_s is not None or line.steps_per_s is not None
+    return units.pace(line.samples_per_s, line.steps_per_s) if known else ""
+
+
+def _begun(line: RunLine, width: int) -> str:
+    return units.ago(time.time() - line.created) if line.created else ""
+
+
+def _finite(value: float | None) -> float | None:
+    """None for a value that can't be put in an order."""
+    return value if value is not None and value - value == 0 else None
+
+
+COLUMNS: dict[str, Column] = {c.name: c for c in (
+    Column("state", "state", "queued, running, completed, …",
+           lambda r, w: f"{glyph(r.state)} {r.state}",
+           lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES), width=12),
+    Column("run", "run", "the run's id", lambda r, w: clean(r.id), lambda r: r.id, most=24,
+           tone="strong"),
+    Column("name", "name", "the name that you gave it, or its preset's", lambda r, w: clean(r.name),
+           lambda r: r.name.lower(), most=22),
+    Column("preset", "preset", "the name that it was started with", lambda r, w: clean(r.preset),
+           lambda r: r.preset.lower(), most=22),
+    Column("task", "task", "the task's class, or the command",
+           lambda r, w: clean(r.task.rpartition(":")[2] if " " not in r.task else r.task),
+           lambda r: r.task.lower(), most=30),
+    Column("mode", "mode", "single, DP, DDP, and over how many devices",
+           lambda r, w: mode_text(r), mode_text, most=14, tone="dim"),
+    Column("tags", "tags", "the tags that you gave it", lambda r, w: clean(" ".join(r.tags)),
+           lambda r: " ".join(r.tags) or None, most=20, tone="accent"),
+    Column("step", "step", "how far it has got", _steps, lambda r: r.step, falls=True, width=20,
+           right=True),
+    Column("loss", "loss", "the mean of the ranks' last losses", _loss,
+           lambda r: _finite(r.loss), width=8, right=True),
+    Column("curve", "curve", "the shape of its loss", lambda r, w: sparkline(r.history, w),
+           width=10, tone="accent"),
+    Column("speed", "per second", "samples or steps per second, at the end of a finished run",
+           _speed, lambda r: _finite(r.samples_per_s), falls=True, width=12, right=True),
+    Column("time", "took", "how long its attempts took, without the time between them",
+           lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",
+           lambda r: r.seconds, falls=True, width=10, right=True),
+    Column("begun", "begun", "when it was started", _begun, lambda r: r.created, falls=True,
+           width=12),
+    Column("note", "note", "the first line of what you wrote on it",
+           lambda r, w: clean(r.note.partition("\n")[0]), most=40, tone="dim"),
+)}
+DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "speed", "time")
+
+_SHRINK = (("curve", 8), ("note", 24), ("task", 20), ("step", 14), ("tags", 14), ("begun", 0),
+           ("speed", 0), ("curve", 6), ("note", 12), ("task", 12), ("step", 5), ("time", 8),
+           ("curve", 0), ("name", 14), ("preset", 10), ("tags", 8), ("note", 0), ("task", 0),
+           ("time", 0), ("name", 10), ("preset", 0), ("tags", 0), ("step", 0), ("name", 8),
+           ("loss", 0), ("mode", 0))
+"""How the columns get narrower or go, the least important first, until all fit."""
+GAP = 2
+_END = 14
+"""The cells that are kept for how a run ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown and their widths in cells."""
+
+    columns: tuple[tuple[Column, int], ...]
+    marks: bool
+    """Whether a column in front shows which runs are marked."""
+    room: int
+    """The cells that are left for how a run ended."""
+
+    def at(self, x: int) -> Column | None:
+        """The column at this cell of a line."""
+        left = GAP if self.marks else 0
+        for column, width in self.columns:
+            if left <= x < left + width:
+                return column
+            left += width + GAP
+        return None
+
+
+def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
+           marks: bool = False) -> Layout:
+    """The columns `chosen` as they fit into `width` cells. One that would be empty is left out."""
+    sizes: dict[str, int] = {}
+    for name in chosen:
+        column = COLUMNS[name]
+        size = column.width or min(column.most, _longest(column, lines))
+        if size:
+            sizes[name] = max(size, len(column.head) + 1)
+    room = width - _END - (GAP if marks else 0)
+    for name, size in _SHRINK:
+        if sum(size + GAP for size in sizes.values()) <= room:
+            break
+        if name in sizes:
+            sizes[name] = min(sizes[name], size)
+            if not size:
+                del sizes[name]
+    found = tuple((COLUMNS[name], size) for name, size in sizes.items())
+    return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()))
+
+
+def _longest(column: Column, lines: Sequence[RunLine]) -> int:
+    """The width of the column's longest text."""
+    if column.name == "run":
+        return max((len(line.id) for line in lines), default=0)
+    seen: dict[object, str] = {}  # most of a thousand runs have the same few names
+    for line in lines:
+        what = (line.name, line.preset, line.task, line.tags, line.note) \
+            if column.name != "mode" else (line.mode, line.world)
+        if what not in seen:
+            seen[what] = column.cell(line, 99)
+    return max(map(cells, seen.values()), default=0)
+
+
+def in_order(lines: Sequence[RunLine], by: str | None, turned: bool) -> list[RunLine]:
+    """The runs sorted by a column, those without a value last; by None as they are: live ones
+    first, then the newest. `turned`: the other way round."""
+    order = COLUMNS[by].order if by is not None else None
+    if by is None or order is None:
+        return list(reversed(lines)) if turned else list(lines)
+    known = [(value, line) for line in lines if (value := order(line)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=COLUMNS[by].falls is not turned)  # type: ignore[arg-type, return-value]
+    there = {line.id for _, line in known}
+    return [*(line for _, line in known), *(line for line in lines if line.id not in there)]

@@ -1,0 +1,119 @@
+"""The figures of one run in the list, from its events. Blocks: called in a thread.
+
+A live run is followed in bounded batches. Of a run that has ended, a few pieces of each rank's file
+are read, however long it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from math import nan
+
+from gpu_engine.events import hang
+from gpu_engine.events.paths import ranks_with_files
+from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.reader import sample
+from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
+from gpu_engine.events.view import RunView
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import disk_room
+from gpu_engine.runs.digest import Digest
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.follow import Follower
+from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.runs.line import LossHistory, RunLine
+
+_MOST_RANKS = 16
+"""Ranks of a finished run whose files are read."""
+_PARTS = 10
+"""Pieces of the first rank's file for the curve, which is ten cells wide."""
+_BUDGET = 0.05
+"""Seconds that one reading of a live run may take."""
+
+
+class LiveRun:
+    """A live run, and what has been read of it."""
+
+    def __init__(self, run: Run) -> None:
+        self._follower = Follower(run)
+        self._history = LossHistory()
+        self._plan: LaunchPlan | None = None
+        self._odd = next(iter(run.odd()), None)
+
+    def read(self, line: RunLine, here: bool) -> RunLine:
+        """`line` with what is known now. `here`: whether its processes are this machine's."""
+        if self._plan is None:
+            self._plan = line.run.plan()
+        plan, follower = self._plan, self._follower
+        for rank, event in follower.poll(budget=_BUDGET):
+            if rank == min(follower.ranks):
+                _take(self._history, event)
+        now = follower.progress()
+        node = plan.node_rank if plan is not None else 0
+        pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
+                     if view.pid is not None and view.node in (None, node)
+                     and not (plan is not None and plan.on_hosts))
+        line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
+                       history=tuple(self._history.points), read=True, odd=self._odd,
+                       devices=_devices(plan) if here else ())
+        if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
+                                                              time.time())):
+            unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
+            return replace(line, still=unheard or hang.describe(still))
+        return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
+                       seconds_left=now.seconds_left)
+
+
+def with_end(line: RunLine, digest: Digest) -> RunLine:
+    """The line of a run that has ended, with its last figures and the shape of its loss curve."""
+    view = RunView()
+    curve: list[tuple[int, float]] = []
+    ranks = sorted(ranks_with_files(line.run.path))[:_MOST_RANKS]
+    view.add(ranks)
+    for rank in ranks:
+        first = rank == ranks[0]
+        for event in sample(line.run.events(rank), Start, Schedule, Step, Training,
+                            parts=_PARTS if first else 1):
+            view.fold(rank, event)
+            if first and isinstance(event, Step) and event.loss is not None:
+                curve.append((event.step, event.loss))
+    end = view.progress()
+    # The start of a long file is out of date if a resume has asked for more steps.
+    total = _planned(digest, view.ranks.values()) or end.total_steps
+    return replace(line, step=end.step, total=total, loss=end.loss, read=True,
+                   history=_evenly(curve), samples_per_s=end.samples_per_s,
+                   steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
+
+
+def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[float, ...]:
+    """Means of a curve at evenly spaced steps; where a piece of the file was left out, the mean
+    before it."""
+    last = max((step for step, _ in curve), default=0)
+    parts: list[list[float]] = [[] for _ in range(points)]
+    for step, loss in curve:
+        parts[min(step * points // max(last, 1), points - 1)].append(loss)
+    out: list[float] = []
+    for part in parts:
+        out.append(sum(part) / len(part) if part else out[-1] if out else nan)
+    return tuple(out)
+
+
+def _take(history: LossHistory, event: Event) -> None:
+    if isinstance(event, Step) and event.loss is not None:
+        history.add(event.loss)
+
+
+def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:
+    """The number of steps that the last attempt was to reach; None if that is unknown."""
+    if digest.steps is not None:
+        return digest.steps
+    each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
+    return each * digest.epochs if each and digest.epochs else None
+
+
+def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
+    """(key, rank) of all devices that the ranks use, here and on hosts: see `row_keys`."""
+    return tuple((row_keys.of(r.host, d.id), r.rank)
+                 for r in (plan.ranks if plan is not None else ()) for d in r.devices)

@@ -1,0 +1,84 @@
+"""What the list knows about one run, as it is read in a thread and shown by the pane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.query import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What the list knows about one run."""
+
+    run: Run
+    name: str
+    """The name that a person gave it, else the one that it was started with."""
+    mode: str
+    world: int
+    state: str
+    live: bool
+    created: float
+    ended: float | None = None
+    reason: str | None = None
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    history: tuple[float, ...] = ()
+    samples_per_s: float | None = None
+    """Of a run that has ended: over its last steps."""
+    steps_per_s: float | None = None
+    seconds_left: float | None = None
+    started: float | None = None
+    devices: tuple[tuple[str, int], ...] = ()
+    """(key of the device's row, rank) of a live run."""
+    pids: tuple[tuple[int, int], ...] = ()
+    """(pid, rank) of a live run's ranks on this machine."""
+    still: str | None = None
+    """A sentence about ranks that stand still; None if none do."""
+    job: bool = False
+    """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
+    odd: str | None = None
+    """A sentence about what is wrong with its folder; None if nothing is."""
+    preset: str = ""
+    """The name that it was started with."""
+    task: str = ""
+    """The task's class as module:Class, or the command."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    seconds: float | None = None
+    """What its attempts took."""
+    read: bool = True
+    """Whether its events have been read; before, its figures are not known."""
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run.id
+
+    @property
+    def asked(self) -> Asked:
+        """What it can be found by."""
+        return Asked.of(id=self.run.id, name=self.name, preset=self.preset, task=self.task,
+                        mode=self.mode, state=self.state, tags=self.tags, note=self.note)
+
+
+class LossHistory:
+    """A loss curve with a bounded number of points; its resolution halves when it gets too long."""
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._every = 1
+        self._seen = 0
+
+    def add(self, value: float) -> None:
+        """Add one loss."""
+        self._seen += 1
+        if self._seen % self._every == 0:
+            self.points.append(value)
+        if len(self.points) > self.MOST:
+            self.points = self.points[1::2]
+            self._every *= 2
