@@ -5,7 +5,7 @@
     spec.toml   plan.json   state.json   lock   supervisor.log   devices.jsonl
     ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
-    notes.json                                                        what a person wrote on it
+    notes.json   marks.jsonl                                          what a person wrote on it
 
 Only the supervisor writes state.json, and it holds `lock` (flock) as long as it lives. If the state
 says running but the lock is free, the supervisor has died without writing an end: the run is

@@ -120,6 +120,31 @@ class AskName(ModalScreen[str | None]):
         self.dismiss(None)
 
 
+class AskLine(ModalScreen[str | None]):
+    """Asks for a line of text, which may be empty. Returns None if the person cancels."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, title: str, value: str, note: str, *, longest: int) -> None:
+        """`note`: what the text is for. `longest`: the most characters that it may have."""
+        super().__init__()
+        self._title, self._value, self._note, self._longest = title, value, note, longest
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(self._title)
+            box.border_subtitle = "enter save · esc cancel"
+            yield Static(harmless(self._note), classes="dialog-note")
+            yield Input(self._value, compact=True, id="line", max_length=self._longest)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
 class AskCount(ModalScreen[int | None]):
     """Asks for a whole number from 1 to `most`."""
 

@@ -56,8 +56,8 @@ class ChartPane(CurveView, RunPane):
             return
         self.subject, self.axes = found, found.axes
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
-        since = (store.began or 0.0) if found.by_time else None
         self.show(found.lines(store), found.over_all(store), place,
-                  marks=marks(store.moments, store.begins, store.trainings, since),
+                  marks=marks(store.moments, store.begins, store.trainings, store.began,
+                              by_time=found.by_time),
                   levels=found.levels(store))
         self.entitle(found.title(store))

@@ -1,4 +1,5 @@
-"""The moments of a run that its charts mark: attempts, trainings, evaluations, checkpoints.
+"""The moments of a run that its charts mark: attempts, trainings, evaluations, checkpoints, and a
+person's notes.
 
 Bounded: of too many, every other one is forgotten.
 """
@@ -12,7 +13,9 @@ from rich.cells import cell_len
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import schema
-from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark
+from gpu_engine.runs import marks as written
+from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, NOTE, Mark
+from gpu_panel.charts.series import Series
 from gpu_panel.common import units
 
 MOST = 500
@@ -38,6 +41,11 @@ class Moments:
     checkpoints: dict[int, Happened] = field(default_factory=dict)
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt, from 2 → when it began, Unix seconds."""
+    notes: list[written.Mark] = field(default_factory=list)
+    """A person's notes."""
+    clock: Series = field(default_factory=Series)
+    """Step → seconds since the run began, as one rank has told."""
+    _clock_of: int | None = None
 
     def evaluated(self, event: schema.Eval) -> None:
         """Take in the result of an evaluation."""
@@ -61,20 +69,62 @@ class Moments:
             self.attempts.setdefault(event.attempt, event.t)
 
 
+    def stepped(self, rank: int, step: int, seconds: float) -> None:
+        """Take in that a rank has done a step, `seconds` after the run began."""
+        if self._clock_of is None:
+            self._clock_of = rank
+        if rank == self._clock_of:
+            if self.clock.last is not None and step <= self.clock.last:
+                self.clock.cut(step)
+            self.clock.add(step, seconds)
+
+    def seconds_at(self, step: int) -> int | None:
+        """About when a step was done, in seconds since the run began; None if that is unknown."""
+        clock = self.clock
+        i = min(step // clock.stride - clock.first, len(clock) - 1)
+        while i >= 0 and not clock.count[i]:  # not every step is told
+            i -= 1
+        return int(clock.total[i] / clock.count[i]) if i >= 0 else None
+
+    def step_at(self, seconds: float) -> int | None:
+        """About which step was done then; None before the first and if none is known."""
+        clock, found = self.clock, None
+        for i in range(len(clock)):
+            if clock.count[i] and clock.total[i] / clock.count[i] <= seconds:
+                found = (clock.first + i) * clock.stride
+        return found
+
+
 def marks(moments: Moments, begins: Mapping[int, int], trainings: Mapping[int, int],
-          since: float | None) -> list[Mark]:
-    """The marks of a chart over steps; over the seconds from `since` on, if that is given.
-    `begins`: attempt → its first step; `trainings`: training → the steps before it."""
+          began: float | None, *, by_time: bool) -> list[Mark]:
+    """The marks of a chart over steps, or over the seconds since the run began (`began`, Unix
+    seconds). `begins`: attempt → its first step; `trainings`: training → the steps before it."""
     each = [(moments.checkpoints, CHECKPOINT), (moments.evaluations, EVALUATION)]
-    if since is not None:
+    notes = [Mark(x, NOTE, narrow(clean(note.text, written.LONGEST))) for note in moments.notes
+             if (x := _place(moments, note, began, by_time)) is not None]
+    if by_time:
+        since = began or 0.0
         found = [Mark(int(at - since), BEGINS, f"attempt {number} begins")
                  for number, at in moments.attempts.items() if at >= since]
-        return found + [Mark(int(m.at - since), kind, f"{m.text} at step {m.step:,}")
+        return found + notes + [Mark(int(m.at - since), kind, f"{m.text} at step {m.step:,}")
                         for of, kind in each for m in of.values() if m.at >= since]
     found = [Mark(step, BEGINS, f"attempt {number} begins") for number, step in begins.items()]
     found += [Mark(step, BEGINS, f"training {number} begins")
               for number, step in trainings.items()]
-    return found + [Mark(m.step, kind, m.text) for of, kind in each for m in of.values()]
+    return found + notes + [Mark(m.step, kind, m.text) for of, kind in each for m in of.values()]
+
+
+def _place(moments: Moments, note: written.Mark, began: float | None, by_time: bool,
+           ) -> int | None:
+    """The x of a note; None if it has none on this chart."""
+    seconds = None if note.t is None or began is None else note.t - began
+    if by_time:
+        if seconds is not None:
+            return max(int(seconds), 0)
+        return None if note.step is None else moments.seconds_at(note.step)
+    if note.step is not None:
+        return note.step
+    return None if seconds is None else moments.step_at(seconds)
 
 
 def narrow(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from textual.worker import Worker, WorkerState
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch.found import stop as stop_run
-from gpu_engine.runs import job
+from gpu_engine.runs import job, marks
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
@@ -291,6 +292,27 @@ class RunScreen(PaneScreen):
             if isinstance(pane, ChartPane) and pane.subject is not None:
                 own = pane.subject.key == pane.FIRST
                 bar.rename(pane.NAME, pane.TITLE if own else fit(pane.subject.name, 20).rstrip())
+
+    @work(group="note", exclusive=True, exit_on_error=False)
+    async def action_note(self) -> None:
+        """Let the person write a note at the reading line, or at the present step; a note that is
+        there already is changed."""
+        from gpu_panel.run.noting import ask_for_note, place_of
+
+        pane = next((p for p in self._panes() if isinstance(p, ChartPane) and p.has_focus), None)
+        place = place_of(self.store, self._clock(), pane)
+        if place is None:
+            self.notify("There is nothing on the curve yet to write a note at",
+                        severity="warning")
+            return
+        with guard(self.app):
+            found = await self.app.push_screen_wait(ask_for_note(place))
+            if found is not None:
+                note = replace(place, text=found)
+                await in_thread(lambda: marks.write(self.run_folder.path, note),
+                                name="panel-note")
+                await self.store.look_now()
+                self.paint()
 
     def _curves(self) -> list[tuple[str, str, str, str]]:
         return [(s.key, s.name, s.group, s.title(self.store)) for s in subjects.every(self.store)]

@@ -19,6 +19,7 @@ from gpu_engine.events.reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import marks
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.run import recorded
@@ -84,6 +85,7 @@ class RunStore:
         """The share of it that has been read, from 0 to 1."""
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
+        self._notes: list[marks.Mark] = []
         self._began: float | None = None
         self._changed = asyncio.Event()
 
@@ -190,10 +192,14 @@ class RunStore:
     def _look(self) -> Look:
         """Look at the run. Blocks: called in a thread."""
         self._tails.find()
+        self._notes = marks.read(self.run.path)
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()))
 
     def _take_look(self, seen: Look) -> None:
+        if self._notes != self.moments.notes:
+            self.moments.notes = self._notes
+            self._tell()
         others = (seen.left, seen.launchers, seen.suspended, seen.unheard)
         if seen.state != self.state or seen.plan is not self.plan \
                 or others != (self.left, self.launchers, self.suspended, self.unheard):
@@ -249,6 +255,8 @@ class RunStore:
             _add(found.loss, rank, other)
         if event.n != 0:  # 0: only other optimizers have stepped
             _add(self.loss, rank, event)
+            if self.began is not None:
+                self.moments.stepped(rank, event.step, event.t - self.began)
         self.recorded.step(rank, event)
 
     def _memory(self, event: schema.Memory, view: RankView) -> None:

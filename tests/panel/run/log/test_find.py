@@ -194,8 +194,14 @@ async def test_long_lines_are_wrapped(tmp_path: Path) -> None:
         await idle(pilot)
         assert view.current().startswith("37")
         assert any(row.startswith("37-") for row in seen(pilot))
+        await pilot.resize_terminal(30, 22)
+        await idle(pilot)
+        view.search("39-", 1)
+        await idle(pilot)
+        assert view.current().startswith("39")
+        assert any(row.startswith("39-") for row in seen(pilot))
         for strip in pilot.app.screen._compositor.render_strips():
-            assert strip.cell_length == 40
+            assert strip.cell_length == 30
 
 
 async def test_going_to_a_line_by_its_keys(tmp_path: Path, home: Path) -> None:

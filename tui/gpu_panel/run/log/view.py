@@ -189,6 +189,7 @@ class LogView(ScrollView, can_focus=True):
             self.vertical_scrollbar.position = self.scroll_y
 
     def on_resize(self) -> None:
+        self._measure()
         self.call_after_refresh(self._to_end)
 
     @property
