@@ -301,6 +301,13 @@ def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
     assert (cause.rank, cause.type) == (1, "AcceleratorError")
 
 
+def test_a_type_error_is_an_error_of_its_own():
+    """Although "TypeError" has the letters of "peer" in it."""
+    log = "Traceback (most recent call last):\n  File \"a.py\"\nTypeError: unexpected keyword 'x'\n"
+    cause = first_cause([Failure(1, -15, 9.0), Failure(0, 1, 9.5, None, log)])
+    assert (cause.rank, cause.type) == (0, "TypeError")
+
+
 def test_what_nccl_says_of_this_rank_itself_leads_over_the_others_wake():
     cause = first_cause([
         Failure(0, 1, 10.0, err("DistBackendError", "NCCL error: remote process exited", 9.0)),

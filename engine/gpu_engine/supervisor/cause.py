@@ -8,6 +8,7 @@ error; if there is none, the earliest of all.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from gpu_engine.supervisor import oom
 _WAKE = re.compile(
     r"connection (reset|closed|refused|aborted)|broken pipe|connectfullmesh|timed? ?out waiting"
     r"|timeout.*(gloo|nccl|store)|(gloo|nccl|store|socket).*(timeout|timed out)|nccl error"
-    r"|rendezvous|peer|watchdog caught collective", re.IGNORECASE)
+    r"|rendezvous|\bpeer\b|watchdog caught collective", re.IGNORECASE)
 _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
 """The error of torchrun's static rendezvous when a node is missing (TCPStore.cpp)."""
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
@@ -58,6 +59,8 @@ class Failure:
             if kind != "PeerLost" and _OWN.search(message):
                 return False
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
+        if self.status == -signal.SIGTERM:  # what the others get once one has failed
+            return True
         trace = traceback_in(self.log_tail) if self.status > 0 else None
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
 
