@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("start", "step", "observe", "curves", "monitor", "save", "hosts", "runs")
+NAMES = ("start", "step", "observe", "curves", "monitor", "save", "hosts", "runs", "line")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from textual import work
 from textual.app import SystemCommand
 from textual.binding import BindingType
+from textual.driver import Driver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
@@ -50,6 +52,14 @@ class PanelApp(ThemedApp):
         self.animation_level = "none"
         self.begin_with_last_theme()
         self._keys = KeyOrder(self, super().on_event)
+
+    def get_driver_class(self) -> type[Driver]:
+        given = super().get_driver_class()
+        if os.environ.get("TEXTUAL_DRIVER") or given.__name__ != "LinuxDriver":
+            return given
+        from gpu_panel.terminal.driver import QuietDriver
+
+        return QuietDriver
 
     def get_default_screen(self) -> Screen:
         return LaunchScreen(self.devices, self.preset, self.sets, self.command)
@@ -106,6 +116,11 @@ class PanelApp(ThemedApp):
 
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen, self.focused))
+
+    def action_redraw(self) -> None:
+        """Draw everything again, after another program has written to the terminal."""
+        if (redraw := getattr(self._driver, "redraw", None)) is not None:
+            redraw()
 
     async def action_quit(self) -> None:
         """Close the panel. Runs go on, as each has its own supervisor."""
