@@ -232,7 +232,7 @@ KEYS: tuple[Key, ...] = (
         palette=False),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Suspend the panel; the shell's fg brings it back", palette=False, priority=True),
-    Key("redraw", "app", "f5", "redraw", "redraw",
+    Key("redraw", "app", "f12", "redraw", "redraw",
         "Draw everything again, after another program wrote over it", palette=False),
     Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", footer=True,
         priority=True, palette=False),
