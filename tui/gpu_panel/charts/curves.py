@@ -104,6 +104,9 @@ class CurveView(Widget, can_focus=True):
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
         self._cells = 1
+        self._gutter = 8
+        """The width of the numbers along the y axis, as it was drawn last: with a good guess, the
+        series are reduced once and not twice."""
         self.log_scale = False
         self.smooth = 0.0
         self.banded: bool | None = None
@@ -245,7 +248,7 @@ class CurveView(Widget, can_focus=True):
         wide, high = canvas.width, canvas.height
         banded = self._as_band()
         shown = [x for x in self._lines if x.index == self._chosen] if banded else self._lines
-        guess = max(wide - 8, 1) * 2
+        guess = max(wide - self._gutter, 1) * 2
         over_all, found = self._reduced(banded, shown, x0, x1, guess)
         below = 1 if high > 3 else 0
         entries = self._entries(banded, shown)
@@ -263,7 +266,8 @@ class CurveView(Widget, can_focus=True):
         labels = tick_labels([v / self.axes.y_unit for v in values])
         unit = self.axes.unit if below else ""
         gutter = min(max(map(len, (*labels, unit)), default=0) + 1, max(wide - 4, 0))
-        cells = self._cells = max(wide - gutter, 1)
+        self._gutter, cells = gutter, max(wide - gutter, 1)
+        self._cells = cells
         if cells * 2 != guess:
             over_all, found = self._reduced(banded, shown, x0, x1, cells * 2)
         plot = Canvas(cells, plot_high)
@@ -303,7 +307,7 @@ class CurveView(Widget, can_focus=True):
         levels: list[Entry] = [("╌╌", level.label, _FAINT) for level in self.levels]
         if banded:
             many = sum(not line.faint for line in self._lines)
-            return [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "their range", _FAINT),
+            return [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "range", _FAINT),
                     *levels, *self._samples(shown)]
         return [*levels, *self._samples(shown)]
 

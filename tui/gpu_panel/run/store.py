@@ -42,6 +42,9 @@ class MemorySeries:
     peak: dict[tuple[int, int], Series] = field(default_factory=dict)
     reserved: dict[tuple[int, int], Series] = field(default_factory=dict)
     rss: dict[int, Series] = field(default_factory=dict)
+    all_allocated: Series = field(default_factory=Series)
+    all_rss: Series = field(default_factory=Series)
+    """Over all ranks and devices, for the band."""
 
 
 @dataclass
@@ -270,7 +273,11 @@ class RunStore:
             for i, value in enumerate(values):
                 if value is not None:
                     into.setdefault((view.rank, i), Series()).add(second, float(value))
+        for value in view.gpu_allocated:
+            if value is not None:
+                self.memory.all_allocated.add(second, float(value))
         if view.rss is not None:
+            self.memory.all_rss.add(second, float(view.rss))
             self.memory.rss.setdefault(view.rank, Series()).add(second, float(view.rss))
 
     @property

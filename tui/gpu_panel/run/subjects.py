@@ -229,12 +229,14 @@ _DEGREES = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:
 _LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet"),
                 lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
-                  levels=_capacity)
+                  over_all=lambda s: s.memory.all_allocated if s.memory.allocated
+                  else s.memory.all_rss, levels=_capacity)
 _TIMED: Mapping[str, Subject] = {s.key: s for s in (
     Subject("reserved", "reserved memory", "memory", _BYTES,
             lambda s: _of_devices(s, s.memory.reserved), _reserved_title, by_time=True,
             levels=_capacity),
-    Subject("host", "host memory", "memory", _BYTES, _host_memory, _host_title, by_time=True),
+    Subject("host", "host memory", "memory", _BYTES, _host_memory, _host_title, by_time=True,
+            over_all=lambda s: s.memory.all_rss),
     _device_subject(devices.UTILIZATION, "utilisation", _SHARE),
     _device_subject(devices.POWER, "power", _WATTS),
     _device_subject(devices.TEMPERATURE, "temperature", _DEGREES),

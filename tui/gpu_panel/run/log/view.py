@@ -1,52 +1,23 @@
-"""Shows a log of any length. Only the lines on the screen are read; the view follows the end until
-it is told to stay; searches run in a thread."""
+"""Finding text in a log: the next match, how many there are, only those lines; a line or a time.
+Searches run in threads."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
-from rich.style import Style
-from textual import events, work
-from textual.binding import BindingType
-from textual.cache import LRUCache
-from textual.geometry import Size
+from textual import work
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
-from gpu_panel import keys
-from gpu_panel.run.log import folding, times
-from gpu_panel.run.log.file import Lines, LogFile
-from gpu_panel.run.log.folding import Piece
-from gpu_panel.run.log.joined import JoinedLog
+from gpu_panel.run.log import times
+from gpu_panel.run.log.file import Lines
 from gpu_panel.run.log.matches import Matches
-
-FILES = (LogFile, JoinedLog)
-_KEPT = 1 << 14
-"""A line with at most so many characters is cached and drawn as a whole."""
+from gpu_panel.run.log.scroll import LogScroll, gone
 
 
-class LogView(ScrollView, can_focus=True):
-    """Shows the lines that were passed to `show`: all of them, or only those that match what is
-    searched for. What can be shown is counted as entries; without a filter an entry is a line."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--cursor", "log--hit", "log--here", "log--empty"}
-    DEFAULT_CSS = """
-    LogView {
-        scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 0;
-        .log--cursor { background: $cursor-blurred; }
-        .log--hit { background: $warning-muted; color: $text-warning; text-style: underline; }
-        .log--here { color: $text-warning; text-style: bold reverse; }
-        .log--empty { color: $text-muted; }
-        &:focus .log--cursor { background: $cursor; text-style: $cursor-style; }
-    }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("log"))
+class LogView(LogScroll):
+    """A log in which text, lines and times can be found."""
 
     class Searched(Message):
         """A search has ended. `text`: a remark for the person, often empty."""
@@ -54,323 +25,6 @@ class LogView(ScrollView, can_focus=True):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self.lines: Lines | None = None
-        self.following = True
-        self.cursor = 0
-        """The entry that the cursor is on."""
-        self.needle = ""
-        self.wrapped = False
-        """Whether long lines are continued on the next row."""
-        self.filtered = False
-        """Whether only lines with a match are shown."""
-        self._matches: Matches | None = None
-        self._counting = threading.Event()
-        self._counts = False
-        """Whether a thread counts matches."""
-        self._page: tuple[object, list[Piece]] = (None, [])
-        self._cache: LRUCache[object, str] = LRUCache(512)
-        self._generation = self._gone = 0
-        self._longest = 0
-        self._stop = threading.Event()
-        self._busy = False
-        self._subtitle = ""
-
-    # --- what is shown --------------------------------------------------------------------------
-
-    def show(self, lines: Lines | None) -> None:
-        """Show another source, from its end."""
-        if self.lines is lines:
-            return
-        if isinstance(self.lines, FILES):
-            self.lines.close()
-        self.lines = lines
-        self._stop.set()
-        self._cache.clear()
-        self._longest = 0
-        self._generation = lines.generation if isinstance(lines, FILES) else 0
-        self._gone = _gone(lines)
-        self.following = True
-        self._count_again()
-        self.cursor = max(self.count - 1, 0)
-        self.scroll_to(x=0, animate=False)
-        self.read_on()
-
-    @property
-    def count(self) -> int:
-        """The number of entries."""
-        if self.filtered and self._matches is not None:
-            return len(self._matches)
-        return len(self.lines or ())
-
-    def line_of(self, entry: int) -> int:
-        """The number of an entry's line."""
-        if self.filtered and self._matches is not None:
-            numbers = self._matches.numbers
-            return numbers[entry] if 0 <= entry < len(numbers) else -1
-        return entry
-
-    def entry_of(self, line: int) -> int:
-        """The entry of a line; if it has none, of the next line that has one."""
-        if self.filtered and self._matches is not None:
-            return self._matches.nearest(line)
-        return line
-
-    def read_on(self) -> None:
-        """Read what is new in the file, in a thread."""
-        if not isinstance(self.lines, FILES):
-            self._grown()
-        elif not self._busy:
-            self._to_end()
-            self._busy = True
-            self._read(self.lines)
-
-    @work(thread=True, group="log-read", exit_on_error=False)
-    def _read(self, lines: LogFile | JoinedLog) -> None:
-        changed = False
-        try:
-            changed = lines.update()
-            end = time.monotonic() + 0.25
-            while lines.share < 1.0 and time.monotonic() < end and lines.update():
-                pass
-        finally:
-            self._busy = False
-            self.call_later(self._have_read, lines, changed)
-
-    def _have_read(self, lines: LogFile | JoinedLog, changed: bool) -> None:
-        if lines is not self.lines:  # another log was chosen meanwhile
-            self.read_on()
-        elif changed or lines.missing or not len(lines):
-            self._grown()
-            if lines.share < 1.0:
-                self.read_on()
-
-    def _grown(self) -> None:
-        if not self.is_mounted or self.lines is None:
-            return
-        lines = self.lines
-        if isinstance(lines, FILES) and lines.generation != self._generation:
-            self._generation = lines.generation
-            self._cache.clear()
-            self._stay(lines)
-        self._count_on()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Show what there is now, from its end if that is followed."""
-        self._retitle()
-        self._measure()
-        if self.following:
-            self.cursor = max(self.count - 1, 0)
-            self.call_after_refresh(self._to_end)
-        self.refresh()
-
-    def _stay(self, lines: LogFile | JoinedLog) -> None:
-        """Keep showing the same lines after some were dropped at the front."""
-        by, self._gone = _gone(lines) - self._gone, _gone(lines)
-        self._count_again()  # its line numbers mean other lines now
-        if self.filtered:
-            return
-        self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
-        if by and not self.following:
-            top = max(round(self.scroll_y) - by, 0)
-            self._measure()
-            self.scroll_to(y=top, animate=False, force=True, immediate=True)
-
-    def _to_end(self) -> None:
-        """Move the scrollbar to the end; which lines are drawn follows from `top`."""
-        if not self.following:
-            return
-        if self.scroll_y != self.max_scroll_y:
-            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
-        elif self.show_vertical_scrollbar:  # it may have missed changes from before it was shown
-            self.vertical_scrollbar.position = self.scroll_y
-
-    def on_resize(self) -> None:
-        self._measure()
-        self.call_after_refresh(self._to_end)
-
-    @property
-    def top(self) -> int:
-        """The first entry on the screen. While following the end it is computed from the length of
-        the log, as a resize moves the scrollbar only after the next layout."""
-        if self.following:
-            if self.wrapped:
-                page = self._rows()
-                return page[0][0] if page else 0
-            return max(self.count - self.scrollable_content_region.height, 0)
-        return round(self.scroll_y)
-
-    def _row(self, y: int) -> Piece | None:
-        """What is on this row of the screen; None if nothing is."""
-        if self.wrapped:
-            rows = self._rows()
-            return rows[y] if 0 <= y < len(rows) else None
-        entry = self.top + y
-        return (entry, 0) if 0 <= entry < self.count else None
-
-    def _rows(self) -> list[Piece]:
-        """What is on each row of the screen, with long lines on several."""
-        room, count = self.scrollable_content_region, self.count
-        top = None if self.following else round(self.scroll_y)
-        # The last line may still grow.
-        state = (top, room.size, count, self._generation, self.line_of(count - 1),
-                 len(self._text(count - 1)) if count else 0)
-        if self._page[0] != state:
-            def begins(entry: int) -> list[int]:
-                return folding.pieces(self._text(entry), room.width)
-
-            self._page = state, (folding.page_to(count, room.height, begins) if top is None
-                                 else folding.page_from(top, count, room.height, begins))
-        return self._page[1]
-
-    def _measure(self) -> None:
-        high = max(self.count, 1)
-        if self.wrapped:  # the last page may hold fewer entries than rows
-            room = self.scrollable_content_region
-            last = folding.page_to(self.count, room.height, lambda entry: folding.pieces(
-                self._text(entry), room.width))
-            whole = len({entry for entry, at in last if at == 0})
-            high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
-        size = Size(1 if self.wrapped else max(self._longest, 1), high)
-        if size != self.virtual_size:
-            self.virtual_size = size
-
-    def _retitle(self) -> None:
-        parts = []
-        if isinstance(self.lines, FILES) and self.lines.share < 1.0:
-            parts.append(f"reading {self.lines.share:.0%}")
-        line = self.line_of(self.cursor)
-        if self.needle and (matches := self._matches) is not None:
-            place = None if self.following and not self.filtered else matches.place(line)
-            many = f"{len(matches):,}" + ("" if matches.complete else "+")
-            parts.append(f"{many} matches" if place is None else f"{place + 1:,} of {many}")
-        parts += ["only matches"] if self.filtered else []
-        parts += ["wrap"] if self.wrapped else []
-        parts.append("following" if self.following else f"line {max(line, 0) + 1:,}")
-        parts.append(f"{len(self.lines or ()):,} lines")
-        if (subtitle := " · ".join(parts)) != self._subtitle:  # setting it repaints everything
-            self._subtitle = subtitle
-            self.border_subtitle = subtitle
-
-    # --- moving ---------------------------------------------------------------------------------
-
-    def move_to(self, entry: int) -> None:
-        """Put the cursor on an entry and bring it into view."""
-        total = self.count
-        self.cursor = min(max(entry, 0), max(total - 1, 0))
-        top, room = self.top, max(self.scrollable_content_region.height, 1)
-        if self.following:
-            self.following = False
-            self.scroll_to(y=top, animate=False, force=True, immediate=True)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
-        elif self.wrapped:
-            shown = {e for e, _ in self._rows()}
-            while self.cursor not in shown and top < self.cursor:
-                top += 1
-                self.scroll_to(y=top, animate=False, force=True, immediate=True)
-                shown = {e for e, _ in self._rows()}
-                if self.cursor - top > 2 * room:
-                    top = self.cursor - room
-        elif self.cursor >= top + room:
-            self.scroll_to(y=self.cursor - room + 1, animate=False, force=True, immediate=True)
-        self._retitle()
-        self.refresh()
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor by so many lines."""
-        self.move_to(self.cursor + by)
-
-    def action_page(self, by: int) -> None:
-        """Move the cursor by so many pages."""
-        self.move_to(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
-
-    def action_first(self) -> None:
-        """Go to the first line."""
-        self.move_to(0)
-
-    def action_last(self) -> None:
-        """Go to the last line and follow what is added."""
-        self.following = True
-        self._grown()
-
-    def action_follow(self) -> None:
-        """Switch between following the end and staying here."""
-        self.following = not self.following
-        self._grown()
-
-    def action_wrap(self) -> None:
-        """Continue long lines on the next row, or cut them."""
-        self.wrapped = not self.wrapped
-        self.scroll_to(x=0, animate=False)
-        self._settle()
-        if not self.following:
-            self.move_to(self.cursor)
-
-    def only_matches(self, filtered: bool) -> None:
-        """Show only the lines with a match, or all lines. The cursor stays on its line, or goes to
-        the match after it."""
-        if filtered == self.filtered:
-            return
-        line = self.line_of(self.cursor)
-        self.filtered = filtered
-        self.scroll_to(x=0, animate=False)
-        self._settle()
-        if not self.following:
-            self.move_to(self.entry_of(max(line, 0)))
-
-    def go_to(self, where: str) -> None:
-        """Go to a line number or to a time that a person has typed."""
-        number = where.strip().replace(",", "")
-        if self.lines is None:
-            return
-        if number.isascii() and number.isdecimal():
-            total = len(self.lines)
-            if not 1 <= int(number) <= total:
-                self.post_message(self.Searched(
-                    f"There is no line {int(number):,}: this log has {total:,}"))
-                return
-            self.move_to(self.entry_of(int(number) - 1))
-        elif (wanted := times.typed(where)) is not None:
-            self._stop.set()
-            self._stop = threading.Event()
-            self._seek(self.lines, wanted, self._stop)
-        elif number:
-            self.post_message(self.Searched(
-                f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
-
-    @work(thread=True, group="log-search", exit_on_error=False)
-    def _seek(self, lines: Lines, wanted: times.Stamp, stop: threading.Event) -> None:
-        gone, found = _gone(lines), times.find(lines, wanted)
-        if stop.is_set():
-            return
-        if isinstance(found, str):
-            self.call_later(self.post_message, self.Searched(f"Not found: {found}"))
-        else:
-            self.call_later(self._found, lines, found, False, gone)
-
-    def action_aside(self, by: int) -> None:
-        """Scroll sideways by `by` cells."""
-        self.scroll_to(x=self.scroll_x + by, animate=False, force=True)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self.following = False
-        self._retitle()
-
-    def on_click(self, event: events.Click) -> None:
-        offset = event.get_content_offset(self)
-        row = self._row(offset.y) if offset is not None else None
-        if row is not None:
-            self.move_to(row[0])
-
-    def current(self) -> str:
-        """The line under the cursor, as it is shown."""
-        return self._text(self.cursor)
-
-    # --- search ---------------------------------------------------------------------------------
 
     def search(self, needle: str, step: int = -1) -> None:
         """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
@@ -400,23 +54,23 @@ class LogView(ScrollView, can_focus=True):
     @work(thread=True, group="log-search", exit_on_error=False)
     def _search(self, lines: Lines, needle: str, start: int, step: int,
                 stop: threading.Event) -> None:
-        gone = _gone(lines)
+        dropped = gone(lines)
         found = lines.find(needle, start, step, stop)
         around = False
         if found is None and not stop.is_set():  # go on from the other end
             found = lines.find(needle, 0 if step > 0 else len(lines) - 1, step, stop)
             around = found is not None
         if not stop.is_set():
-            self.call_later(self._found, lines, found, around, gone)
+            self.call_later(self._found, lines, found, around, dropped)
 
-    def _found(self, lines: Lines, found: int | None, around: bool, gone: int) -> None:
+    def _found(self, lines: Lines, found: int | None, around: bool, dropped: int) -> None:
         if lines is not self.lines or not self.is_mounted:
             return
         if found is None:
             self.post_message(self.Searched(f"Not found: {self.needle}"))
             return
         self.post_message(self.Searched("Continued from the other end" if around else ""))
-        self.move_to(self.entry_of(found - (_gone(lines) - gone)))
+        self.move_to(self.entry_of(found - (gone(lines) - dropped)))
         if not self.wrapped:
             self._aside_to_needle()
 
@@ -470,88 +124,44 @@ class LogView(ScrollView, can_focus=True):
             self.scroll_to(x=max(column - wide // 2, 0) if column >= wide else 0, animate=False,
                            force=True)
 
-    # --- drawing --------------------------------------------------------------------------------
+    def only_matches(self, filtered: bool) -> None:
+        """Show only the lines with a match, or all lines. The cursor stays on its line, or goes to
+        the match after it."""
+        if filtered == self.filtered:
+            return
+        line = self.line_of(self.cursor)
+        self.filtered = filtered
+        self.scroll_to(x=0, animate=False)
+        self._settle()
+        if not self.following:
+            self.move_to(self.entry_of(max(line, 0)))
 
-    def _text(self, entry: int) -> str:
-        """The text of an entry."""
-        lines, number = self.lines, self.line_of(entry)
-        if lines is None:
-            return ""
-        # The last line may still be growing.
-        if number >= len(lines) - 1:
-            return lines.line(number)
-        text = self._cache.get(number)
-        if text is None:
-            text = lines.line(number)
-            if len(text) <= _KEPT:
-                self._cache[number] = text
-        return text
+    def go_to(self, where: str) -> None:
+        """Go to a line number or to a time that a person has typed."""
+        number = where.strip().replace(",", "")
+        if self.lines is None:
+            return
+        if number.isascii() and number.isdecimal():
+            total = len(self.lines)
+            if not 1 <= int(number) <= total:
+                self.post_message(self.Searched(
+                    f"There is no line {int(number):,}: this log has {total:,}"))
+                return
+            self.move_to(self.entry_of(int(number) - 1))
+        elif (wanted := times.typed(where)) is not None:
+            self._stop.set()
+            self._stop = threading.Event()
+            self._seek(self.lines, wanted, self._stop)
+        elif number:
+            self.post_message(self.Searched(
+                f"Neither a line nor a time: {where}. Type 1234, 14:05 or 2026-11-22 14:05:10"))
 
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        ground = self.rich_style
-        if self.lines is None or not self.count:
-            text = self._nothing() if y == 0 else ""
-            style = ground + self.get_component_rich_style("log--empty", partial=True)
-            return Strip([Segment(text, style)]).adjust_cell_length(width, ground)
-        row = self._row(y)
-        if row is None:
-            return Strip.blank(width, ground)
-        entry, begin = row
-        here = entry == self.cursor and (self.has_focus or not self.following)
-        if here:
-            ground += self.get_component_rich_style("log--cursor", partial=True)
-        text = self._text(entry)
-        if self.wrapped:
-            strip = Strip(list(self._segments(text, ground, here)))
-            left = cell_len(text[:begin])
-            part = folding.pieces(text, width)
-            after = part.index(begin) + 1 if begin in part else len(part)
-            right = cell_len(text[:part[after]]) if after < len(part) else left + width
-            return strip.crop(left, right).adjust_cell_length(width, ground)
-        length = cell_len(text)
-        if length > self._longest:
-            self._longest = length
-            self.call_later(self._measure)
-        left = round(self.scroll_x)
-        if length == len(text) > _KEPT:  # draw only the visible part of a very long line
-            start = max(left - len(self.needle), 0)
-            text, left = text[start:left + width + len(self.needle)], left - start
-        strip = Strip(list(self._segments(text, ground, here)))
-        return strip.crop(left, left + width).adjust_cell_length(width, ground)
-
-    def _segments(self, text: str, ground: Style, here: bool) -> list[Segment]:
-        needle = self.needle
-        if not needle:
-            return [Segment(text, ground)]
-        mark = ground + self.get_component_rich_style("log--here" if here else "log--hit",
-                                                      partial=True)
-        hay = text.lower() if needle == needle.lower() else text
-        if len(hay) != len(text):  # a few capitals become two letters in lower case
-            return [Segment(text, ground)]
-        out, begin = [], 0
-        while (at := hay.find(needle, begin)) >= 0:
-            out += [Segment(text[begin:at], ground), Segment(text[at:at + len(needle)], mark)]
-            begin = at + len(needle)
-        return [*out, Segment(text[begin:], ground)]
-
-    def _nothing(self) -> str:
-        if self.filtered:
-            searching = self._matches is not None and not self._matches.complete
-            return "searching…" if searching else f"no line with {self.needle}"
-        if isinstance(self.lines, FILES) and self.lines.missing:
-            trouble = self.lines.trouble
-            return f"{self.lines.path.name} can't be read: {trouble}" if trouble \
-                else "no output yet"
-        return "empty so far"
-
-    def on_unmount(self) -> None:
-        self._stop.set()
-        self._counting.set()
-        if isinstance(self.lines, FILES):
-            self.lines.close()
-
-
-def _gone(lines: Lines | None) -> int:
-    """The lines that have been dropped at the front of a log."""
-    return lines.gone if isinstance(lines, JoinedLog) else 0
+    @work(thread=True, group="log-search", exit_on_error=False)
+    def _seek(self, lines: Lines, wanted: times.Stamp, stop: threading.Event) -> None:
+        dropped, found = gone(lines), times.find(lines, wanted)
+        if stop.is_set():
+            return
+        if isinstance(found, str):
+            self.call_later(self.post_message, self.Searched(f"Not found: {found}"))
+        else:
+            self.call_later(self._found, lines, found, False, dropped)
