@@ -6,7 +6,7 @@ from rich.style import Style
 from textual.app import App
 
 from gpu_panel.charts import palette
-from gpu_panel.charts.curves import SAMPLES
+from gpu_panel.charts.drawing import SAMPLES
 
 PREFIX = "line"
 """`PREFIX` and a run's index is the name of its style in the tables."""
