@@ -26,6 +26,7 @@ from pathlib import Path
 
 import psutil
 import pyte
+import pyte.modes
 
 from bench.monitor import GPUS, builder, state
 
