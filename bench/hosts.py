@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 import psutil
 from tests.nodes.rig import Rig, why_not
 
+from bench.line import Terminal
 from bench.monitor import Watched
 
 ROOT = Path(__file__).parents[1]
@@ -204,20 +204,18 @@ def mirror() -> None:
 
 # --- the screen -----------------------------------------------------------------------------------
 
-class Screen(Watched):
+class Screen(Terminal):
     """The panel on a terminal of its own; when each loss was first seen on it."""
 
     def look(self, seconds: float) -> dict[int, float]:
         """Read for a while. emit.py's losses are shown as 5,001, 5,002, …"""
         seen: dict[int, float] = {}
         end = time.monotonic() + seconds
-        rest = b""
-        while (left := end - time.monotonic()) > 0:
-            if select.select([self.fd], [], [], left)[0]:
-                rest = rest[-16:] + os.read(self.fd, 1 << 16)
-                now = time.time()
-                for number in re.findall(rb"\b5,\d{3}\b", rest):
-                    seen.setdefault(int(number.replace(b",", b"")), now)
+        while time.monotonic() < end:
+            self.read(0.01)
+            now = time.time()
+            for number in re.findall(r"\b5,\d{3}\b", "\n".join(self.screen.display)):
+                seen.setdefault(int(number.replace(",", "")), now)
         return seen
 
 
@@ -229,7 +227,7 @@ def screen() -> None:
             person = Person(rig, folder / "here")
             run = emitting(person, 4, 1, 4.0)
             watched = Screen([sys.executable, "-m", "gpu_panel"],
-                             person.env | {"TERM": "xterm-256color"})
+                             person.env | {"TERM": "xterm-256color"}, None)
             try:
                 watched.read(10.0)
                 for key in OPEN_FIRST_RUN:

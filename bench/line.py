@@ -8,10 +8,12 @@ Textual's own way to choose another driver, here its own one for comparison.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
 import pty
+import random
 import re
 import select
 import statistics
@@ -37,6 +39,8 @@ PIECE = 0.02
 """Seconds of the line's time that are read at once."""
 _MODES = re.compile(r"\x1b\[\?2026[hl]|\x1b\[>\d+u|\x1b\[<u|\x1b\[\?\d+\$p|\x1b\]22;[^\x07]*\x07")
 """What pyte takes for text."""
+_WHOLE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x1b[^\[\]]")
+"""An escape sequence that is complete."""
 
 
 class Terminal:
@@ -46,7 +50,8 @@ class Terminal:
         self.speed = speed
         self.bytes = 0
         self._due = time.monotonic()
-        self._rest = b""
+        self._rest = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self.screen.reset_mode(pyte.modes.DECAWM)
         self._stream = pyte.Stream(self.screen)
@@ -74,16 +79,14 @@ class Terminal:
         self.bytes += len(data)
         if self.speed is not None:
             self._due += len(data) / self.speed
-        data = self._rest + data
-        whole = data.rfind(b"\x1b") if b"\x1b" in data[-16:] else len(data)
-        text, self._rest = data[:whole], data[whole:]
-        if b"\x1b" in self._rest[:1] and re.fullmatch(rb"\x1b\[[0-?]*[ -/]*[@-~].*", self._rest,
-                                                     re.DOTALL):
-            text, self._rest = data, b""
-        self._stream.feed(_MODES.sub("", text.decode("utf-8", "replace")))
-        if b"\x1b[?2026$p" in text:
+        text = self._rest + self._decoder.decode(data)
+        began = text.rfind("\x1b")
+        whole = began if began >= 0 and not _WHOLE.match(text, began) else len(text)
+        text, self._rest = text[:whole], text[whole:]
+        self._stream.feed(_MODES.sub("", text))
+        if "\x1b[?2026$p" in text:
             os.write(self.fd, b"\x1b[?2026;2$y")
-        for _ in range(text.count(b"\x1b[6n")):
+        for _ in range(text.count("\x1b[6n")):
             os.write(self.fd, b"\x1b[5;5R")
 
     def key(self, key: bytes, until: str, patience: float = 120.0) -> float:
@@ -143,7 +146,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="line-") as name:
         folder, build = Path(name), builder()
         machine = build.Standin(build.build(folder / "lib"), folder)
-        machine.set(*(line for line in state([], __import__("random").Random(1))
+        machine.set(*(line for line in state([], random.Random(1))
                       if " util " not in line and " mem_used " not in line))
         env = machine.env() | {"GPU_PANEL_HOME": str(folder / "home"), "TERM": "xterm-256color",
                                "COLORTERM": "truecolor", "LANG": "C.UTF-8"}

@@ -124,3 +124,5 @@ def test_rows_drawn_since_the_last_action_go_first():
     picture.turn += 1
     picture.draw("\x1b[3;1Hd\x1b[4;1He")
     assert picture.newest_first() == [2, 3, 0, 1]
+    picture.draw("\x1b[4;1Hf\x1b[1;1Hg")
+    assert picture.newest_first() == [2, 3, 0, 1]  # who waits longest keeps its place

@@ -68,8 +68,9 @@ class Picture:
         return self._row, self._column
 
     def newest_first(self) -> list[int]:
-        """The rows in `drawn`, those first that were drawn in since the person's last action."""
-        return sorted(self.drawn, key=lambda row: (-self.drawn[row], row))
+        """The rows in `drawn`, those first that were drawn in since the person's last action, and
+        among them those that have waited longest."""
+        return sorted(self.drawn, key=lambda row: -self.drawn[row])
 
     def draw(self, text: str) -> list[str]:
         """Take in what the program writes. Returns what is no drawing, in its order."""
@@ -147,7 +148,9 @@ class Picture:
             line[end] = None
             self._pieces[row].clear()
         self._column = at + len(cells)
-        self.drawn[row] = self.turn
+        if self.drawn.get(row) != self.turn:
+            self.drawn.pop(row, None)
+            self.drawn[row] = self.turn
 
 
 def _text(cell: Cell | None) -> str:

@@ -149,7 +149,10 @@ class Line:
                     now = time.monotonic()
                     wait = self._pace.wait(now)
                     if wait <= 0:
-                        if text := self._compose():
+                        text = self._compose()
+                        if not self._picture.drawn:
+                            self._pace.caught_up(now)
+                        if text:
                             return (text + _ASK, True) if self._pace.asks(now) else (text, False)
                         continue
                 self._changed.wait(wait)

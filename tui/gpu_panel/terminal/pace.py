@@ -20,7 +20,8 @@ SHARE = 0.1
 BURST = 2.0
 """Seconds for which unused bytes are kept."""
 URGENT = 1.0
-"""For so long after a key, a click or a resize, frames are sent as fast as the line takes them."""
+"""Seconds in which a key, a click or a resize has its effect. What is drawn until then is sent as
+fast as the line takes it."""
 PIECE = 0.25
 """Seconds of the line's time that one piece of a frame may take."""
 SMALLEST = 512
@@ -53,6 +54,8 @@ class Pace:
     _budget: float = field(init=False, default=QUIET * BURST)
     _filled: float | None = field(init=False, default=None)
     _urgent_until: float = field(init=False, default=0.0)
+    _owed: bool = field(init=False, default=False)
+    """Whether some effect of the person's last action may not have been sent yet."""
     _asked: list[tuple[float, int]] = field(init=False, default_factory=list)
     """(when, bytes) of what was sent and not yet answered, oldest first."""
 
@@ -76,9 +79,15 @@ class Pace:
     def touched(self, now: float) -> None:
         """The person has pressed a key or the like, and waits for its effect."""
         self._urgent_until = now + URGENT
+        self._owed = True
+
+    def caught_up(self, now: float) -> None:
+        """The terminal shows, or will shortly show, all that has been drawn."""
+        self._owed = now < self._urgent_until
 
     def urgent(self, now: float) -> bool:
-        return now < self._urgent_until
+        """Whether the person waits for what is sent."""
+        return self._owed or now < self._urgent_until
 
     def wait(self, now: float) -> float:
         """Seconds until the next piece may be sent, 0 if it may now."""
