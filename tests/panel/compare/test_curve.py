@@ -46,7 +46,8 @@ def test_the_mean_of_the_ranks_over_steps_time_and_examples():
         curve.take(rank, start(1, 100.0))
         curve.take(rank, schedule(0, 8))
         curve.take(rank, steps(1, [4.0 + rank], 101.0))
-        curve.take(rank, steps(3, [3.0 + rank, 2.0 + rank], 101.5))
+        # Rank 1 was stopped a step earlier than rank 0.
+        curve.take(rank, steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5))
         curve.take(rank, start(2, 112.0))
         curve.take(rank, schedule(2, 8))  # it went on from the checkpoint of step 2
         curve.take(rank, steps(3, [9.0 + rank], 112.5))
@@ -57,7 +58,7 @@ def test_the_mean_of_the_ranks_over_steps_time_and_examples():
     assert points(curve.over("step")) == {1: 4.5, 2: 3.5, 3: 9.5, 4: 1.5, 5: 1.0}
     assert points(curve.over("examples")) == {8: 4.5, 16: 3.5, 24: 9.5, 32: 1.5, 48: 1.0}
     # The two losses of one event are spread over the half second before it.
-    assert points(curve.over("time")) == {1000: 4.5, 1250: 3.5, 1500: 2.5, 2500: 9.5, 3000: 1.5,
+    assert points(curve.over("time")) == {1000: 4.5, 1250: 3.0, 1500: 3.0, 2500: 9.5, 3000: 1.5,
                                           5000: 1.0}
 
 

@@ -81,7 +81,7 @@ class RunsFeed:
         for name in self._due():
             self._look_safely(self._runs[name])
         unlisted = self._look_at_new()
-        unread = self._read_figures()
+        unread = self._read_figures(0.0 if unlisted else SPELL)
         found = [one.line for one in (*self._live.values(), *self._kept.values())]
         found += self._bad.values()
         found.sort(key=lambda line: (not line.live, -line.created))
@@ -135,11 +135,11 @@ class RunsFeed:
         return [name for name in dict.fromkeys((*self._live, *self._order[:NEWEST], *turn, *anew))
                 if name in self._runs]
 
-    def _read_figures(self) -> int:
-        """Read figures for the first time. Returns how many runs are left."""
+    def _read_figures(self, seconds: float) -> int:
+        """Read figures for the first time, for so long. Returns how many runs are left."""
         wanted = [name for name in dict.fromkeys((*self.first, *self._order, *self._kept))
                   if (kept := self._kept.get(name)) is not None and not kept.line.read]
-        end = time.monotonic() + SPELL
+        end = time.monotonic() + seconds
         for done, name in enumerate(wanted):
             if time.monotonic() > end:
                 return len(wanted) - done
