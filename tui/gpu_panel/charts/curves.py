@@ -8,6 +8,17 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.content import Content
+from textual.events import (
+    Click,
+    MouseDown,
+    MouseEvent,
+    MouseMove,
+    MouseScrollDown,
+    MouseScrollLeft,
+    MouseScrollRight,
+    MouseScrollUp,
+    MouseUp,
+)
 
 from gpu_panel import keys
 from gpu_panel.charts import marks as marking
@@ -18,6 +29,12 @@ from gpu_panel.charts.series import Series
 __all__ = ["Curve", "CurveView", "Level"]
 
 SMOOTHING = (0.0, 0.6, 0.9)
+NARROWEST = 4.0
+"""Steps; no zoom shows fewer."""
+WHEEL = 1.25
+"""One notch of the wheel shows so many times as many steps."""
+SHIFT = 0.2
+"""One notch to the side moves by this share of what is shown."""
 
 
 class CurveView(CurveDrawing, can_focus=True):
@@ -111,16 +128,101 @@ class CurveView(CurveDrawing, can_focus=True):
             self._window = (at - half, at + half)
         self.redraw()
 
-    def action_zoom(self, factor: float) -> None:
-        """Show `factor` times as many steps, around the reading line or the end."""
+    def action_zoom(self, factor: float, around: float | None = None) -> None:
+        """Show `factor` times as many steps, around a step, or else around the reading line or the
+        end."""
         first, last = self._extent()
         x0, x1 = self._range
-        width = max((x1 - x0) * factor, 4.0)
+        width = max((x1 - x0) * factor, NARROWEST)
         if width >= last - first:
             self._window = None
         else:
-            at = x1 if self.cross is None else self.cross
+            at = around if around is not None else x1 if self.cross is None else self.cross
             share = (at - x0) / max(x1 - x0, 1e-9)
             left = min(max(at - share * width, first), last - width)
             self._window = (left, left + width)
         self.redraw()
+
+    def move(self, share: float) -> None:
+        """Show what is beside the zoomed range: `share` of its width further on, or back."""
+        if self._window is None:
+            return
+        first, last = self._extent()
+        x0, x1 = self._window
+        by = min(max((x1 - x0) * share, first - x0), last - x1)
+        self._window = (x0 + by, x1 + by)
+        self.redraw()
+
+    # --- the mouse --------------------------------------------------------------------------------
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Read the values below the pointer, or choose a range while a button is held."""
+        at = self._pointed(event)
+        if self._drag is not None:
+            self.selection = (self._drag, at)
+            self.redraw()
+        elif event.get_content_offset(self) is not None and round(at) != self.cross:
+            if not self._hovering:
+                self._hovering, self._before = True, self.cross
+            self.cross = round(at)
+            self.redraw()
+
+    def on_leave(self) -> None:
+        """The reading line goes back to where it was before the pointer came."""
+        if self._hovering and self._drag is None:
+            self._hovering, self.cross = False, self._before
+            self.redraw()
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        if event.button == 1 and event.get_content_offset(self) is not None:
+            self._drag = self._pointed(event)
+            self.capture_mouse()
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        """Zoom to the chosen range; a click alone keeps the reading line where it is."""
+        if self._drag is None:
+            return
+        self.release_mouse()
+        low, high = sorted((self._drag, self._pointed(event)))
+        self._drag = self.selection = None
+        self._hovering = False
+        x0, x1 = self._range
+        if high - low >= (x1 - x0) * 2 / max(self._cells, 1):
+            middle, half = (low + high) / 2, max(high - low, NARROWEST) / 2
+            self._window = (middle - half, middle + half)
+            self.cross = None
+        else:
+            self.cross = round(low)
+        self.redraw()
+
+    def on_click(self, event: Click) -> None:
+        if event.chain == 2:
+            self.action_whole()
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._wheel(event, 1 / WHEEL)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._wheel(event, WHEEL)
+
+    def on_mouse_scroll_left(self, event: MouseScrollLeft) -> None:
+        event.stop()
+        self.move(-SHIFT)
+
+    def on_mouse_scroll_right(self, event: MouseScrollRight) -> None:
+        event.stop()
+        self.move(SHIFT)
+
+    def _wheel(self, event: MouseEvent, factor: float) -> None:
+        """Zoom around the pointer; with shift or ctrl move instead."""
+        event.stop()
+        if event.shift or event.ctrl:
+            self.move(SHIFT if factor > 1 else -SHIFT)
+        else:
+            self.action_zoom(factor, self._pointed(event))
+
+    def _pointed(self, event: MouseEvent) -> float:
+        """The x below the pointer, or at the nearer end of the axis."""
+        x0, x1 = self._range
+        cell = event.x - self.gutter.left - self._gutter
+        return x0 + min(max(cell / max(self._cells - 1, 1), 0.0), 1.0) * (x1 - x0)

@@ -64,6 +64,7 @@ class Level:
     value: float
     label: str
 
+
 class CurveDrawing(Widget):
     """A chart as it is drawn; what can be done with it is in `curves`."""
 
@@ -109,6 +110,15 @@ class CurveDrawing(Widget):
         """Where the reading line is; None if it is hidden."""
         self.marks: tuple[Mark, ...] = ()
         self.levels: tuple[Level, ...] = ()
+        self.selection: tuple[float, float] | None = None
+        """The range that is being chosen with the mouse; None if none is."""
+        self._drag: float | None = None
+        """Where a button of the mouse was pressed; None if none is held."""
+        self._hovering = False
+        """Whether the reading line follows the pointer."""
+        self._before: int | None = None
+        """Where the reading line was before that."""
+
     def notify_style_update(self) -> None:
         self._frame = None
         self._styles = []
@@ -165,6 +175,7 @@ class CurveDrawing(Widget):
         self._paint_lines(plot, shown, found, scale)
         self._mark(plot, (*found, *([over_all] if over_all else [])))
         marking.paint(plot, self.marks, x0, x1, _CROSS)
+        self._paint_selection(plot, x0, x1)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
             canvas.chars[above + row][gutter:] = plot.chars[row]
@@ -250,6 +261,15 @@ class CurveDrawing(Widget):
     def _mark(self, plot: Canvas, found: tuple[ColumnValues, ...]) -> None:
         for cell in {c // 2 for columns in found for c in columns.bad}:
             plot.text(cell, 0, "×", _BAD)
+
+    def _paint_selection(self, plot: Canvas, x0: float, x1: float) -> None:
+        if self.selection is None:
+            return
+        left, right = sorted(marking.cell_of(plot, x, x0, x1) for x in self.selection)
+        for row in range(plot.height):
+            for cell in range(left, right + 1):
+                if plot.chars[row][cell] == " ":
+                    plot.text(cell, row, "░", _FAINT)
 
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
