@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
 
 from gpu_engine.common import units
@@ -107,10 +108,13 @@ class RankView:
     @property
     def steps_per_s(self) -> float | None:
         """Steps per second over the last half minute or so; None before the second step event."""
-        recent = [p for p in self.step_times if p[0] >= self.step_times[-1][0] - 30]
-        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+        if len(self.step_times) < 2:
             return None
-        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+        last = self.step_times[-1]
+        # They are in order of time. This is asked for often.
+        first = self.step_times[min(bisect_left(self.step_times, (last[0] - 30, -1)),
+                                    len(self.step_times) - 1)]
+        return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
 
     def to_dict(self) -> dict[str, object]:
         """For scripts: every field except `step_times`, with the error as in its line."""

@@ -76,6 +76,7 @@ ranks that failed or stand still come first in any order."""
         self._where: dict[int, list[str]] = {}
         self._live = True
         self._hidden: frozenset[int] = frozenset()
+        self._plan: LaunchPlan | None = None
         self._devices = DeviceFigures()
         self._device_keys: dict[int, list[DeviceKey]] = {}
         self._still: set[int] = set()
@@ -99,7 +100,9 @@ ranks that failed or stand still come first in any order."""
         """Show these ranks. `plan`: that of their run, None if it is not known; `now`: unix
         seconds; `figures`: those of their devices."""
         self._ranks, self._now, self._live = ranks, now, live
-        self._where, self._device_keys = where_of(plan), devices.keys_of(plan)
+        if plan is not self._plan:
+            self._plan, self._where = plan, where_of(plan)
+            self._device_keys = devices.keys_of(plan)
         self._devices = figures if figures is not None and live else DeviceFigures()
         known = {kind for key in self._devices.latest for kind in self._devices.now(key, now)}
         cpu = plan is not None and plan.device_type == "cpu"
