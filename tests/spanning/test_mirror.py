@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.agent.follow import _Sender
+from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.hosts.protocol import PIECE, BadMessage, Piece
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs.folder import Run
@@ -191,3 +192,18 @@ def test_a_place_says_what_stands_before_it(here):
     at, = to.at()
     assert (at.name, at.offset, at.checked) == (EVENTS, 600, 256)
     assert at.crc == zlib.crc32((b"abc" * 200)[-256:])
+
+
+def test_the_figures_of_its_devices_go_on_where_they_are_here(here: Path) -> None:
+    there = Run(here.parent / "there")
+    path, to = there.path / DEVICES, Mirror(here, PART, 1 << 20)
+    path.write_bytes(b"one\n")
+    send(_Sender(there, to.at(), PART.ranks, PART.node), to)
+    with path.open("ab") as file:
+        file.write(b"two\n")
+    sent = [a for a in to.at() if a.name == DEVICES]
+    assert [a.offset for a in sent] == [4]
+    send(_Sender(there, to.at(), PART.ranks, PART.node), to)  # as after a broken connection
+    mine = devices_paths(here)["gpu1"]
+    assert mine == here / "hosts" / f"gpu1.{DEVICES}"
+    assert mine.read_bytes() == b"one\ntwo\n"

@@ -9,6 +9,7 @@ from textual.widgets import Input
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_engine.runs import marks
 from gpu_panel.charts.curves import CurveView
 from gpu_panel.run import recorded, subjects
@@ -18,6 +19,7 @@ from gpu_panel.run.store import RunStore
 
 from ... import event_lines
 from ..run_kit import (
+    GIB,
     SMALL,
     T0,
     WIDE,
@@ -219,3 +221,34 @@ async def test_a_persons_notes_are_marks(tmp_path: Path, home: Path) -> None:
         await pilot.press("0", "M", *"now", "enter")
         await until(pilot, lambda: len(marks.read(run.run.path)) == 2)
         assert marks.read(run.run.path)[1] == marks.Mark("now", step=99, t=T0 + 50)
+
+
+async def test_the_memory_chart_has_the_cards_capacity_and_many_ranks_are_a_band(
+        tmp_path: Path, home: Path) -> None:
+    cards = tuple(RankPlan(i, i, 0, (DeviceUse(str(i), f"GPU {i}", None, "cuda:0",
+                                               memory=80 * GIB),)) for i in range(20))
+    run = Written(tmp_path, ranks=20, plan={"ranks": cards})
+    for rank in range(20):
+        run.start(rank)
+        run.steps(rank, 0, 49)
+    app = Mini(run.run, at=25)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot, reached(19, 49))
+        view = app.run_screen.query_one("#memory", CurveView)
+        assert [(level.value, level.label) for level in view.levels] == [
+            (80.0 * GIB, "card 80.0 GiB")]
+        assert str(view.border_title) == "memory ─ 28.0 of 80.0 GiB, peak 34.0"
+        rows = [strip.text for strip in view.frame(60, 20)]
+        assert "mean of 20" in rows[0]
+        assert "card 80.0 GiB" in rows[0]
+        assert rows[-1].startswith("GiB")
+        assert sum("╌" * 40 in row for row in rows) == 1  # the capacity, and nothing at 34 of 80
+        view.action_cross(-1)
+        assert "mean 28.0 GiB" in view.reading()
+        await pilot.press("3", "down", "down", "enter")  # the chosen one first
+        await shown(pilot)
+        assert [row.split("  ")[0] for row in view.reading()[3:6]] == [
+            "rank 2 peak", "rank 2", "rank 0 peak"]
+        await pilot.press("2", "b")  # every line
+        assert str(view.border_subtitle) == ""
+        assert "mean of 20" not in view.frame(60, 20)[0].text
