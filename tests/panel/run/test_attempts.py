@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_engine.runs import notes
 from gpu_engine.runs.folder import AttemptRecord
+from gpu_engine.runs.notes import Notes
 from gpu_panel.run.about import AboutRun
 
 from ..run_kit import (
@@ -20,6 +22,7 @@ from ..run_kit import (
     shown,
     terminal,
     trained,
+    until,
 )
 
 FIRST = AttemptRecord(1, T0, T0 + 50, "failed", "rank 1: boom [x")
@@ -96,7 +99,7 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
     run.steps(0, 80, 84, at=61)
     run.write(0, ("warning", 62, {"message": "the loader is slow"}))
     run.state("running", attempt=2, attempts=(FIRST, AttemptRecord(2, T0 + 54)))
-    app = Mini(run.run, at=70)
+    notes.change(run.run.path, lambda now: Notes("the good one", ("lr",)))
     for size in (SMALL, WIDE):
         app = Mini(run.run, at=70)
         async with app.run_test(size=size) as pilot:
@@ -108,6 +111,9 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
                          "! this run would end at logout", "! the loader is slow",
                          "gpu-engine run ddp", "runs in /somewhere"):
                 assert part in text, part
+            if size == WIDE:
+                await until(pilot, lambda: "name: the good one" in terminal(pilot.app))
+                assert "tags: lr" in terminal(app)
             run.state("failed", attempt=2, ended=T0 + 65, reason="rank 0: worse", attempts=(
                 FIRST, AttemptRecord(2, T0 + 54, T0 + 65, "failed", "rank 0: worse")))
             await app.run_screen.store.wait_for(lambda s: not s.state.live)

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gpu_engine.runs import notes
 from gpu_panel.common.background import in_thread
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.about import about
@@ -28,6 +29,7 @@ class AboutRun(ModalScreen[None]):
         self._store, self._clock = store, clock
         self._shown = Content()
         self._bytes: int | None = None
+        self._written: list[str] = []
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="sheet") as box:
@@ -43,11 +45,14 @@ class AboutRun(ModalScreen[None]):
 
     @work(exit_on_error=False)
     async def _measure(self) -> None:
+        path = self._store.run.path
+        self._written = await in_thread(lambda: notes.lines(notes.read(path)), name="panel-notes")
         self._bytes = await in_thread(self._store.run.size, name="panel-size")
         self._paint()
 
     def _paint(self) -> None:
-        text = Content("\n").join(about(self._store, self._clock(), self._bytes))
+        text = Content("\n").join(about(self._store, self._clock(), self._bytes,
+                                           self._written))
         if not text.is_same(self._shown):
             self._shown = text
             self.query_one("#about", Static).update(text)

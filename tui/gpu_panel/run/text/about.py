@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
@@ -19,8 +19,10 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.states import WARNING, colour
 
 
-def about(store: RunStore, now: float, size: int | None = None) -> list[Content]:
-    """The whole sheet. `now`: unix seconds; `size`: the folder's size in bytes."""
+def about(store: RunStore, now: float, size: int | None = None,
+          written: Sequence[str] = ()) -> list[Content]:
+    """The whole sheet. `now`: unix seconds; `size`: the folder's size in bytes; `written`: what the
+    person has written on the run, line by line."""
     state = store.state
     out: list[Content] = []
     if state is not None:
@@ -39,7 +41,8 @@ def about(store: RunStore, now: float, size: int | None = None) -> list[Content]
     if store.saved is not None and store.saved.path:
         held = "" if store.saved.size is None else f", {units.size(store.saved.size)}"
         where.append(f"checkpoint  {clean(store.saved.path, 1000)}{held}")
-    return out + _part("Where", [Content(line) for line in where])
+    out += _part("Where", [Content(line) for line in where])
+    return out + _part("What you wrote", [Content(clean(line)) for line in written])
 
 
 def attempts(store: RunStore, state: State, now: float) -> list[Content]:
