@@ -10,8 +10,11 @@ from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe import client
 from gpu_engine.devices.records import Inventory
 
+PATIENCE = 20.0
+"""Seconds after which a driver that does not answer is given up."""
 
-def discover(timeout: float = 20.0) -> Inventory:
+
+def discover(timeout: float = PATIENCE) -> Inventory:
     """Find the GPUs of the first vendor that has any here; without GPUs, CPU slots. Never raises.
 
     Drivers are called in another process (see `probe/`), so this returns within about `timeout`
@@ -27,7 +30,7 @@ def discover(timeout: float = 20.0) -> Inventory:
     return _explained(without[-1], without[:-1])
 
 
-def discover_of(name: str, timeout: float = 20.0) -> Inventory:
+def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
     """Find the devices of one backend (a name in `registry.BACKENDS`). Never raises."""
     backend = registry.load(name)
     environ = {v: os.environ[v] for v in backend.variables if v in os.environ}

@@ -272,7 +272,7 @@ class CurveDrawing(Widget):
                     plot.text(cell, row, "░", _FAINT)
 
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
-        if self.cross is None or not x0 <= self.cross <= x1:
+        if self.cross is None or self.selection or not x0 <= self.cross <= x1:
             return
         cell = marking.cell_of(plot, self.cross, x0, x1)
         for row in range(plot.height):

@@ -87,7 +87,8 @@ def test_no_devices_say_what_to_do(inventory):
 
 
 def test_looking_is_said():
-    assert "Looking for devices" in text(DeviceTable())
+    assert text(DeviceTable()) == "Looking for devices …"
+    assert "has not answered for 3 s" in text(DeviceTable(looking=3.0)).replace("\n", " ")
 
 
 @pytest.mark.parametrize("width", range(24, 140, 3))
@@ -171,3 +172,21 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
     assert "☐ 3→0" in said
     assert "☐ 1→1" in said
     assert '"3,1"' in said
+
+
+def styles(look: DeviceTable, width: int = 110) -> dict[str, str]:
+    """Text of each part → its style."""
+    return {part.strip(): style for row in build(look, width)[1] for line in row.lines
+            for part, style in line if part.strip("░ ")}
+
+
+@pytest.mark.parametrize(("use", "used", "heat", "watts", "wanted"), [
+    (0.10, 8, 40.0, 100.0, ("accent", "accent", "", "")),
+    (0.75, 72, 75.0, 395.0, ("good", "warn", "warn", "")),
+    (1.00, 79, 85.0, 398.0, ("good", "bad", "bad", "warn"))])
+def test_bars_and_figures_are_coloured_by_load_and_heat(use, used, heat, watts, wanted):
+    machine = gpus(1)
+    found = styles(look(machine, Sample(machine.devices[0], use, used << 30, 80 << 30, heat, watts,
+                                        400.0, processes=())))
+    bars = [style for part, style in found.items() if part[0] in "█▏▎▍▌▋▊▉"]
+    assert (bars[0], bars[-1], found[f"{heat:.0f}°C"], found[f"{watts:.0f}/400W"]) == wanted

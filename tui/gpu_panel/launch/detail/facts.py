@@ -10,9 +10,8 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Sample
+from gpu_panel.common import load
 
-HOT = 85.0
-"""Degrees Celsius from which a temperature is shown as a warning."""
 GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "accent"),
           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
 """State → glyph and style; the state's name is shown beside the glyph."""
@@ -70,9 +69,9 @@ def listed(device: Device, s: Sample, holder: Holder | None, leases_known: bool)
     if device.is_cpu:
         return [Fact("lease", lease, "accent" if holder else "")]
     return [
-        Fact("temperature", _with(s.temperature, "°C"),
-             "warn" if (s.temperature or 0) >= HOT else ""),
-        Fact("power", f"{_with(s.power)} of {_with(s.power_limit, 'W')}"),
+        Fact("temperature", _with(s.temperature, "°C"), load.of_heat(s.temperature)),
+        Fact("power", f"{_with(s.power)} of {_with(s.power_limit, 'W')}",
+             load.of_power(s.power, s.power_limit)),
         Fact("fan", units.share(s.fan)),
         Fact("performance", UNKNOWN if s.performance_state is None else f"P{s.performance_state}"),
         Fact("SM clock", f"{_mhz(s.clock_sm)} of {_mhz(s.clock_sm_max)} MHz"),

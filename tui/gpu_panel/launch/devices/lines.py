@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from gpu_engine.common.clean import clean
 from gpu_engine.devices.availability import Availability
+from gpu_engine.devices.discover import PATIENCE as DISCOVERY
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.spec import modes
-from gpu_panel.common import units
+from gpu_panel.common import load, units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.history import History
@@ -18,6 +19,8 @@ from gpu_panel.launch.devices.history import History
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
 STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
+PATIENCE = 2.0
+"""Seconds after which it is explained why the devices are not known yet."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -47,6 +50,8 @@ class DeviceTable:
     """Monotonic seconds, for the age of the hosts' figures."""
     histories: Mapping[str, History] = field(default_factory=dict)
     """Host → history of its devices."""
+    looking: float = 0.0
+    """Seconds for which the devices have been looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ ORDERS = {"index": "by index", "utilization": "busiest first", "memory": "fulles
 def build(table: DeviceTable, width: int) -> tuple[Line | None, list[Row]]:
     """The header and the rows, `width` cells wide."""
     if table.inventory is None:
-        return None, [_text("Looking for devices …", "dim", width)]
+        return None, _looking(table.looking, width)
     own = _Machine(table.inventory, table.snapshot, table.freedom, table.history)
     others = [_Machine(seen.inventory or Inventory((), ""), seen.snapshot, seen.freedom,
                        table.histories.get(seen.host.name), seen) for seen in table.hosts]
@@ -115,6 +120,18 @@ def build(table: DeviceTable, width: int) -> tuple[Line | None, list[Row]]:
         devices(machine)
     rows += [_text(text, style, width) for text, style in table.notes]
     return header, rows
+
+
+def _looking(seconds: float, width: int) -> list[Row]:
+    """What is shown until the devices are known, with the reason if that takes long."""
+    rows = [_text("Looking for devices …", "dim", width)]
+    if seconds >= PATIENCE:
+        rows.append(_text(
+            f"The driver has not answered for {seconds:.0f} s. It may be starting; if nvidia-smi "
+            "hangs too, it is stuck, often since an error that \"dmesg | grep -i xid\" shows. "
+            f"After {DISCOVERY:.0f} s the panel goes on with CPU slots; c looks for GPUs again.",
+            "warn", width))
+    return rows
 
 
 def _host(seen: HostSeen, now: float, width: int) -> Row:
@@ -243,20 +260,20 @@ def _device(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
         (" " + fit(numbered(device), c.id) + "  ", "strong" if on else ""),
         (fit(_name(device), c.name) + "  " if c.name else "", ""),
     ]
-    parts += bar(sample.utilization, c.util)
+    parts += bar(sample.utilization, c.util, load.of_use(sample.utilization))
     parts.append((f"{percent(sample.utilization):>5}  ", ""))
     if c.curve:
         curve = machine.history.utilization(device.id, c.curve) if machine.history else ""
-        parts.append((fit(curve, c.curve) + "  ", "accent"))
+        parts.append((fit(curve, c.curve) + "  ", load.of_use(sample.utilization)))
     total = sample.memory_total or device.memory_total
     share = sample.memory_used / total if sample.memory_used is not None and total else None
-    parts += bar(share, c.memory)
+    parts += bar(share, c.memory, load.of_memory(share))
     parts.append((f"{_of_total(sample.memory_used, total):>10}", ""))
     if c.temp:
         heat = units.UNKNOWN if sample.temperature is None else f"{sample.temperature:.0f}°C"
-        parts.append((f"  {heat:>4}", "warn" if (sample.temperature or 0) >= 85 else ""))
+        parts.append((f"  {heat:>4}", load.of_heat(sample.temperature)))
     if c.power:
-        parts.append((f"  {_watts(sample):>8}", ""))
+        parts.append((f"  {_watts(sample):>8}", load.of_power(sample.power, sample.power_limit)))
     below = _second(table, machine, device, sample, width, "" if c.name else _name(device))
     return Row(key, (tuple(parts), below))
 
@@ -352,8 +369,8 @@ def numbered(device: Device) -> str:
     return short(device) + position
 
 
-def bar(share: float | None, width: int) -> list[Part]:
-    """A bar of `width` cells: its filled part, in eighths of a cell, and the rest."""
+def bar(share: float | None, width: int, style: str = "accent") -> list[Part]:
+    """A bar of `width` cells: its filled part, in eighths of a cell and `style`, and the rest."""
     if width <= 0:
         return []
     if share is None:
@@ -361,7 +378,7 @@ def bar(share: float | None, width: int) -> list[Part]:
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     filled = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return [(filled, "accent"), ("░" * (width - len(filled)), "track")]
+    return [(filled, style), ("░" * (width - len(filled)), "track")]
 
 
 def percent(share: float | None) -> str:

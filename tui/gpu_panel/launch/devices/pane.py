@@ -77,6 +77,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
         self._order = "index"
         self._count: int | None = None
         """The number typed for F, until a device is ticked by hand."""
+        self._began = time.monotonic()
         self.resolved = False
         """Whether the devices that the preset asks for have been looked up here."""
         self._waits = 0
@@ -154,7 +155,8 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             freedom=source.freedom, ours=words.of_runs(self._runs, time.time()),
             notes=words.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
-            now=time.monotonic(), histories=source.histories)
+            now=time.monotonic(), histories=source.histories,
+            looking=time.monotonic() - self._began)
         self.entitle(words.title(self.TITLE, source, self._table), self._stale())
         self.repaint()
 
