@@ -42,7 +42,7 @@ async def test_tick_launch_watch_and_remove():
         await pilot.pause()
         said = shown(table)
         assert "✓ completed" in said
-        assert "step 6 of 6" in said
+        assert "6 of 6" in said
         assert screen.live_runs == 0
         await pilot.press("escape", "4", "x")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
