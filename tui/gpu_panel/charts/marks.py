@@ -11,6 +11,9 @@ BEGINS, EVALUATION, CHECKPOINT, NOTE = "┊", "◆", "▪", "✎"
 """What a mark looks like: an attempt or a training begins (a line), an evaluation, a checkpoint,
 a person's note."""
 
+_APART = 6
+"""Cells from one mark to the next, if there are many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -36,17 +39,18 @@ def beside(marks: Iterable[Mark], at: float, by: int) -> int | None:
 
 
 def paint(plot: Canvas, marks: Iterable[Mark], x0: float, x1: float, style: int) -> None:
-    """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row."""
+    """Draw the marks between x0 and x1: lines behind the curves, characters in the lowest row. If
+    they would fill that row, some are left out, but never a note."""
+    shown = [m for m in marks if x0 <= m.x <= x1]
+    apart = 1 if len(shown) * 4 <= plot.width else _APART
     taken: set[int] = set()
-    for mark in sorted(marks, key=lambda m: (m.kind != NOTE, m.kind != EVALUATION)):
-        if not x0 <= mark.x <= x1:
-            continue
+    for mark in sorted(shown, key=lambda m: (m.kind != NOTE, m.kind != EVALUATION, m.x)):
         cell = cell_of(plot, mark.x, x0, x1)
         if mark.kind == BEGINS:
             for row in range(plot.height):
                 if plot.chars[row][cell] == " ":
                     plot.text(cell, row, BEGINS, style)
-        elif cell not in taken:
+        elif mark.kind == NOTE or taken.isdisjoint(range(cell - apart + 1, cell + apart)):
             taken.add(cell)
             plot.text(cell, plot.height - 1, mark.kind, style)
 
