@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from textual.widgets import Input
@@ -135,6 +136,16 @@ def test_what_is_offered_follows_what_is_recorded(tmp_path: Path) -> None:
     assert norm is not None
     assert norm.title(store) == "gradient norm ─ 2.500"
     assert subjects.find(store, "data_wait") is None
+
+
+def test_a_title_says_what_the_ranks_have_now() -> None:
+    assert [subjects.summary("lr", values) for values in (
+        [], [None], [1.5], [1.0, None, 2.0], [1.0, 1.00001], [1.0, math.nan], [math.nan] * 2)] == [
+        "lr", "lr", "lr ─ 1.500", "lr ─ mean 1.500, ranks 1.000 to 2.000",
+        "lr ─ 1.000 on all ranks",
+        "lr ─ mean 1.000, ranks 1.000 to 1.000, 1 not finite", "lr ─ NaN on all ranks"]
+    assert subjects.summary("rate", [1.0, 1.0], total=True, each="devices") == \
+        "rate ─ 2.000 in all, devices 1.000 to 1.000"
 
 
 async def test_marks_are_read_at_the_cursor(tmp_path: Path, home: Path) -> None:

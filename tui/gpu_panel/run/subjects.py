@@ -82,7 +82,8 @@ def every(store: RunStore) -> list[Subject]:
     named = sorted((k for k in keys if k not in recorded.NAMES),
                    key=lambda k: (not k.startswith(recorded.EVALUATED), k))
     wanted = [LOSS, *(f"{OTHER}{i}" for i in store.others), *own, *named, MEMORY, *_TIMED]
-    return [s for s in (find(store, key) for key in wanted) if s is not None]
+    twice = {"host"} if not store.memory.allocated else set()  # on CPU slots, that is MEMORY
+    return [s for s in (find(store, key) for key in wanted) if s is not None and s.key not in twice]
 
 
 # --- the loss -----------------------------------------------------------------------------------
@@ -262,6 +263,8 @@ def summary(name: str, latest: Iterable[float | None],
         return f"{name} ─ NaN on all {each}"
     whole = f"{text(sum(finite))} in all" if total else f"mean {text(sum(finite) / len(finite))}"
     lost = len(values) - len(finite)
+    if not lost and not total and text(min(finite)) == text(max(finite)):
+        return f"{name} ─ {text(finite[0])} on all {each}"
     return f"{name} ─ {whole}, {each} {text(min(finite))} to {text(max(finite))}" \
         + (f", {lost} not finite" if lost else "")
 
