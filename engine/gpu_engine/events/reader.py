@@ -99,6 +99,10 @@ class Tail:
         self.unknown += 1
 
 
+BEHIND = 1 << 16
+"""Bytes: more than a rank writes in a second."""
+
+
 class RunReader:
     """Reads the new events of all ranks of a run, in pieces of bounded size."""
 
@@ -127,6 +131,11 @@ class RunReader:
         each = [(tail.offset, tail.size()) for tail in self._tails.values()]
         there = sum(size for _, size in each)
         return sum(min(offset, size) for offset, size in each) / there if there else 1.0
+
+    def behind(self) -> bool:
+        """Whether some file has more than a second's events that are not read yet: what was read
+        of it is of the past."""
+        return any(tail.size() - tail.offset > BEHIND for tail in self._tails.values())
 
     def add(self, ranks: Iterable[int]) -> None:
         """Read the files of these ranks too. A rank that is read already keeps its place."""

@@ -32,6 +32,12 @@ class Follower:
         """How many lines did not parse so far."""
         return self._reader.skipped
 
+    @property
+    def behind(self) -> bool:
+        """Whether much of what the ranks have recorded has not been read yet. Then nothing can be
+        said about now, such as whether a rank stands still."""
+        return self._reader.behind()
+
     def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
         """Read the state and new events, fold the events into `view`, and return them with their
         ranks. Stops after about `budget` seconds, or when there are no more."""

@@ -152,6 +152,29 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
         os.close(lock)
 
 
+def test_nobody_stands_still_while_the_past_is_read(home):
+    """A long run that is listed for the first time: its last figures are read only later."""
+    run, lock = create_run("toy", "", PLAN)
+    try:
+        run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
+        now, steps = time.time(), 30_000
+        for rank in range(2):
+            event_lines.append(run.events(rank), *(
+                event_lines.line("step", {"step": step, "n": 1, "loss": 1.0, "samples_per_s": 10.0},
+                                 t=now - (steps - step) * 0.1) for step in range(1, steps + 1)))
+        feed = RunsFeed()
+        (line,), _ = feed.refresh()
+        assert line.step is None or line.step < steps  # there is more than one look can read
+        while line.step != steps:
+            assert (line.still, line.steps_per_s, line.seconds_left) == (None, None, None)
+            (line,), _ = feed.refresh()
+        (line,), _ = feed.refresh()
+        assert line.still is None
+        assert line.steps_per_s is not None
+    finally:
+        os.close(lock)
+
+
 def test_a_run_that_a_full_disk_silences_says_so(home, monkeypatch):
     run, lock = create_run("toy", "", PLAN)
     try:

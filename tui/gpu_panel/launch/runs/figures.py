@@ -58,6 +58,8 @@ class LiveRun:
         line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
                        history=tuple(self._history.points), read=True, odd=self._odd,
                        devices=_devices(plan) if here else ())
+        if follower.behind:
+            return line
         if line.state == "running" and (still := hang.stalled(follower.ranks.values(),
                                                               time.time())):
             unheard = disk_room.silence(line.run.path) if still[0].is_silent else None
