@@ -223,6 +223,12 @@ class Rows(ScrollView, can_focus=True):
                 self.cursor = owner
                 self.post_message(self.Chosen(self, self.keys[owner]))
 
+    def key_at(self, y: int) -> str | None:
+        """The key of the row that is drawn on line `y` of the content; None if there is none."""
+        index = round(self.scroll_y) + y - (self._header is not None)
+        owner = self._flat[index][1] if 0 <= index < len(self._flat) else -1
+        return self.keys[owner] if owner >= 0 else None
+
     def header_clicked(self, x: int) -> None:
         """Called when the header was clicked, `x` cells from the left."""
 

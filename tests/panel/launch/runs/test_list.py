@@ -143,6 +143,11 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             assert table.marked == {live.id}
             await pilot.press("escape")
             assert not table.marked
+            await pilot.click(table, offset=(8, 2), control=True)  # the mouse marks too
+            await until(pilot, lambda: table.marked == {live.id})
+            await pilot.click(table, offset=(2, 2))
+            await until(pilot, lambda: not table.marked)
+            assert pilot.app.screen is screen
     finally:
         os.close(lock)
 

@@ -132,7 +132,7 @@ _SHRINK = (("curve", 8), ("note", 24), ("task", 20), ("step", 14), ("tags", 14),
            ("time", 0), ("name", 10), ("preset", 0), ("tags", 0), ("step", 0), ("name", 8),
            ("loss", 0), ("mode", 0))
 """How the columns get narrower or go, the least important first, until all fit."""
-GAP = 2
+GAP = MARK_WIDTH = 2
 _END = 14
 """The cells that are kept for how a run ended."""
 
@@ -149,7 +149,7 @@ class Layout:
 
     def at(self, x: int) -> Column | None:
         """The column at this cell of a line."""
-        left = GAP if self.marks else 0
+        left = MARK_WIDTH if self.marks else 0
         for column, width in self.columns:
             if left <= x < left + width:
                 return column
@@ -166,7 +166,7 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
         size = column.width or min(column.most, _longest(column, lines))
         if size:
             sizes[name] = max(size, len(column.head) + 1)
-    room = width - _END - (GAP if marks else 0)
+    room = width - _END - (MARK_WIDTH if marks else 0)
     for name, size in _SHRINK:
         if sum(size + GAP for size in sizes.values()) <= room:
             break

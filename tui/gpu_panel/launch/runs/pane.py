@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.binding import BindingType
 from textual.message import Message
 
@@ -21,7 +21,14 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.runs import lines, several
-from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
+from gpu_panel.launch.runs.columns import (
+    COLUMNS,
+    DEFAULT,
+    MARK_WIDTH,
+    Layout,
+    in_order,
+    layout,
+)
 from gpu_panel.launch.runs.feed import RunsFeed
 from gpu_panel.launch.runs.filter import FilterInput
 from gpu_panel.launch.runs.line import RunLine
@@ -368,6 +375,17 @@ compares them. Esc takes the marks away, and then the filter."""
             return
         chosen = in_order(self.targets, self.order, self.turned)
         self.app.push_screen(CompareScreen([line.run for line in chosen]))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click opens a run; with ctrl, or on the column of marks, it marks it."""
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y == 0:
+            return
+        on_mark = bool(self.marked) and offset.x < MARK_WIDTH
+        if (event.ctrl or on_mark) and (key := self.key_at(offset.y)) is not None:
+            event.prevent_default()  # of Rows: it would open the run
+            self.marked ^= {key}
+            self._arrange()
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
