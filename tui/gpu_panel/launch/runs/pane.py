@@ -30,7 +30,6 @@ from gpu_panel.launch.runs.columns import (
     layout,
 )
 from gpu_panel.launch.runs.feed import RunsFeed
-from gpu_panel.launch.runs.filter import FilterInput
 from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.remove import ask_and_prune, ask_and_remove
 
@@ -224,6 +223,8 @@ compares them. Esc takes the marks away, and then the filter."""
 
     async def action_filter(self) -> None:
         """Show the field for the words that runs must match."""
+        from gpu_panel.launch.runs.filter import FilterInput  # made when it is first used
+
         found = self.screen.query(FilterInput)
         field = found.first() if found else FilterInput(self._filter, self.focus)
         if not found:
