@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.spec import presets
+from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 
@@ -31,6 +33,23 @@ def test_the_command_line_deletes_ones_own():
     assert "ddp ships with gpu-panel and can't be deleted" in again.stderr
     assert "you have no preset 'nope'" in engine("nope", "--delete").stderr
     assert engine("--delete").returncode == 2
+
+
+def test_the_command_line_copies_describes_and_renames():
+    assert "mine.toml" in engine("ddp", "--duplicate", "mine").stdout
+    assert engine("mine", "--describe", "two cards").returncode == 0
+    assert "ddp.toml" in engine("mine", "--rename", "ddp").stdout
+    rows = {row["name"]: row for row in json.loads(engine("--json").stdout)}
+    assert "mine" not in rows
+    assert (rows["ddp"]["description"], rows["ddp"]["changes"]) == ("two cards", [])
+    assert rows["single"]["description"]  # from the comment in its file
+    presets.save("ddp", from_dict({"batch": {"size": 7}}))
+    listed = engine().stdout
+    assert "two cards" in listed
+    assert "batch.size: 64 → 7" in listed
+    both = engine("ddp", "--rename", "x", "--delete")
+    assert both.returncode == 2
+    assert "--rename and --delete can't be given together" in both.stderr
 
 
 def test_broken_ones_can_be_deleted_and_a_fifo_is_not_waited_for():

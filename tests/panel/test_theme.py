@@ -9,11 +9,13 @@ import pytest
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
-from textual.widgets import Input, Select
+from textual.widgets import Input
 
 from gpu_engine.runs.folder import Cause
 from gpu_panel import theme
 from gpu_panel.app import PanelApp
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.choice_menu import ChoiceMenu
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.log.view import LogView
 
@@ -69,13 +71,14 @@ async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) ->
         await pilot.press("i")
         await read(pilot, "table and details")
         await pilot.press("i", "2")
-        screen.query_one("#task-choice", Select).action_show_overlay()
+        screen.query_one("#task-choice", Choice).action_open()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceMenu))
         await read(pilot, "the list of tasks")
         await pilot.press("escape")
         screen.query_one("#f-amp-dtype").focus()
         screen.query_one("#f-batch-size", Input).value = "33"
         screen.query_one("#f-train-lr", Input).value = "x"
-        await until(pilot, lambda: "lr: expected" in screen_text(app))
+        await until(pilot, lambda: "learning rate: expected" in screen_text(app))
         await read(pilot, "problems")
         for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped")):
             await pilot.press(key)

@@ -1,4 +1,4 @@
-"""Find, read, save and delete presets. A preset is data: loading one runs no code.
+"""Find, read, save, rename, copy and delete presets. A preset is data: loading one runs no code.
 
 A name is looked up among the person's own presets first, then among those that come with
 gpu-panel.
@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_atomic
+from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.files import open_file, write_atomic
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.spec.write import to_dict
+from gpu_engine.spec.write import Difference, compare, to_dict
 
 DEFAULT = "default"
 """The preset that the panel opens with."""
+
+LONGEST_DESCRIPTION = 200
+"""How many characters a description may have."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -35,8 +38,10 @@ class Preset:
     shipped: bool
     """Whether it comes with gpu-panel and is not the person's own."""
     data: dict[str, Any]
-    """The TOML as a dict, for `--set` to build on."""
+    """The TOML as a dict, without the description, for `--set` to build on."""
     spec: RunSpec
+    description: str = ""
+    """What the preset is for, from the key `description`, which is no part of the spec."""
 
 
 def own_folder() -> Path:
@@ -80,8 +85,37 @@ def load(name: str) -> Preset:
         path, shipped = Path(name).expanduser(), False
     else:
         path, shipped = _locate(name)
-    data = read_toml(path)
-    return Preset(name, path, shipped, data, from_dict(data))
+    return _read(name, path, shipped)
+
+
+def shipped_one(name: str) -> Preset | None:
+    """The preset of this name that comes with the package, even if the person's own hides it; None
+    if there is none. Raises as `load` does."""
+    return _read(name, shipped_folder() / f"{name}.toml", True) if ships(name) else None
+
+
+def changes(preset: Preset) -> list[Difference] | None:
+    """What is different in the person's own preset from the shipped one that it hides; None if it
+    hides none."""
+    hidden = None if preset.shipped or "/" in preset.name else shipped_one(preset.name)
+    return compare(hidden.spec, preset.spec) if hidden is not None else None
+
+
+def about(preset: Preset) -> str:
+    """What the preset is for: its description or, without one, the first sentence of the comment
+    at the start of its file. Empty if there is neither."""
+    if preset.description:
+        return preset.description
+    comment: list[str] = []
+    try:
+        with preset.path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    break
+                comment.append(line.lstrip("# ").strip())
+    except OSError:
+        return ""
+    return " ".join(comment).partition(". ")[0].rstrip(".:,;")
 
 
 def name_problem(name: str) -> str | None:
@@ -103,12 +137,7 @@ def remove(name: str) -> Path:
     A shipped preset that it hid is found again. Raises UserError if there is no such preset, or
     only a shipped one.
     """
-    path = own_folder() / f"{name}.toml"
-    if _NAME.fullmatch(name) is None or not os.path.lexists(path):
-        if ships(name):
-            raise UserError(f"{name} ships with gpu-panel and can't be deleted; only your own "
-                            f"presets, in {own_folder()}, can be")
-        raise UserError(f"you have no preset {name!r} in {own_folder()}")
+    path = _own(name, "deleted")
     try:
         path.unlink()
     except OSError as err:
@@ -116,15 +145,76 @@ def remove(name: str) -> Path:
     return path
 
 
-def save(name: str, spec: RunSpec) -> Path:
-    """Save `spec` as the person's own preset `name`. Comments in an earlier file are kept.
+def description_problem(text: str) -> str | None:
+    """Why a preset can't have this description; None if it can."""
+    if len(text) <= LONGEST_DESCRIPTION and all(c.isprintable() for c in text):
+        return None
+    return f"expected a text in one line, at most {LONGEST_DESCRIPTION} characters"
+
+
+def rename(name: str, new: str) -> Path:
+    """Give the person's own preset another name. Raises UserError if there is no such preset, or
+    one of the new name, or if that name is not allowed."""
+    path, target = _own(name, "renamed"), _new(new)
+    try:
+        path.rename(target)
+    except OSError as err:
+        raise UserError(f"{path}: can't be renamed: {err.strerror}") from None
+    return target
+
+
+def duplicate(name: str, new: str) -> Path:
+    """Copy a preset, also a shipped one, with its comments, as the person's own preset `new`.
+    Raises UserError as `rename` does."""
+    path, target = _locate(name)[0], _new(new)
+    try:
+        with open_file(path) as file:  # a FIFO there would be waited for
+            text = file.read().decode()
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(target, text)
+    except (OSError, UnicodeDecodeError) as err:
+        raise UserError(f"{path}: can't be copied to {target}: {err}") from None
+    return target
+
+
+def describe(name: str, text: str) -> Path:
+    """Set the description of the person's own preset; an empty text removes it. Raises UserError
+    if there is no such preset, or for the text."""
+    _own(name, "described; duplicate it first")
+    return save(name, load(name).spec, text.strip())
+
+
+def _own(name: str, done: str) -> Path:
+    """The path of the person's own preset. Raises UserError if it can't be `done`."""
+    path = own_folder() / f"{name}.toml"
+    if _NAME.fullmatch(name) is None or not os.path.lexists(path):
+        if ships(name):
+            raise UserError(f"{name} ships with gpu-panel and can't be {done}; your own presets, "
+                            f"in {own_folder()}, can be")
+        raise UserError(f"you have no preset {name!r} in {own_folder()}")
+    return path
+
+
+def _new(name: str) -> Path:
+    """The path of a preset that is not there yet. Raises UserError."""
+    wrong = name_problem(name)
+    if wrong is None and os.path.lexists(own_folder() / f"{name}.toml"):
+        wrong = f"you have a preset {name} already, in {own_folder()}; choose another name"
+    if wrong is not None:
+        raise UserError(wrong)
+    return own_folder() / f"{name}.toml"
+
+
+def save(name: str, spec: RunSpec, description: str | None = None) -> Path:
+    """Save `spec` as the person's own preset `name`. Comments in an earlier file are kept, and its
+    description if `description` is None; an empty one is removed.
 
     Raises UserError if the name is not allowed or the folder can't be written.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    wrong = name_problem(name)
+    wrong = name_problem(name) or description_problem(description or "")
     if wrong is not None:
         raise UserError(wrong)
     path = own_folder() / f"{name}.toml"
@@ -133,7 +223,10 @@ def save(name: str, spec: RunSpec) -> Path:
         document = tomlkit.parse(earlier.read_text(encoding="utf-8"))
     except (OSError, ValueError, TOMLKitError):
         document = tomlkit.document()
-    _merge(document, to_dict(spec), to_dict(spec, defaults=False))
+    if description is None:
+        description = str(document.get("description") or "")
+    said = {"description": description} if description else {}
+    _merge(document, said | to_dict(spec), said | to_dict(spec, defaults=False))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(path, tomlkit.dumps(document))
@@ -155,6 +248,16 @@ def _merge(document: Any, whole: dict[str, Any], needed: dict[str, Any]) -> None
             document[key] = value
         elif key not in document and key in needed:
             document[key] = needed[key]
+
+
+def _read(name: str, path: Path, is_shipped: bool) -> Preset:
+    """Read a preset's file. Raises as `load` does."""
+    data = read_toml(path)
+    description = data.pop("description", "")
+    wrong = description_problem(description) if isinstance(description, str) else "expected a text"
+    if wrong is not None:
+        raise SpecError([Problem("description", description, wrong)])
+    return Preset(name, path, is_shipped, data, from_dict(data), description.strip())
 
 
 def _files() -> Iterator[tuple[Path, bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from textual.widgets import Button, Input, Select, Static
+from textual.widgets import Button, Input, Static
 
 from gpu_engine.devices.records import Sample
 from gpu_engine.spec import presets
@@ -153,7 +153,7 @@ async def test_a_port_that_is_taken():
 
 async def test_a_task_that_is_not_there():
     async with panel(slots(2)) as (pilot, screen):
-        screen.query_one("#task-choice", Select).value = OWN_CLASS
+        screen.query_one("#task-choice", Choice).choose(OWN_CLASS)
         await settled(pilot, screen)
         assert "name a task" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-task-use", "no_such_module:Net")
@@ -165,7 +165,7 @@ async def test_a_value_that_does_not_parse():
         await type_into(pilot, screen, "f-batch-size", "many")
         await type_into(pilot, screen, "f-train-lr", "-1")
         assert problems_below(screen) == ["✗ expected a whole number at least 1",
-                                          "✗ lr: expected a number greater than 0"]
+                                          "✗ learning rate: expected a number greater than 0"]
         assert "✗ batch.size = \"many\"" in plan_text(screen)
 
 
@@ -174,7 +174,7 @@ async def test_a_problem_under_more_opens_it():
         await screen.query_one(More).draw()
         assert screen.query_one(More).collapsed
         await type_into(pilot, screen, "f-train-keep", "1")
-        assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
+        assert problems_below(screen) == ["✗ keep newest: expected a whole number at least 2"]
         assert not screen.query_one(More).collapsed
 
 
@@ -208,7 +208,7 @@ async def test_multinode_asks_for_what_it_needs():
 
 async def test_an_own_command():
     async with panel(slots(1)) as (pilot, screen):
-        screen.query_one("#task-choice", Select).value = OWN_COMMAND
+        screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
         await settled(pilot, screen)
         assert problems_below(screen) == ["✗ the command is empty"]
         await type_into(pilot, screen, "f-task-command", "python x.py --bs {batch.per_gpu}")

@@ -1,4 +1,5 @@
-"""A choice of one option, on a single line if it fits: "○ off  ● bf16  ○ fp16"."""
+"""A choice of one option: "○ off  ● bf16  ○ fp16", or only the chosen one, "bf16 ▾". Both open a
+menu; up and down are left to the form around it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import events
+from textual import events, work
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
@@ -14,13 +15,16 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-CHOSEN, OTHER = "●", "○"
+from gpu_panel.common.rows import fit
+
+CHOSEN, OTHER, MENU = "●", "○", "▾"
 GAP = 2
 """Cells between two options."""
 
 
 class Choice(Widget, can_focus=True):
-    """A row of options. A RadioSet would need a widget for each option and its frame."""
+    """Options side by side, or in a menu alone. A RadioSet would need a widget for each option and
+    its frame; Textual's Select takes the down key for itself."""
 
     DEFAULT_CSS = """
     Choice {
@@ -32,7 +36,8 @@ class Choice(Widget, can_focus=True):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Previous", show=False),
-        Binding("right,space", "move(1)", "Next", show=False),
+        Binding("right", "move(1)", "Next", show=False),
+        Binding("enter,space", "open", "All options", show=False),
     ]
 
     value: reactive[str] = reactive("", layout=False)
@@ -50,19 +55,29 @@ class Choice(Widget, can_focus=True):
             return self.choice
 
     def __init__(self, options: Sequence[tuple[str, str]], *, id: str | None = None,
-                 classes: str | None = None) -> None:
-        """`options`: pairs (value, text on the screen)."""
+                 classes: str | None = None, notes: Sequence[str] = (),
+                 closed: bool = False) -> None:
+        """`options`: pairs (value, text on the screen). `notes`: a few words about each, for the
+        menu. `closed`: show only the chosen one."""
         super().__init__(id=id, classes=classes)
         self.options = tuple(options)
+        self.closed = closed
+        self._notes = tuple(notes) or ("",) * len(self.options)
         self.set_reactive(Choice.value, self.options[0][0])
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
+        if self.closed:
+            return max(container.width, 1)
         return min(sum(len(text) + GAP for text in self._texts()) - GAP, max(container.width, 1))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._lines(width))
+        return 1 if self.closed else len(self._lines(width))
 
     def render(self) -> Content:
+        if self.closed:
+            room = max(1, self.size.width - 2)
+            chosen = next((text for value, text in self.options if value == self.value), self.value)
+            return Content(f"{fit(chosen, room)} {MENU}")
         texts = self._texts()
         return Content("\n").join(
             Content(" " * GAP).join(
@@ -97,9 +112,23 @@ class Choice(Widget, can_focus=True):
         at = values.index(self.value) if self.value in values else -step
         self.choose(values[(at + step) % len(values)])
 
+    @work(exit_on_error=False, exclusive=True)
+    async def action_open(self) -> None:
+        """Show all options in a menu."""
+        from gpu_panel.common.choice_menu import ChoiceMenu  # imported when the first one opens
+
+        options = [(value, text, note) for (value, text), note in
+                   zip(self.options, self._notes, strict=True)]
+        chosen = await self.app.push_screen_wait(ChoiceMenu(options, self.value, self.region))
+        if chosen is not None:
+            self.choose(chosen)
+
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         if offset is None:
+            return
+        if self.closed:
+            self.action_open()
             return
         lines, texts = self._lines(self.size.width), self._texts()
         start = 0

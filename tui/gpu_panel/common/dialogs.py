@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean_lines
@@ -80,27 +81,35 @@ class AskName(ModalScreen[str | None]):
 
     def __init__(self, title: str, value: str, note: str, *,
                  wrong: Callable[[str], str | None] = lambda name: None,
-                 hint: Callable[[str], str] = lambda name: "") -> None:
+                 hint: Callable[[str], str] = lambda name: "", longest: int = 64,
+                 may_be_empty: bool = False) -> None:
         """`note`: what the name is for. `wrong`: why a name is invalid, None if it is valid.
         `hint`: a remark about a valid name. Both are called at each key, so they must be fast."""
         super().__init__()
         self._title, self._value, self._note = title, value, note
         self._wrong, self._hint = wrong, hint
+        self._longest, self._may_be_empty = longest, may_be_empty
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(self._title)
             box.border_subtitle = "enter save · esc cancel"
             yield Static(harmless(self._note), classes="dialog-note")
-            yield Input(self._value, compact=True, id="name", max_length=64)
+            yield Input(self._value, compact=True, id="name", max_length=self._longest)
+            yield from self.more()
             yield Static("", id="name-said")
+
+    def more(self) -> Iterable[Widget]:
+        """Fields below the name, for a subclass."""
+        return ()
 
     def on_mount(self) -> None:
         self._show_remark(self._value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._show_remark(event.value)
+        if event.input.id == "name":
+            self._show_remark(event.value)
 
     def _show_remark(self, text: str) -> None:
         name, place = text.strip(), self.query_one("#name-said", Static)
@@ -112,8 +121,8 @@ class AskName(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        name = event.value.strip()
-        if name and self._wrong(name) is None:
+        name = self.query_one("#name", Input).value.strip()
+        if self._may_be_empty if not name else self._wrong(name) is None:
             self.dismiss(name)
 
     def action_cancel(self) -> None:

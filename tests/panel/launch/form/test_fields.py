@@ -7,11 +7,12 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpu_engine.spec.schema import keys
+from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch.form.fields import FIELDS, NO_FIELD, rows_of
 from gpu_panel.launch.form.more import More
 
 from ....conftest import gpus
-from ...panel_kit import panel, problems_below, settled, type_into, until
+from ...panel_kit import panel, problems_below, settled, shown, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -59,7 +60,7 @@ async def test_launch_goes_to_a_problem_there():
         screen.draft.put("train.keep", "1")
         await pilot.press("ctrl+l")
         await until(pilot, lambda: getattr(screen.focused, "id", "") == "f-train-keep")
-        assert problems_below(screen) == ["✗ keep: expected a whole number at least 2"]
+        assert problems_below(screen) == ["✗ keep newest: expected a whole number at least 2"]
         assert not screen.query_one(More).collapsed
 
 
@@ -83,3 +84,42 @@ async def test_what_is_typed_there_is_planned():
         screen.form.query_one("#f-parallel-mode").choose("single")
         await settled(pilot, screen)
         assert not choice.display  # a single rank waits for no other
+
+
+async def test_a_word_stands_for_0_and_can_be_typed():
+    sets = ("train.hang_timeout=900", "train.restarts=0", "train.clip=1")
+    async with panel(gpus(2), sets=sets) as (pilot, screen):
+        await screen.query_one(More).open()
+        await settled(pilot, screen)
+        boxes = {k: screen.query_one(f"#f-train-{k}", Input) for k in (
+            "clip", "restarts", "hang_timeout", "checkpoint_every", "eval_every")}
+        assert boxes["clip"].value in ("1", "1.0")
+        assert boxes["restarts"].value == "off"
+        assert (boxes["eval_every"].value, boxes["eval_every"].placeholder) == ("", "each epoch")
+        assert boxes["hang_timeout"].placeholder == "off"
+        await type_into(pilot, screen, "f-train-clip", "Off")
+        await type_into(pilot, screen, "f-train-hang_timeout", "0")
+        await type_into(pilot, screen, "f-train-checkpoint_every", "at end")
+        assert boxes["hang_timeout"].value == "0"  # what is typed stays
+        spec = screen.review.prepared.spec.train
+        assert (spec.clip, spec.hang_timeout, spec.checkpoint_every) == (0, 0, 0)
+        await type_into(pilot, screen, "f-train-clip", "of")
+        assert [p.key for p in screen.review.problems] == ["train.clip"]
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)
+async def test_escape_is_told_where_digits_would_be_typed(size):
+    async with panel(gpus(2), size=size) as (pilot, screen):
+        await pilot.press("2")
+        bar = screen.query_one(KeyBar)
+        await until(pilot, lambda: "^l launch" in shown(bar))
+        assert "leave field" not in shown(bar)
+        assert "? keys" in shown(bar)
+        screen.query_one("#f-batch-size").focus()
+        await until(pilot, lambda: "esc leave field" in shown(bar))
+        assert "? keys" not in shown(bar)  # it would be typed
+        assert len(bar.shown) <= 8
+        await pilot.press("escape", "1")
+        await until(pilot, lambda: screen.focused is screen.devices)
+        assert "leave field" not in shown(bar)
+        assert screen.query_one("#f-batch-size", Input).value == "32"

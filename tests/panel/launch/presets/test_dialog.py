@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.dialogs import AskName, Confirm
 from gpu_panel.launch.presets.dialog import PresetsScreen
 
 from ....conftest import gpus, slots
@@ -77,3 +79,55 @@ async def test_changes_are_not_dropped_without_asking():
         await on(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: screen.draft.preset.name == "dp")
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)
+async def test_they_are_copied_described_and_renamed(size):
+    async with panel(gpus(2), "ddp", size=size) as (pilot, screen):
+        await pilot.press("ctrl+o")
+        listed = await on(pilot, PresetsScreen)
+        box = listed.query_one(OptionList)
+        await until(pilot, lambda: box.option_count)
+        box.highlighted = box.get_option_index("ddp")
+        await pilot.press("r")  # a shipped one
+        await until(pilot, lambda: any("ddp ships with gpu-panel and can't be renamed" in n.message
+                                       for n in pilot.app._notifications))
+        await pilot.press("d")
+        asking = await on(pilot, AskName)
+        assert asking.query_one(Input).value == "ddp-2"
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.screen is listed and "ddp-2" in listed._entries)
+        await until(pilot, lambda: box.get_option_at_index(box.highlighted or 0).id == "ddp-2")
+        await pilot.press("e")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "for the small cards"
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.screen is listed
+                    and "for the small cards" in str(box.get_option("ddp-2").prompt))
+
+        presets.save("single", replace(presets.load("single").spec, name="other"))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pick(pilot, "ddp-2")
+        await until(pilot, lambda: screen.draft.preset.name == "ddp-2")
+        await settled(pilot, screen)
+        await pilot.press("ctrl+o")
+        listed = await on(pilot, PresetsScreen)
+        box = listed.query_one(OptionList)
+        await until(pilot, lambda: box.option_count)
+        assert "shipped → yours: name " in str(box.get_option("single").prompt)
+        assert "→ other" in str(box.get_option("single").prompt)
+        box.highlighted = box.get_option_index("ddp-2")
+        await pilot.press("r")
+        asking = await on(pilot, AskName)
+        asking.query_one(Input).value = "single"
+        await until(pilot, lambda: "you have a preset single already" in str(
+            asking.query_one("#name-said").content))
+        asking.query_one(Input).value = "small"
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.screen is listed and "small" in listed._entries)
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.draft.preset.name == "small")
+        await settled(pilot, screen)
+        assert screen.form.border_title == "Launch ─ preset small"
+        assert presets.load("small").description == "for the small cards"

@@ -97,12 +97,13 @@ async def test_saving_keeps_comments_and_names_cards_by_uuid():
         await pilot.press("ctrl+s")
         asking = await on(pilot, AskName)
         asking.query_one(Input).value = "mine"
-        await pilot.press("enter")
+        await pilot.press("tab", *"cards", "enter")
         await until(pilot, lambda: screen.draft.preset.name == "mine")
         await settled(pilot, screen)
         saved = presets.load("mine")
         assert saved.spec.devices.ids == [machine.devices[1].uuid]
         assert saved.spec.train.lr == 5e-3
+        assert saved.description == "cards"
         assert screen.form.border_title == "Launch ─ preset mine"
         saved.path.write_text("# why this one\n" + saved.path.read_text())
         await type_into(pilot, screen, "f-train-lr", "6e-3")
@@ -113,6 +114,7 @@ async def test_saving_keeps_comments_and_names_cards_by_uuid():
         await pilot.press("y")
         await until(pilot, lambda: presets.load("mine").spec.train.lr == 6e-3)
         assert saved.path.read_text().startswith("# why this one")
+        assert presets.load("mine").description == "cards"
     async with panel(machine, "mine") as (_, screen):
         assert screen.draft.ids == ["1"]
         assert not screen.draft.changed

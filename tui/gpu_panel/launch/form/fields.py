@@ -31,6 +31,25 @@ class Field:
     """Width of a text field in cells; 0: all the room left."""
     placeholder: str = ""
     """Shown in an empty field instead of the default."""
+    zero: str = ""
+    """The word that is shown, and may be typed, for 0; empty: 0 is a number like others."""
+    notes: tuple[str, ...] = ()
+    """A few words about each option, for its menu."""
+
+    def shown(self, text: str) -> str:
+        """A value's text as the field shows it: "off" for 0."""
+        return self.zero if self.zero and _is_zero(text) else text
+
+    def meant(self, text: str) -> str:
+        """What was typed as the text of a value: "0" for "off"."""
+        return "0" if self.zero and text.strip().casefold() == self.zero.casefold() else text
+
+
+def _is_zero(text: str) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +65,16 @@ _FILLED = " ".join("{" + name + "}" for name in PLACEHOLDERS)
 TASK_ROWS = (
     FormRow("", (Field("task.use", "class", "Your task: module:Class or path/to/file.py:Class",
                        width=0, placeholder="module:Class or path/to/file.py:Class"),)),
-    FormRow("", (Field("task.command", "run", "Your own script, unchanged, as you would type it. "
-                       f"Placeholders: {_FILLED}; write {{{{ for a brace", width=0,
+    FormRow("", (Field("task.command", "command", "Your own script, unchanged, as you would type "
+                       f"it. Placeholders: {_FILLED}; write {{{{ for a brace", width=0,
                        placeholder="python train.py --batch-size {batch.per_gpu}"),)),
 )
 
 ROWS = (
     FormRow("Mode", (Field("parallel.mode", "",
                            ". ".join(f"{m.short}: {m.help}" for m in modes.every()),
-                           options=tuple((m.name, m.short) for m in modes.every())),)),
+                           options=tuple((m.name, m.short) for m in modes.every()),
+                           notes=tuple(m.help for m in modes.every())),)),
     FormRow("", (
         Field("parallel.nodes", "machines", "How many machines take part", width=4),
         Field("parallel.node_rank", "this is number", "Which of them this machine is, counted "
@@ -70,23 +90,24 @@ ROWS = (
         Field("batch.size", "", "Examples in one step"),
         Field("batch.meaning", "", "global: the size is for all devices together. per GPU: it is "
               "for each device", options=(("global", "global"), ("per_gpu", "per GPU"))),
-        Field("batch.accumulate", "accum", "Backward passes per step: 2 halves the memory for the "
-              "same global batch", width=4),
+        Field("batch.accumulate", "accumulate", "Backward passes per step: 2 halves the memory "
+              "for the same global batch", width=4),
     )),
-    FormRow("AMP", (Field("amp.dtype", "", "Mixed precision; fp16 comes with a GradScaler",
+    FormRow("AMP", (Field("amp.dtype", "", "Automatic mixed precision; fp16 comes with a "
+                          "GradScaler",
                           options=(("off", "off"), ("bf16", "bf16"), ("fp16", "fp16"))),)),
     FormRow("Train", (
         Field(UNIT, "", "How long: epochs over the data, or optimizer steps",
               options=(("epochs", "epochs"), ("steps", "steps"))),
         Field(LENGTH, "", "How many"),
-        Field("train.lr", "lr", "Learning rate", width=9),
+        Field("train.lr", "learning rate", "Learning rate, before it is scaled", width=9),
     )),
     FormRow("", (
-        Field("train.lr_scale", "lr scale", "Scale lr by the global batch divided by a reference, "
-              "or by the square root of that", options=(("none", "none"), ("linear", "linear"),
-                                                        ("sqrt", "sqrt"))),
-        Field("train.lr_reference_batch", "ref", "The global batch that lr was chosen for",
-              width=6),
+        Field("train.lr_scale", "scale it with the batch", "Multiply the learning rate by the "
+              "global batch divided by a reference, or by the square root of that",
+              options=(("none", "no"), ("linear", "linearly"), ("sqrt", "by its root"))),
+        Field("train.lr_reference_batch", "reference batch", "The global batch that the learning "
+              "rate was chosen for", width=6),
     )),
 )
 
@@ -94,60 +115,65 @@ MORE_ROWS = (
     FormRow("", (Field("name", "name", "What the run is called", width=24),)),
     FormRow("", (
         Field("train.seed", "seed", "The same seed gives the same training", width=6),
-        Field("train.clip", "clip", "Largest gradient norm; 0 leaves gradients alone", width=6),
-        Field("train.workers", "workers", "DataLoader processes of each rank", width=4),
+        Field("train.clip", "clip gradients at", "Largest gradient norm; off leaves gradients "
+              "alone", width=6, zero="off"),
+        Field("train.workers", "loader workers", "DataLoader processes of each rank; none: the "
+              "rank loads its data itself", width=5, zero="none"),
+        Field("train.weight_decay", "weight decay", "Weight decay of the default optimizer, "
+              "AdamW; empty: PyTorch's default. A task that makes its own optimizer sets it there",
+              width=6, zero="off", placeholder="0.01"),
     )),
     FormRow("", (
-        Field("train.checkpoint_every", "checkpoint every", "Steps between checkpoints; 0: only "
-              "at the end", width=6),
-        Field("train.keep", "keep", "How many of the newest checkpoints are kept, at least 2",
-              width=4),
+        Field("train.checkpoint_every", "checkpoint every", "Steps between checkpoints; or "
+              "only at the end", width=7, zero="at end"),
+        Field("train.keep", "keep newest", "How many of the newest checkpoints are kept, at "
+              "least 2", width=4),
         Field("train.restarts", "restarts", "How often to restart the whole run from the last "
-              "checkpoint after a failure", width=4),
+              "checkpoint after a failure", width=4, zero="off"),
     )),
     FormRow("", (
-        Field("train.eval_every", "evaluate every", "Steps between evaluations; 0: after each "
-              "epoch and at the end", width=6),
-        Field("train.best", "best by", "Also keep the checkpoint with the best value of an "
+        Field("train.eval_every", "evaluate every", "Steps between evaluations; or "
+              "after each epoch and at the end", width=10, zero="each epoch"),
+        Field("train.best", "keep best by", "Also keep the checkpoint with the best value of an "
               "evaluation: loss, or max:accuracy", width=14, placeholder="none"),
     )),
     FormRow("", (
-        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is not a "
-              "finite number", options=(("stop", "stop"), ("skip", "skip"),
-                                        ("continue", "continue"))),
-        Field("train.checkpoint_async", "async save", "Write checkpoints while training goes on, "
-              "from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
+        Field("train.on_nonfinite", "if the loss is NaN", "What to do when the loss of a step is "
+              "not a finite number",
+              options=(("stop", "stop"), ("skip", "skip"), ("continue", "continue"))),
+        Field("train.checkpoint_async", "train while saving", "Write checkpoints while training "
+              "goes on, from a copy in host memory", options=(("true", "yes"), ("false", "no"))),
     )),
     FormRow("", (
-        Field("train.hang_timeout", "hang after", "Seconds that a rank may stand still before the "
-              "run is ended and every thread's stack is logged; must be longer than an evaluation "
-              "or a checkpoint takes. 0: wait for ever", width=6),
-        Field("run.grace", "grace", "Seconds that ranks have to save after being asked to stop, "
-              "before they are ended", width=5),
-        Field("run.log_mb", "log MiB", "MiB of newest output that are kept for each rank, and as "
-              "much again of older output", width=5),
+        Field("train.hang_timeout", "end if stuck for (s)", "Seconds that a rank may stand still "
+              "before the run is ended and every thread's stack is logged; must be longer than "
+              "an evaluation or a checkpoint takes. off: wait for ever", width=6, zero="off"),
+        Field("run.grace", "time to save (s)", "Seconds that ranks have to save after being asked "
+              "to stop, before they are ended", width=5),
+        Field("run.log_mb", "size of logs (MiB)", "MiB of newest output that are kept for each "
+              "rank, and as much again of older output", width=5),
     )),
     FormRow("", (
-        Field("parallel.timeout", "timeout", "Seconds that ranks wait for each other before they "
-              "give up", width=6),
-        Field("parallel.find_unused", "find unused", "Look for parameters that a step did not use: "
-              "DDP then raises no error about them, but is slower",
+        Field("parallel.timeout", "ranks wait for (s)", "Seconds that ranks wait for each other "
+              "before they give up", width=6),
+        Field("parallel.find_unused", "find unused parameters", "Look for parameters that a step "
+              "did not use: DDP then raises no error about them, but is slower",
               options=(("false", "no"), ("true", "yes"))),
     )),
     FormRow("", (
         Field("amp.tf32", "TF32", "Let float32 products use TF32, on GPUs that have it; "
               "off leaves it as PyTorch or the task has it",
               options=(("false", "off"), ("true", "on"))),
-        Field("run.grad_norm", "grad norm", "Record the norm of the gradients of each step of "
+        Field("run.grad_norm", "gradient norm", "Record the norm of the gradients of each step of "
               "your own script; costs a pass over them", options=(("false", "off"),
                                                                   ("true", "on"))),
     )),
     FormRow("", (
-        Field("run.sync", "code", "How the code comes to other hosts. none: it is there; rsync: "
-              "what git does not ignore is sent, and data never", options=(("none", "is there"),
-                                                                      ("rsync", "send"))),
+        Field("run.sync", "code on hosts", "How the code comes to other hosts. none: it is "
+              "there; rsync: what git does not ignore is sent, and data never",
+              options=(("none", "is there"), ("rsync", "send"))),
     )),
-    FormRow("", (Field("run.python", "python", "Interpreter for the ranks, which only needs "
+    FormRow("", (Field("run.python", "interpreter", "Interpreter for the ranks, which only needs "
                        "torch; empty: the panel's own, or the one that your command names",
                        width=0, placeholder="/path/to/env/bin/python"),)),
 )

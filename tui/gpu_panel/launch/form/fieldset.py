@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
@@ -46,7 +45,7 @@ _FIRST_ROWS = (*TASK_ROWS, *ROWS)
 _BELOW_MORE = frozenset(f.key for row in MORE_ROWS for f in row.fields)
 
 
-class Fieldset(VerticalScroll):
+class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would scroll
     """All fields of the form. They report the typed text; the engine decides what it means."""
 
     @dataclass
@@ -79,12 +78,12 @@ class Fieldset(VerticalScroll):
     # --- building ------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        options = [(f"{t.name} · {_first(t.doc)}" if t.doc else t.name, t.use)
+        options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
                    for t in self._tasks]
-        options += [("own task class …", OWN_CLASS), ("own command …", OWN_COMMAND)]
+        options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
         with Horizontal(classes="row"):
             yield Static("Task", classes="head")
-            yield Select(options, allow_blank=False, compact=True, id="task-choice")
+            yield Choice(options, closed=True, id="task-choice")
         for row in TASK_ROWS:
             yield from self._row(row)
         yield TaskParams(id="params")
@@ -110,7 +109,7 @@ class Fieldset(VerticalScroll):
     def _widget(self, field: Field) -> Choice | Input:
         name = widget_id(field.key)
         if field.options:
-            return Choice(field.options, id=name, classes="field")
+            return Choice(field.options, id=name, classes="field", notes=field.notes)
         box = compact(Input(id=name, classes="field", select_on_focus=True))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
@@ -119,7 +118,7 @@ class Fieldset(VerticalScroll):
 
     def fill(self, draft: Draft) -> None:
         """Show the draft's values, without reporting that anything was typed."""
-        with self.prevent(Input.Changed, Choice.Changed, Select.Changed):
+        with self.prevent(Input.Changed, Choice.Changed):
             self._fill_rows(self._rows, draft)
             unit = "steps" if draft.value("train.steps") is not None else "epochs"
             self._choice(UNIT).value = unit
@@ -139,7 +138,10 @@ class Fieldset(VerticalScroll):
             if field.options:
                 self._choice(key).value = draft.text(key)
             else:
-                self._input(key).value = draft.text(key) if draft.says(key) else ""
+                said = field.shown(draft.text(key)) if draft.says(key) else ""
+                box = self._input(key)
+                if field.meant(box.value) != field.meant(said):  # "0" stays as it was typed
+                    box.value = said
 
     def _fill_more(self) -> None:
         """Fill the fields below "more", which were drawn after the others."""
@@ -167,7 +169,8 @@ class Fieldset(VerticalScroll):
             self.query_one("#" + _row_id(row)).display = shown
         for field in _fields(self._rows):
             if not field.options and field.key != LENGTH:
-                self._input(field.key).placeholder = field.placeholder or _default(field.key, mode)
+                self._input(field.key).placeholder = field.placeholder or \
+                    field.shown(_default(field.key, mode))
         steps = self._choice(UNIT).value == "steps"
         self._input(LENGTH).placeholder = "" if steps else "1"
 
@@ -263,21 +266,19 @@ class Fieldset(VerticalScroll):
     @on(Choice.Changed)
     def _chose(self, event: Choice.Changed) -> None:
         event.stop()
-        self._report(_key_of(event.choice.id), event.value)
+        if event.choice is self._task_choice:
+            self._pick_task(event.value)
+        else:
+            self._report(_key_of(event.choice.id), event.value)
 
     def _report(self, key: str | None, text: str) -> None:
         if key in (LENGTH, UNIT):
             key, text = f"train.{self._choice(UNIT).value}", self._input(LENGTH).value
         if key is not None:
-            self.post_message(self.Typed(key, text))
+            self.post_message(self.Typed(key, FIELDS[key].meant(text) if key in FIELDS else text))
 
-    @on(Select.Changed, "#task-choice")
-    def _task_picked(self, event: Select.Changed) -> None:
-        event.stop()
-        # A Select also reports its first value, perhaps only after the draft was shown.
-        if event.value == self._kind or event.value != event.select.value:
-            return
-        self._kind = str(event.value)
+    def _pick_task(self, kind: str) -> None:
+        self._kind = kind
         own = self._kind in (OWN_CLASS, OWN_COMMAND)
         self.post_message(self.TaskChosen("" if own else self._kind, self._kind == OWN_COMMAND))
 
@@ -307,8 +308,8 @@ class Fieldset(VerticalScroll):
     # --- the widgets ---------------------------------------------------------------------------
 
     @property
-    def _task_choice(self) -> Select[Any]:
-        return self.query_one("#task-choice", Select)
+    def _task_choice(self) -> Choice:
+        return self.query_one("#task-choice", Choice)
 
     def _input(self, key: str) -> Input:
         return self.query_one("#" + widget_id(key), Input)

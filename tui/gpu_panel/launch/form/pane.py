@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual import on, work
@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
@@ -43,8 +43,9 @@ class FormPane(Vertical, Pane):
     KEYS = keys.of("form")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Type what to train and how. An empty field takes the default that is shown in it.
-Problems are shown below their fields, and you can launch once there are none. The arrow keys go
-from field to field; left and right choose between options."""
+Problems are shown below their fields, and you can launch once there are none. Up and down go from
+field to field; left and right choose between options, enter or space shows all of them. While you
+type in a field, digits and letters go into it: esc leaves it."""
 
     class Edited(Message):
         """The draft has been changed here."""
@@ -220,11 +221,26 @@ from field to field; left and right choose between options."""
     def action_focus_next(self) -> None:
         self.screen.focus_next()
 
+    def action_page(self, step: int) -> None:
+        if self._fields is not None:
+            self._fields.scroll_relative(y=step * self._fields.size.height, animate=False)
+
+    async def action_leave(self) -> None:
+        """Leave the field, as the screen does it."""
+        await self.app.run_action("leave", self.screen)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to leave a text field alone: elsewhere nothing keeps the letter keys from working,
+        and the screen has escape."""
+        if action == "leave":
+            return isinstance(self.screen.focused, Input)
+        return super().check_action(action, parameters)
+
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self) -> None:
         """Choose another preset from the list and load it into the form."""
         with guard(self.app):
-            name = await self.app.push_screen_wait(PresetsScreen())
+            name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
             draft = self._draft
             if draft is None:
                 return
@@ -233,6 +249,15 @@ from field to field; left and right choose between options."""
                 return
             if (loaded := await ask_and_load(self.app, draft, name)) is not None:
                 self.post_message(self.Loaded(loaded))
+
+    def _renamed(self, old: str, new: str) -> None:
+        """If the preset in the form was renamed, go on with its new name."""
+        draft = self._draft
+        if draft is not None and draft.preset is not None and draft.preset.name == old \
+                and not draft.preset.shipped:
+            path = draft.preset.path.with_stem(new)
+            draft.preset = replace(draft.preset, name=new, path=path)
+            self._edited()
 
     async def _forget_deleted(self, draft: Draft) -> None:
         """If the preset in the form was deleted, stop building the shown command on it."""

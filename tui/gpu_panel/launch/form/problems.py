@@ -14,7 +14,7 @@ def problem_text(problem: Problem, label: str) -> str:
 
 
 def blame(problem: Problem) -> str:
-    """The text above Launch: "lr: expected a number greater than 0", cut to a few lines. The text
+    """The text above Launch: "learning rate: expected a number", cut to a few lines. The text
     below the field is complete."""
     message, key = clean(problem.message, 120), field_of(problem.key)
     if key.startswith("task.params."):

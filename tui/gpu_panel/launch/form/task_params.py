@@ -26,7 +26,7 @@ from gpu_panel.launch.form.problems import problem_text
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
 """Widths in cells. A choice up to the first may share its line with another field. One wider than
-the second becomes a text field, whose options are listed in its help and in the error message."""
+the second shows only the chosen option, and the others in its menu."""
 PREFIX = "task.params."
 
 
@@ -68,7 +68,11 @@ class TaskParams(Vertical):
     def _widget(self, i: int, field: TaskField) -> Widget:
         options = _options(field)
         if options:
-            return Choice(options, id=f"p-{i}", classes="field")
+            wide = _cells(options) > _WIDEST
+            choice = Choice(options, id=f"p-{i}", classes="field", closed=wide)
+            if wide:
+                choice.styles.width = "1fr"
+            return choice
         box = compact(Input(id=f"p-{i}", classes="field", select_on_focus=True,
                             placeholder="needed" if field.required else _default(field)))
         box.styles.width = _width(field) or "1fr"
@@ -191,7 +195,7 @@ def _options(field: TaskField) -> tuple[tuple[str, str], ...]:
         return ()
     if field.kind.has("none") and field.default is None and not field.required:
         found = (("", "none"), *found)
-    return found if _cells(found) <= _WIDEST else ()
+    return found
 
 
 def _cells(options: Sequence[tuple[str, str]]) -> int:

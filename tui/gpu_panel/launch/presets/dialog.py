@@ -1,7 +1,9 @@
-"""The list of presets, to load or delete one."""
+"""The list of presets: to load one, or to rename, copy, describe or delete one."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,26 +16,48 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.presets import Preset
+from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.dialogs import AskName, Confirm
+from gpu_panel.common.errors import guard
 
-Listed = Preset | tuple[Path, str]
-"""A preset, or the path of one that can't be read and the reason."""
-_KEYS = "enter load · x delete · esc cancel"
+_KEYS = "enter load · r rename · d duplicate · e description · x delete · esc"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A preset in the list, or one that can't be read."""
+
+    name: str
+    path: Path
+    preset: Preset | None = None
+    problem: str = ""
+    """Why it can't be read."""
+    about: str = ""
+    changes: list[Difference] | None = None
+    """How it differs from the shipped one that it hides; None if it hides none."""
+
+    @property
+    def own(self) -> bool:
+        return self.preset is not None and not self.preset.shipped
 
 
 class PresetsScreen(ModalScreen[str | None]):
     """Returns the name of the preset to load, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "close"),
-                                             Binding("x,delete", "delete", "delete")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "close", "close"), Binding("x,delete", "delete", "delete"),
+        Binding("r", "rename", "rename"), Binding("d", "duplicate", "duplicate"),
+        Binding("e", "describe", "description")]
 
-    def __init__(self) -> None:
+    def __init__(self, renamed: Callable[[str, str], object] = lambda old, new: None) -> None:
+        """`renamed`: called with the old and the new name after a preset was renamed."""
         super().__init__()
-        self._own: set[str] = set()
-        """Names of the presets that can be deleted."""
+        self._renamed = renamed
+        self._entries: dict[str, _Entry] = {}
 
     def compose(self) -> ComposeResult:
         box = OptionList(id="presets", classes="sheet", markup=False)
@@ -44,40 +68,56 @@ class PresetsScreen(ModalScreen[str | None]):
     async def on_mount(self) -> None:
         self.run_worker(self._read(), exit_on_error=False)
 
-    async def _read(self) -> None:
-        from gpu_panel.common.errors import guard
-
+    async def _read(self, go_to: str | None = None) -> None:
+        """Read and list the presets, with the cursor on `go_to` if it is there."""
         with guard(self.app):
             found = await in_thread(_read_all, name="panel-presets")
             box = self.query_one("#presets", OptionList)
+            at = box.highlighted or 0
             box.clear_options()
-            self._own = {p.name for p, _ in found if isinstance(p, Preset) and not p.shipped}
+            self._entries = {entry.name: entry for entry in found}
             if not found:
                 box.border_subtitle = "there are no presets · esc cancel"
-            room = box.scrollable_content_region.width - 6
-            for preset, about in found:
-                if isinstance(preset, Preset):
-                    box.add_option(Option(_shown(preset, clean(about, room)), id=preset.name))
-                else:
-                    path, why = preset
-                    box.add_option(Option(_broken(path, why), disabled=True))
-            box.highlighted = next((i for i, o in enumerate(box.options) if not o.disabled), None)
+            room = box.scrollable_content_region.width - 4
+            for entry in found:
+                box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
+                               if entry.preset is None
+                               else Option(_shown(entry, entry.preset, room), id=entry.name))
+            names = [o.id for o in box.options]
+            able = [i for i, o in enumerate(box.options) if not o.disabled]
+            wanted = names.index(go_to) if go_to in names else at
+            box.highlighted = min(able, key=lambda i: abs(i - wanted), default=None)
             box.focus()
+
+    # --- changing which there are ----------------------------------------------------------------
+
+    @property
+    def _at_cursor(self) -> _Entry | None:
+        box = self.query_one("#presets", OptionList)
+        at = box.highlighted
+        name = box.get_option_at_index(at).id if at is not None else None
+        return self._entries.get(name or "")
+
+    def _is_own(self, entry: _Entry, done: str) -> bool:
+        if not entry.own:
+            self.notify(f"{entry.name} ships with gpu-panel and can't be {done}; presets of your "
+                        "own can be, and d copies it as one", severity="warning", markup=False)
+        return entry.own
+
+    async def _change(self, do: Callable[[], object], go_to: str | None = None) -> None:
+        """Change a preset's file in a thread, and read all of them again."""
+        try:
+            await in_thread(do, name="panel-preset")
+        finally:
+            await self._read(go_to)
 
     @work(exit_on_error=False, exclusive=True)
     async def action_delete(self) -> None:
         """Ask the person, then delete the preset under the cursor, if it is their own."""
-        from gpu_panel.common.errors import guard
-
-        box = self.query_one("#presets", OptionList)
-        at = box.highlighted
-        name = box.get_option_at_index(at).id if at is not None else None
-        if name is None:
+        entry = self._at_cursor
+        if entry is None or not self._is_own(entry, "deleted"):
             return
-        if name not in self._own:
-            self.notify(f"{name} ships with gpu-panel and can't be deleted; x deletes presets of "
-                        "your own", severity="warning", markup=False)
-            return
+        name = entry.name
         back = f" After that, the {name} that ships with gpu-panel is used again." \
             if presets.ships(name) else ""
         with guard(self.app):
@@ -85,8 +125,57 @@ class PresetsScreen(ModalScreen[str | None]):
                     f"Delete preset {name}",
                     f"Deletes {presets.own_folder() / name}.toml.{back} This can't be undone.",
                     yes="Delete it")):
-                await in_thread(lambda: presets.remove(name), name="panel-preset")
-                await self._read()
+                await self._change(lambda: presets.remove(name))
+
+    @work(exit_on_error=False, exclusive=True)
+    async def action_rename(self) -> None:
+        """Ask for another name of the preset under the cursor, if it is the person's own."""
+        entry = self._at_cursor
+        if entry is None or not self._is_own(entry, "renamed"):
+            return
+        with guard(self.app):
+            new = await self._ask_name(f"Rename preset {entry.name}", entry.name,
+                                       "Its file gets the new name; nothing in it changes.")
+            if new is not None and new != entry.name:
+                await self._change(lambda: presets.rename(entry.name, new), new)
+                self._renamed(entry.name, new)
+
+    @work(exit_on_error=False, exclusive=True)
+    async def action_duplicate(self) -> None:
+        """Copy the preset under the cursor under another name."""
+        entry = self._at_cursor
+        if entry is None:
+            return
+        with guard(self.app):
+            new = await self._ask_name(f"Duplicate preset {entry.name}", f"{entry.name}-2",
+                                       f"The copy is your own, in {presets.own_folder()}")
+            if new is not None:
+                await self._change(lambda: presets.duplicate(entry.name, new), new)
+
+    def _ask_name(self, title: str, value: str, note: str) -> Awaitable[str | None]:
+        def wrong(name: str) -> str | None:
+            if name != value and (presets.own_folder() / f"{name}.toml").exists():
+                return f"you have a preset {name} already"
+            return presets.name_problem(name)
+
+        return self.app.push_screen_wait(AskName(
+            title, value, note, wrong=wrong, hint=lambda name: f"{name} ships with gpu-panel; your "
+            "copy will be used instead" if name != value and presets.ships(name) else ""))
+
+    @work(exit_on_error=False, exclusive=True)
+    async def action_describe(self) -> None:
+        """Ask what the preset under the cursor is for, if it is the person's own."""
+        entry = self._at_cursor
+        if entry is None or entry.preset is None or not self._is_own(entry, "described"):
+            return
+        with guard(self.app):
+            text = await self.app.push_screen_wait(AskName(
+                f"Description of {entry.name}", entry.preset.description,
+                "What this preset is for. Empty: the first comment in its file says it.",
+                wrong=presets.description_problem, longest=presets.LONGEST_DESCRIPTION,
+                may_be_empty=True))
+            if text is not None:
+                await self._change(lambda: presets.describe(entry.name, text), entry.name)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -96,35 +185,48 @@ class PresetsScreen(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-def _read_all() -> list[tuple[Listed, str]]:
-    return [(p, _about(p.path) if isinstance(p, Preset) else "") for p in presets.all_presets()]
+def _read_all() -> list[_Entry]:
+    return [_entry(p) if isinstance(p, Preset) else _Entry(p[0].stem, p[0], problem=p[1])
+            for p in presets.all_presets()]
 
 
-def _about(path: Path) -> str:
-    """The first sentence of the comment at the start of a preset."""
-    comment: list[str] = []
+def _entry(preset: Preset) -> _Entry:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.startswith("#"):
-                    break
-                comment.append(line.lstrip("# ").strip())
-    except OSError:
-        return ""
-    return " ".join(comment).partition(". ")[0].rstrip(".:,;")
+        changes = presets.changes(preset)
+    except UserError:  # the shipped one can't be read
+        changes = None
+    return _Entry(preset.name, preset.path, preset, about=presets.about(preset), changes=changes)
 
 
-def _shown(preset: Preset, about: str) -> Content:
+def _shown(entry: _Entry, preset: Preset, room: int) -> Content:
     mode = modes.get(preset.spec.parallel.mode).label
     over = ", used instead of the shipped one" if presets.ships(preset.name) else ""
     whose = "shipped" if preset.shipped else f"your own{over}"
-    return Content.assemble(
-        (f"{clean(preset.name):<18} ", "bold"), f"{mode:<13} ", (f"{whose}\n", "$text-muted"),
-        f"  {clean(about)}\n" if about else "",
-        (f"  {clean(str(preset.path))}", "$text-muted"))
+    parts = [Content.assemble((f"{clean(preset.name):<18} ", "bold"), f"{mode:<13} ",
+                              (whose, "$text-muted"))]
+    if entry.about:
+        parts.append(Content(f"  {clean(entry.about, room - 2)}"))
+    if entry.changes is not None:
+        parts.append(Content.styled(f"  {clean(_differs(entry.changes), room - 2)}",
+                                    "$text-accent"))
+    parts.append(Content.styled(f"  {clean(str(preset.path))}", "$text-muted"))
+    return Content("\n").join(parts)
 
 
-def _broken(path: Path, why: str) -> Content:
+_MOST_CHANGES = 4
+
+
+def _differs(changes: list[Difference]) -> str:
+    """How a preset differs from the shipped one: "shipped → yours" of the first few keys."""
+    if not changes:
+        return "the same settings as the shipped one"
+    told = [f"{c.key} {c.before or 'not set'} → {c.after or 'not set'}"
+            for c in changes[:_MOST_CHANGES]]
+    left = len(changes) - len(told)
+    return "shipped → yours: " + " · ".join(told) + (f" · {left} more" if left else "")
+
+
+def _broken(entry: _Entry) -> Content:
     return Content.assemble(
-        (f"{clean(path.stem):<18} ", "bold"), ("✗ can't be read\n", "$text-error"),
-        f"  {clean(why)}\n", (f"  {clean(str(path))}", "$text-muted"))
+        (f"{clean(entry.name):<18} ", "bold"), ("✗ can't be read\n", "$text-error"),
+        f"  {clean(entry.problem)}\n", (f"  {clean(str(entry.path))}", "$text-muted"))

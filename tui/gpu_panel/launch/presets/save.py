@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from textual.app import App
+from textual.widget import Widget
+from textual.widgets import Input, Static
 
 from gpu_engine.devices.records import Inventory
 from gpu_engine.spec import presets
@@ -22,14 +25,16 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
     before = draft.preset
     name: str | None = before.name if before and "/" not in before.name else spec.name
     name = name.removesuffix(".toml")
+    description = before.description if before else ""
     devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
         ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
     while True:
-        name = await app.push_screen_wait(AskName(
-            "Save preset", name, f"Saved in {presets.own_folder()}\nDevices: {devices}",
-            wrong=presets.name_problem, hint=_effect_on_others))
+        asking = _AskBoth("Save preset", name, f"Saved in {presets.own_folder()}\nDevices: "
+                          f"{devices}", description)
+        name = await app.push_screen_wait(asking)
         if name is None:
             return None
+        description = asking.description
         question = _effect_on_others(name)
         if not question or await app.push_screen_wait(Confirm(
                 "Save preset", question, yes="Overwrite"
@@ -38,12 +43,31 @@ async def ask_and_save(app: App[Any], draft: Draft, inventory: Inventory | None)
             break
 
     def write() -> Preset:
-        presets.save(name, spec)
+        presets.save(name, spec, description)
         return presets.load(name)
 
     saved = await in_thread(write, name="panel-save")
     app.notify(f"Saved in {saved.path}", title="Preset", markup=False)
     return saved
+
+
+class _AskBoth(AskName):
+    """Asks for a name and a description."""
+
+    def __init__(self, title: str, value: str, note: str, description: str) -> None:
+        super().__init__(title, value, note, wrong=presets.name_problem, hint=_effect_on_others)
+        self._described = Input(description, compact=True, id="description",
+                                placeholder="what it is for, if you like",
+                                max_length=presets.LONGEST_DESCRIPTION)
+
+    def more(self) -> Iterable[Widget]:
+        yield Static("Description", id="described")
+        yield self._described
+
+    @property
+    def description(self) -> str:
+        """What was typed as the description."""
+        return self._described.value.strip()
 
 
 def _effect_on_others(name: str) -> str:
