@@ -20,6 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
@@ -123,8 +124,19 @@ class PanelApp(ThemedApp):
             redraw()
 
     async def action_quit(self) -> None:
-        """Close the panel. Runs go on, as each has its own supervisor."""
+        """Close the panel, after a question about unsaved changes that is asked once. Runs go on,
+        as each has its own supervisor."""
         bottom = self.screen_stack[0]
+        if isinstance(bottom, LaunchScreen) and bottom.draft.should_ask:
+            bottom.draft.asked()  # a second ctrl+q quits
+            self.push_screen(Confirm(
+                "Close the panel", f"Your changes to {bottom.draft.title} are not saved as a "
+                "preset. The form comes back with them when the panel opens the next time.",
+                yes="Close it", no="Stay"), lambda yes: self._quit(bottom) if yes else None)
+            return
+        self._quit(bottom)
+
+    def _quit(self, bottom: Screen[Any]) -> None:
         live = bottom.live_runs if isinstance(bottom, LaunchScreen) else 0
         runs = "1 run goes on" if live == 1 else f"{live} runs go on"
         self.exit(message=f"{runs}; gpu-panel shows them again." if live else None)

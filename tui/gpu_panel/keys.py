@@ -127,6 +127,9 @@ KEYS: tuple[Key, ...] = (
         "Back to the launch screen", footer=True, palette=False),
     Key("launch.processes", "launch", "P", "gpu_processes", "processes of all GPUs",
         "Show the processes on all GPUs in one table, to sort them or to end one"),
+    Key("launch.undo", "launch", "ctrl+slash,ctrl+underscore", "undo", "undo",
+        "Take back the last edit of the form or of the ticks"),
+    Key("launch.redo", "launch", "ctrl+r", "redo", "redo", "Do an edit again that was undone"),
     Key("launch.start", "launch", "ctrl+l", "launch", "launch",
         "Start the run that is shown under What will run", footer=True, priority=True),
     Key("pane.leave", "launch", "escape", "leave", "leave",
@@ -262,13 +265,15 @@ def of_focus(found: Iterable[Key]) -> list[BindingType]:
 
 def display(keys: str) -> str:
     """Key names for people: "ctrl+o,right_square_bracket" → "ctrl+o or ]". Few terminals can send
-    `super`, so such a key is left out if there is another."""
+    `super`, so such a key is left out if there is another. Most terminals send ctrl+underscore
+    for ctrl+/."""
     each = keys.split(",")
-    usual = [k for k in each if not k.startswith("super+")] or each
+    usual = [k for k in each if not k.startswith("super+") and k != "ctrl+underscore"] or each
     return " or ".join("+".join(_NAMES.get(part, part) for part in k.split("+")) for k in usual)
 
 
 _NAMES = {"question_mark": "?", "left_square_bracket": "[", "right_square_bracket": "]",
-          "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=", "full_stop": ".",
-          "comma": ",", "colon": ":", "less_than_sign": "<", "greater_than_sign": ">",
+          "underscore": "_", "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=",
+          "full_stop": ".", "comma": ",", "colon": ":",
+          "less_than_sign": "<", "greater_than_sign": ">",
           "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc"}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_engine.common import values
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.spec import modes
@@ -23,6 +23,8 @@ from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
+from gpu_panel.launch.devices.freest import freest
+from gpu_panel.launch.edits import Edits, State
 
 
 class Draft:
@@ -41,6 +43,11 @@ class Draft:
         self._loaded = copy.deepcopy(self.data)
         self.run: tuple[str, RunSpec] | None = None
         """The id and the spec of the run whose settings these were; None for a preset's."""
+        self.ticked_before = False
+        """Whether its devices were ticked by the person, last time."""
+        self._edits = Edits(self._state())
+        self._asked: dict[str, Any] | None = None
+        """The content about which the person was asked last whether it may be left unsaved."""
 
     @classmethod
     def of_run(cls, run_id: str, data: dict[str, Any]) -> Draft:
@@ -50,6 +57,7 @@ class Draft:
         draft.data = to_dict(spec, defaults=False)
         draft._preset_devices = copy.deepcopy(draft.data.get("devices", {}))
         draft._loaded = draft.copy()
+        draft._edits = Edits(draft._state())
         draft.run = run_id, spec
         return draft
 
@@ -63,7 +71,36 @@ class Draft:
         draft = cls(preset)
         draft.data = to_dict(chosen.spec, defaults=False)
         draft._loaded = draft.copy()
+        draft._edits = Edits(draft._state())
         return draft
+
+    @classmethod
+    def kept(cls, preset: Preset | None, run: tuple[str, RunSpec] | None,
+             data: dict[str, Any] | None, *, ticked: bool, asked: bool) -> Draft:
+        """The draft of last time: `data` with its unsaved changes, None if it had none. `ticked`:
+        the devices in it were ticked by the person. `asked`: the changes may be left unsaved."""
+        draft = cls(preset) if run is None else cls.of_run(run[0], to_dict(run[1]))
+        if data is not None:
+            draft.preset = preset
+            draft.data = copy.deepcopy(data)
+            draft._preset_devices = copy.deepcopy(data.get("devices", {}))
+            draft.ticked_before = ticked
+            if preset is None and run is None:
+                draft._loaded = copy.deepcopy(data)
+            draft._edits = Edits(draft._state())
+            if asked:
+                draft._asked = draft.copy()
+        return draft
+
+    def to_keep(self, inventory: Inventory | None) -> dict[str, Any]:
+        """The nested dict for the next time, with the devices as a preset has them. Values that
+        can't be parsed are in it."""
+        data = copy.deepcopy(self.data)
+        if not self._ticked_by_hand:
+            data["devices"] = copy.deepcopy(self._preset_devices)
+        elif inventory is not None and not self.hosts:
+            data["devices"]["ids"] = _uuids(self.ids, inventory)
+        return data
 
     # --- values --------------------------------------------------------------------------------
 
@@ -188,6 +225,55 @@ class Draft:
         if mode.several_nodes:
             parallel.setdefault("nodes", 2)
 
+    # --- undoing -------------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        return State(copy.deepcopy(self.data), copy.deepcopy(self._aside), self._ticked_by_hand)
+
+    def note_edit(self) -> None:
+        """Take note of a change, to undo it."""
+        self._edits.note(self._state())
+
+    def seal_edit(self) -> None:
+        """The next change is another edit, even of the same key."""
+        self._edits.seal()
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is an edit to undo."""
+        return self._edits.can_undo
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether there is an undone edit to do again."""
+        return self._edits.can_redo
+
+    def undo(self) -> bool:
+        """Take back the last edit. False if there is none."""
+        return self._go_to(self._edits.undo())
+
+    def redo(self) -> bool:
+        """Do the edit again that was undone last. False if there is none."""
+        return self._go_to(self._edits.redo())
+
+    def _go_to(self, state: State | None) -> bool:
+        if state is not None:
+            self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
+            self._ticked_by_hand = state.by_hand
+        return state is not None
+
+    # --- leaving -------------------------------------------------------------------------------
+
+    @property
+    def should_ask(self) -> bool:
+        """Whether there are changes about which the person was not asked yet."""
+        return self.changed and self._asked != self.data
+
+    def asked(self) -> None:
+        """Take note that the present changes may be left unsaved: the person was asked, or has
+        launched them, so that the run has them."""
+        self._asked = self.copy()
+
     # --- devices -------------------------------------------------------------------------------
 
     @property
@@ -267,7 +353,11 @@ class Draft:
         elif self.picks:
             chosen = freest(self.picks, inventory, looks, leases)
         self.data["devices"] = self._chosen([d.id for d in chosen])
-        self._loaded["devices"] = copy.deepcopy(self.data["devices"])
+        if not self.ticked_before:
+            self._loaded["devices"] = copy.deepcopy(self.data["devices"])
+        if self._asked is not None:  # nothing was changed by this
+            self._asked["devices"] = copy.deepcopy(self.data["devices"])
+        self._edits.looked_up(self._state())
 
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
@@ -276,8 +366,7 @@ class Draft:
         if not self._ticked_by_hand and self._preset_devices:
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
-            found = [(name, inventory.find(name)) for name in self.ids]
-            data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in found]
+            data["devices"]["ids"] = _uuids(self.ids, inventory)
         return from_dict(data)
 
     def saved(self, preset: Preset) -> None:
@@ -288,29 +377,10 @@ class Draft:
         self._loaded = copy.deepcopy(self.data)
 
 
-def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],
-           leases: Mapping[str, Holder]) -> list[Device]:
-    """The freest devices, at most `count`; fewer if fewer may be used.
-
-    Devices that have not been sampled long enough to be called free are included, as the person
-    sees the ticks before anything is started. Devices whose state is unknown for another reason are
-    not.
-    """
-    from gpu_engine.devices import availability as free
-
-    if not looks and inventory.is_cpu:
-        return list(inventory.devices[:count])
-    count = min(count, len(inventory.devices))
-    try:
-        return free.freest(count, looks, leases)
-    except UserError:
-        states = free.judge_all(looks, leases)
-        so_far = free.judge_all(looks, leases, looks=max(1, min(len(looks), free.LOOKS)))
-        newest = [s for s in looks[-1].samples if s.device.id in so_far] if looks else []
-        able = free.unmixed([s for s in newest if so_far[s.device.id].free], count)
-        able.sort(key=lambda s: not states[s.device.id].free)
-        chosen = {s.device.id for s in able[:count]}
-        return [d for d in inventory.devices if d.id in chosen]
+def _uuids(names: Sequence[str], inventory: Inventory) -> list[str]:
+    """The devices' UUIDs, or their names if they have none."""
+    found = [(name, inventory.find(name)) for name in names]
+    return [d.uuid if d and d.uuid else name for name, d in found]
 
 
 def _typed(argument: str) -> str:

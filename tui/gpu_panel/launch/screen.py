@@ -31,6 +31,7 @@ from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.pane import FormPane
 from gpu_panel.launch.form.problems import blame
 from gpu_panel.launch.host_bar import HostBar
+from gpu_panel.launch.keeper import FormKeeper
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.presets.first import first_draft
 from gpu_panel.launch.presets.load import ask_and_load_run
@@ -67,6 +68,8 @@ class LaunchScreen(PaneScreen):
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
+        self.keeper = FormKeeper(self, source, preset is None and command is None
+                                 and not assignments)
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
         self.top = Container(id="top")
@@ -113,6 +116,7 @@ class LaunchScreen(PaneScreen):
     async def _load_form(self) -> None:
         with guard(self.app):
             draft, trouble = await in_thread(self._first, name="panel-preset")
+            self.keeper.begin(draft)
             await self._take_draft(draft)
             if trouble is not None:
                 show(self.app, trouble)
@@ -134,6 +138,9 @@ class LaunchScreen(PaneScreen):
             if draft is not None:
                 await self._take_draft(draft)
                 self.action_pane("form")
+
+    def on_unmount(self) -> None:
+        self.keeper.keep_at_once(self.draft)
 
     async def _take_draft(self, draft: Draft) -> None:
         """Show another draft in all panes, and review it."""
@@ -201,6 +208,7 @@ class LaunchScreen(PaneScreen):
     @on(DevicesPane.Edited)
     def edited(self) -> None:
         """Review the draft soon, as it was changed."""
+        self.draft.note_edit()
         self.form.adapt()
         if self._debounce is not None:
             self._debounce.stop()
@@ -262,6 +270,7 @@ class LaunchScreen(PaneScreen):
     def _show_review(self, found: Review) -> None:
         self.review = found
         run = self.draft.run
+        self.keeper.keep_soon(self.draft)
         self.plan.show_review(found, as_before(run[0], self.draft.differences())
                               if run is not None and found.plan is not None else "")
         self.form.show_review(found)
@@ -270,6 +279,24 @@ class LaunchScreen(PaneScreen):
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
         self._rows_changed()
+
+    # --- undoing -------------------------------------------------------------------------------
+
+    async def action_undo(self) -> None:
+        """Take back the last edit."""
+        await self._show_undone(self.draft.undo(), "There is nothing to undo")
+
+    async def action_redo(self) -> None:
+        """Do an edit again that was undone."""
+        await self._show_undone(self.draft.redo(), "There is nothing to redo")
+
+    async def _show_undone(self, done: bool, otherwise: str) -> None:
+        if not done:
+            self.notify(otherwise)
+            return
+        self.devices.paint()
+        await self.form.show_undone()
+        self.edited()
 
     # --- launching -----------------------------------------------------------------------------
 
@@ -306,7 +333,10 @@ class LaunchScreen(PaneScreen):
                 if found is not None:
                     await self._go_to_problem(found)
                 return
-            self.runs.open(await in_thread(lambda: launcher.start(prepared), name="panel-launch"))
+            launched = self.draft
+            run = await in_thread(lambda: launcher.start(prepared), name="panel-launch")
+            launched.asked()
+            self.runs.open(run)
 
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None

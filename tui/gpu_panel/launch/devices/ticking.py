@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.devices.freest import freest
 from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.draft import freest
 
 
 def toggled(ticked: Sequence[str], key: str) -> list[str]:

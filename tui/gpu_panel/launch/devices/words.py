@@ -38,7 +38,8 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
     """Notes and problems about the devices, with their styles. `resolved`: whether the devices
     that the preset asks for have been looked up."""
     inventory, aside = source.inventory, source.gpus_aside
-    found = [(f"The preset asks for {name}, which is not here", "warn")
+    asks = "You ticked" if draft is not None and draft.ticked_before else "The preset asks for"
+    found = [(f"{asks} {name}, which is not here", "warn")
              for name in (draft.absent if draft else ())]
     if source.hosts_problem is not None:
         found.append((f"! {clean(source.hosts_problem)}", "warn"))

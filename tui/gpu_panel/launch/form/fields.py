@@ -103,9 +103,9 @@ ROWS = (
         Field("train.lr", "learning rate", "Learning rate, before it is scaled", width=9),
     )),
     FormRow("", (
-        Field("train.lr_scale", "scale it with the batch", "Multiply the learning rate by the "
+        Field("train.lr_scale", "scaling", "Multiply the learning rate by the "
               "global batch divided by a reference, or by the square root of that",
-              options=(("none", "no"), ("linear", "linearly"), ("sqrt", "by its root"))),
+              options=(("none", "none"), ("linear", "linear"), ("sqrt", "root"))),
         Field("train.lr_reference_batch", "reference batch", "The global batch that the learning "
               "rate was chosen for", width=6),
     )),
@@ -138,7 +138,7 @@ MORE_ROWS = (
               "evaluation: loss, or max:accuracy", width=14, placeholder="none"),
     )),
     FormRow("", (
-        Field("train.on_nonfinite", "if the loss is NaN", "What to do when the loss of a step is "
+        Field("train.on_nonfinite", "NaN loss", "What to do when the loss of a step is "
               "not a finite number",
               options=(("stop", "stop"), ("skip", "skip"), ("continue", "continue"))),
         Field("train.checkpoint_async", "train while saving", "Write checkpoints while training "

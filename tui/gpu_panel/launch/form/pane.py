@@ -25,8 +25,8 @@ from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fieldset import Fieldset
 from gpu_panel.launch.form.problems import blame
 from gpu_panel.launch.form.task_params import TaskParams
-from gpu_panel.launch.presets.dialog import PresetsScreen
-from gpu_panel.launch.presets.load import ask_and_load
+from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
+from gpu_panel.launch.presets.load import ask_and_load, ask_and_load_earlier
 from gpu_panel.launch.presets.save import ask_and_save
 from gpu_panel.launch.reviewed import Review
 
@@ -121,9 +121,16 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.adapt(self._draft)
             self._entitle()
 
+    async def show_undone(self) -> None:
+        """Show the draft after an edit was undone or done again."""
+        self._fill()
+        await self._show_task()
+
     def _entitle(self) -> None:
         if self._draft is not None:
             self.border_title = Content(f"{self.TITLE} ─ {clean(self._draft.title)}")
+            keys = ["ctrl+/ undo"] * self._draft.can_undo + ["ctrl+r redo"] * self._draft.can_redo
+            self.border_subtitle = Content(" · ".join(keys))
 
     def show_review(self, review: Review) -> None:
         """Show the problems below their fields, and the first one above Launch; enable Launch if
@@ -202,6 +209,8 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._fields.show_problems(self._problems)
 
     def on_descendant_focus(self) -> None:
+        if self._draft is not None:
+            self._draft.seal_edit()
         self._show_help()
 
     def on_descendant_blur(self) -> None:
@@ -247,7 +256,9 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self._forget_deleted(draft)
             if name is None:
                 return
-            if (loaded := await ask_and_load(self.app, draft, name)) is not None:
+            loaded = await (ask_and_load_earlier(self.app, draft) if name == EARLIER
+                            else ask_and_load(self.app, draft, name))
+            if loaded is not None:
                 self.post_message(self.Loaded(loaded))
 
     def _renamed(self, old: str, new: str) -> None:

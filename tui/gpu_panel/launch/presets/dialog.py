@@ -23,7 +23,13 @@ from gpu_engine.spec.write import Difference
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskName, Confirm
 from gpu_panel.common.errors import guard
+from gpu_panel.launch import kept
 
+EARLIER = " earlier"
+"""What the screen returns for the unsaved changes of an earlier form. No preset is called so."""
+_EARLIER_SHOWN = Content.assemble(
+    ("unsaved changes\n", "bold"), ("  of an earlier form, which another one has replaced",
+                                    "$text-muted"))
 _KEYS = "enter load · r rename · d duplicate · e description · x delete · esc"
 
 
@@ -83,6 +89,8 @@ class PresetsScreen(ModalScreen[str | None]):
                 box.add_option(Option(_broken(entry), id=entry.name, disabled=True)
                                if entry.preset is None
                                else Option(_shown(entry, entry.preset, room), id=entry.name))
+            if await in_thread(kept.earlier_path().is_file, name="panel-presets"):
+                box.add_option(Option(_EARLIER_SHOWN, id=EARLIER))
             names = [o.id for o in box.options]
             able = [i for i, o in enumerate(box.options) if not o.disabled]
             wanted = names.index(go_to) if go_to in names else at

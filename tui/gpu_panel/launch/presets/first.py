@@ -6,17 +6,24 @@ from collections.abc import Sequence
 
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.spec import presets
+from gpu_panel.launch import kept
 from gpu_panel.launch.draft import Draft
 
 
 def first_draft(name: str | None, assignments: Sequence[str],
                 command: Sequence[str] | None) -> tuple[Draft, UserError | None]:
-    """The draft of the preset `name` (None: the default one), with `command` in place of its task
-    and the `key=value` assignments applied; and None.
+    """The draft of the preset `name`, with `command` in place of its task and the `key=value`
+    assignments applied; and None. If nothing is asked for, the form of last time or else the
+    default preset.
 
     If something can't be read, the error takes the place of None. The draft is then that of the
     preset without the assignments, or, if the preset can't be read, one with all defaults.
     """
+    lost: UserError | None = None
+    if name is None and command is None and not assignments:
+        last, lost = kept.read()
+        if last is not None:
+            return last, lost
     try:
         if command is not None:
             draft = Draft.of_command(command, presets.load(name) if name else None)
@@ -30,4 +37,4 @@ def first_draft(name: str | None, assignments: Sequence[str],
         draft.spec()
     except SpecError as err:
         return Draft(draft.preset), err
-    return draft, None
+    return draft, lost

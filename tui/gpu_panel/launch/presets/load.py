@@ -11,6 +11,8 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec import presets
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.errors import show
+from gpu_panel.launch import kept
 from gpu_panel.launch.draft import Draft
 
 
@@ -19,6 +21,19 @@ async def ask_and_load(app: App[Any], draft: Draft, name: str) -> Draft | None:
     Call this from a worker. Raises UserError if the preset can't be read."""
     preset = await in_thread(lambda: presets.load(name), name="panel-preset")
     return Draft(preset) if await _may_replace(app, draft, name, "Load another preset") else None
+
+
+async def ask_and_load_earlier(app: App[Any], draft: Draft) -> Draft | None:
+    """The draft of the unsaved changes of an earlier form; None if the person prefers to keep the
+    changes in `draft`, or if they can't be read: the person is told then. Call this from a
+    worker."""
+    loaded, trouble = await in_thread(lambda: kept.read(kept.earlier_path()), name="panel-preset")
+    if trouble is not None:
+        show(app, trouble)
+    if loaded is None or not await _may_replace(app, draft, "the earlier form",
+                                                "Load unsaved changes"):
+        return None
+    return loaded
 
 
 async def ask_and_load_run(app: App[Any], draft: Draft, run: Run) -> Draft | None:

@@ -1,0 +1,71 @@
+"""Keeps the form while the panel is open, so that it comes back the next time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from textual.screen import Screen
+from textual.timer import Timer
+
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import guard
+from gpu_panel.launch import kept
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.draft import Draft
+
+AFTER = 1.0
+"""Seconds after a change until the form is written."""
+
+
+class FormKeeper:
+    """Writes the form a moment after it has changed, and as the panel closes."""
+
+    def __init__(self, screen: Screen[Any], source: DeviceSource, from_file: bool) -> None:
+        """`source`: the devices here, by which ticked ones are named. `from_file`: the panel opens
+        with the form in the file, if there is one."""
+        self._screen, self._source, self._same = screen, source, from_file
+        self._written: dict[str, Any] | None = None
+        """What is in the file, as far as this panel knows; None before there is a form."""
+        self._timer: Timer | None = None
+
+    def begin(self, draft: Draft) -> None:
+        """Take the first draft, which need not be written."""
+        self._written = kept.written(draft, None)
+
+    def keep_soon(self, draft: Draft) -> None:
+        """Write the form soon: it may have changed."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._screen.set_timer(AFTER, lambda: self._start(draft))
+
+    def _start(self, draft: Draft) -> None:
+        self._screen.run_worker(self._keep(draft), group="keep", exit_on_error=False)
+
+    async def _keep(self, draft: Draft) -> None:
+        with guard(self._screen.app):
+            form = self._unwritten(draft)
+            if form is None:
+                return
+            try:
+                await in_thread(lambda: self._write(form), name="panel-keep")
+            except OSError as err:
+                self._screen.notify(f"The form can't be kept for the next time: {err}",
+                                    severity="warning", markup=False)
+
+    def keep_at_once(self, draft: Draft) -> None:
+        """Write the form now, as the panel closes."""
+        with suppress(OSError):
+            if (form := self._unwritten(draft)) is not None:
+                self._write(form)
+
+    def _unwritten(self, draft: Draft) -> dict[str, Any] | None:
+        """What is to be written; None if that is in the file, or there is no form yet."""
+        if self._written is None:
+            return None
+        form = kept.written(draft, self._source.inventory)
+        return form if form != self._written else None
+
+    def _write(self, form: dict[str, Any]) -> None:
+        kept.write(form, replaces=not self._same)
+        self._written, self._same = form, True

@@ -1,0 +1,156 @@
+"""The form as it was left, for the next time that the panel opens. No widgets.
+
+`form.json` in the panel's folder has it. Unsaved changes are never lost: what can't be read, and
+what another form would replace, is moved to a file beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common import places
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import open_file, write_json
+from gpu_engine.devices.records import Inventory
+from gpu_engine.spec import presets
+from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import SECTIONS, keys
+from gpu_engine.spec.write import to_dict
+from gpu_panel.launch.draft import Draft
+
+VERSION = 1
+_LARGEST = 1 << 20
+"""Bytes of the largest file that is read."""
+
+
+def path() -> Path:
+    """The file with the form of last time."""
+    return places.home() / "form.json"
+
+
+def earlier_path() -> Path:
+    """The file with unsaved changes that another form has replaced."""
+    return places.home() / "form-earlier.json"
+
+
+def written(draft: Draft, inventory: Inventory | None) -> dict[str, Any]:
+    """What is kept of a draft: where it is from and, if it has unsaved changes, its content, with
+    ticked cards named by UUID."""
+    preset, run = draft.preset, draft.run
+    name = None if preset is None else \
+        str(preset.path.absolute()) if preset.name.endswith(".toml") or "/" in preset.name \
+        else preset.name
+    changed = draft.changed or (preset is None and run is None)
+    return {"version": VERSION, "preset": name,
+            "run": None if run is None else {"id": run[0], "spec": to_dict(run[1])},
+            "data": draft.to_keep(inventory) if changed else None,
+            "ticked": (draft.ids_by_hand or draft.ticked_before) and changed,
+            "asked": not draft.should_ask}
+
+
+def write(kept: dict[str, Any], *, replaces: bool) -> None:
+    """Keep a form. `replaces`: the one in the file is another one, whose unsaved changes are moved
+    to `earlier_path`. Raises OSError, ValueError."""
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if replaces and has_changes():
+        file.replace(earlier_path())
+    write_json(file, kept)
+
+
+def has_changes() -> bool:
+    """Whether the form that is kept has unsaved changes."""
+    try:
+        return _load(path())["data"] is not None
+    except (OSError, ValueError):
+        return False
+
+
+def read(file: Path | None = None) -> tuple[Draft | None, UserError | None]:
+    """The form of last time, or the one in `file`; None if there is none or it can't be read. The
+    error says, in words for a person, what of it could not be used and where it is now."""
+    file = file or path()
+    try:
+        kept = _load(file)
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValueError) as err:
+        return None, UserError(f"The form of last time can't be read ({err}). "
+                               f"{_moved(file, 'form-damaged.json')}")
+    data, dropped = _known(kept["data"]) if kept["data"] is not None else (None, [])
+    trouble = None
+    if dropped:
+        trouble = UserError("The form of last time has what this version does not know: "
+                            f"{', '.join(dropped)}. It is left out here. "
+                            f"{_moved(file, 'form-unknown.json')}")
+    preset, gone = None, None
+    if kept["preset"] is not None:
+        try:
+            preset = presets.load(kept["preset"])
+        except UserError as err:
+            gone = err
+    if data is None and preset is None and kept["run"] is None:
+        return None, gone  # nothing but a preset was kept, and that can't be read
+    run = None
+    if kept["run"] is not None:
+        try:
+            run = str(kept["run"]["id"]), from_dict(kept["run"]["spec"])
+        except SpecError as err:
+            gone = gone or UserError(f"The form of last time was that of run {kept['run']['id']}, "
+                                     f"whose settings no longer fit: {err}")
+    return Draft.kept(preset, run, data, ticked=kept["ticked"], asked=kept["asked"]), \
+        trouble or (gone if data is None or preset is None else None)
+
+
+def _load(file: Path) -> dict[str, Any]:
+    """The content of a file that was kept. Raises OSError, and ValueError if it is no such file."""
+    with open_file(file) as opened:
+        text = opened.read(_LARGEST + 1)
+    if len(text) > _LARGEST:
+        raise ValueError("it is larger than a form can be")
+    try:
+        kept = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not valid JSON") from None
+    if not isinstance(kept, dict) or kept.get("version") != VERSION:
+        raise ValueError("it is not of this version")
+    data, run = kept.get("data"), kept.get("run")
+    fits = (isinstance(kept.get("preset"), str | None) and isinstance(data, dict | None)
+            and (run is None or (isinstance(run, dict) and isinstance(run.get("spec"), dict)
+                                 and isinstance(run.get("id"), str)))
+            and all(isinstance(value, dict) for name, value in (data or {}).items()
+                    if name in SECTIONS)
+            and isinstance((data or {}).get("task", {}).get("params", {}), dict))
+    if not fits:
+        raise ValueError("something in it is of another kind")
+    return {"preset": kept.get("preset"), "run": run, "data": data,
+            "ticked": kept.get("ticked") is True, "asked": kept.get("asked") is True}
+
+
+def _known(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`data` without keys that the spec does not have, and these with their values. A value that
+    does not fit stays: its field shows it, with what is wrong."""
+    out: dict[str, Any] = {}
+    dropped: list[str] = []
+    for name, value in data.items():
+        if name == "name":
+            out[name] = value
+        elif name not in SECTIONS:
+            dropped.append(f"{name} = {json.dumps(value)}")
+        else:
+            out[name] = {key: one for key, one in value.items() if f"{name}.{key}" in keys()}
+            dropped += [f"{name}.{key} = {json.dumps(one)}" for key, one in value.items()
+                        if key not in out[name]]
+    return out, dropped
+
+
+def _moved(file: Path, name: str) -> str:
+    """Move a file aside, so that the next form does not replace it, and say where it is."""
+    aside = file.with_name(name)
+    try:
+        file.replace(aside)
+    except OSError as err:
+        return f"It could not be moved away: {err.strerror}."
+    return f"The file is kept as {aside}."
