@@ -173,7 +173,7 @@ def _key(char: str) -> str:
 
 def shown(widget: Widget) -> str:
     """The text that a widget shows now, line by line, without the blanks at line ends."""
-    lines = widget.render_lines(widget.size.region)
+    lines = widget.render_lines(widget.outer_size.region)  # with the frame
     return "\n".join(strip.text.rstrip() for strip in lines)
 
 

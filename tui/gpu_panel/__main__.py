@@ -21,9 +21,9 @@ from gpu_engine.cli.spec_options import WithCommand
 def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...]) -> None:
     """Pick devices, choose how to train, launch, and watch every rank.
 
-    PRESET is a preset's name or a .toml file; without it the panel opens with "default". Your own
-    command goes after --: in the form it replaces the preset's task. In the panel, ? shows every
-    key.
+    PRESET is a preset's name or a .toml file; without it the form comes back as you left it, the
+    first time with the preset "default". Your own command goes after --: in the form it replaces
+    the preset's task. In the panel, ? shows every key.
     """
     if (missing := _no_terminal()) is not None:
         raise click.ClickException(f"{missing}; in a script use gpu-engine run")

@@ -101,7 +101,8 @@ async def test_devices_and_form_have_the_rows_they_need():
     (48, Wanted(19, 18, 7, 4), 20),  # enough: the usual rows
     (48, Wanted(35, 18, 7, 4), 35),  # many devices, few runs
     (48, Wanted(35, 18, 7, 300), 33),  # 6 rows stay for the runs
-    (36, Wanted(12, 60, 7, 300), 23),  # a long form leaves 4
+    (50, Wanted(12, 60, 7, 300), 37),  # a long form leaves 4
+    (36, Wanted(12, 60, 7, 300), 21),
     (24, Wanted(12, 12, 5, 5), 12),
     (16, Wanted(40, 40, 10, 5), 9),
 ])

@@ -10,8 +10,10 @@ moves nothing."""
 LEAST = 9
 """Rows that devices and form have on the lowest screen."""
 FEW_RUNS = 6
-"""Rows that are kept for the runs below many devices. Below a long form 4 are, as it is long only
-while "more" is open."""
+"""Rows that are kept for the runs."""
+TALL = 44
+"""Rows of a screen from which on a long form leaves the runs only 4: it is long only while "more"
+is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +31,4 @@ def top(height: int, wanted: Wanted) -> int:
     left = height - 2 - wanted.plan  # without the first line and the keys
     few = max(4, min(wanted.runs, FEW_RUNS))
     return max(LEAST, min(USUAL, left - few - 2), min(wanted.devices, left - few),
-               min(wanted.form, left - 4))
+               min(wanted.form, left - (4 if height >= TALL else few)))
