@@ -23,6 +23,7 @@ from gpu_panel.launch.screen import LaunchScreen
 
 from ..conftest import PATIENCE
 
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 GOLDENS = Path(__file__).parent / "goldens"
 NOW = 1_800_000_000.0
 
@@ -199,6 +200,17 @@ def compare(name: str, text: str) -> None:
     if os.environ.get("GOLDENS") == "write":
         path.write_text(text + "\n", encoding="utf-8")
     assert text + "\n" == path.read_text(encoding="utf-8"), \
+        f"the screen differs from {path.name}; GOLDENS=write writes it again"
+
+
+def picture(name: str, app: Any) -> None:
+    """Compare the screen with docs/pictures/NAME.svg; GOLDENS=write writes that file."""
+    path = PICTURES / f"{name}.svg"
+    svg = app.export_screenshot(title="gpu-panel", simplify=True)
+    if os.environ.get("GOLDENS") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(svg, encoding="utf-8")
+    assert svg == path.read_text(encoding="utf-8"), \
         f"the screen differs from {path.name}; GOLDENS=write writes it again"
 
 

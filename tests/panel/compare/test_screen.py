@@ -26,7 +26,7 @@ from gpu_panel.themed import ThemedApp
 from ... import event_lines
 from ...conftest import slots
 from ..launch.runs.test_pane import at_the_runs
-from ..panel_kit import compare, panel, screen_text, until
+from ..panel_kit import compare, panel, picture, screen_text, until
 
 pytestmark = pytest.mark.usefixtures("home")
 T0 = 1_790_000_000.0
@@ -109,13 +109,15 @@ def named(runs: list[Run], *names: str) -> list[Run]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=lambda s: str(s[0]))
-async def test_two_runs_side_by_side(size):
+async def test_golden_of_two_runs_side_by_side(size):
     runs = named([written("digits-a"), written("digits-b", lr=0.1, decay=10.0, ranks=1)],
                  "3f2a", "2c11")
     async with Mini(runs).run_test(size=size) as pilot:
         screen = await read(pilot)
         assert len(screen.query_one(KeyBar).shown) <= 8
         compare(f"compare-{size[0]}", screen_text(pilot.app))
+        if size[0] == 120:
+            picture("compare", pilot.app)
         await pilot.press("2")
         await until(pilot, lambda: screen.query_one(FiguresPane).has_focus)
         said = screen_text(pilot.app)

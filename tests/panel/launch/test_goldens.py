@@ -14,10 +14,12 @@ from gpu_panel.launch.runs.feed import RunLine, RunsFeed
 from ...conftest import slots
 from ..colours import as_painted
 from ..machines import lab, shared_machine
-from ..panel_kit import compare, looked, panel, screen_text, settled, type_into, until
+from ..panel_kit import compare, looked, panel, picture, screen_text, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
+PICTURES = {"shared-160": "launch", "hosts-160": "hosts", "runs-160": "runs"}
+"""The pictures of docs/panel.md that are made of these screens."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,8 @@ async def golden(name, pilot, screen):
     screen.query_one(HostBar).refresh()
     await pilot.pause()
     compare(name, screen_text(pilot.app))
+    if name in PICTURES:
+        picture(PICTURES[name], pilot.app)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -9,7 +9,7 @@ import pytest
 from gpu_engine.runs.folder import Cause
 
 from ..colours import as_painted
-from ..panel_kit import compare
+from ..panel_kit import compare, picture
 from ..run_kit import T0, Mini, Written, settled, shown, terminal
 
 SIZES = [(80, 24), (160, 48)]
@@ -47,6 +47,8 @@ async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.saved is not None)
         compare(f"run-{size[0]}", terminal(app))
+        if size[0] == 160:
+            picture("run", app)
 
 
 async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
