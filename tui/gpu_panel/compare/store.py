@@ -29,6 +29,8 @@ CURVED = 8
 """Ranks of each run, the first ones, whose values make the curve."""
 _BATCH = 0.02
 """Seconds of reading at a time, over all runs, before the event loop runs again."""
+_PIECE = 1 << 14
+"""Bytes that are read of a file at a time: small, as each turn reads some of every run."""
 _LOOK_EVERY, _LIVE_EVERY, _DONE_EVERY = 1.0, 0.5, 2.0
 """Seconds between looks at the states, and between reads while a run is live and when none is."""
 
@@ -89,7 +91,7 @@ class Compared:
             self._reader.add(ranks_with_files(self.run.path))
         except OSError:
             return []
-        return self._reader.read(seconds)
+        return self._reader.read(seconds, _PIECE)
 
     def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
         """Take in events."""
