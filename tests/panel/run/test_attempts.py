@@ -112,6 +112,7 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path: Path) -> None:
                          "gpu-engine run ddp", "runs in /somewhere"):
                 assert part in text, part
             if size == WIDE:
+                assert "run 3f2a the good one · DDP×2" in text
                 await until(pilot, lambda: "name: the good one" in terminal(pilot.app))
                 assert "tags: lr" in terminal(app)
             run.state("failed", attempt=2, ended=T0 + 65, reason="rank 0: worse", attempts=(

@@ -19,7 +19,7 @@ from gpu_engine.events.reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import marks
+from gpu_engine.runs import marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries, Series
 from gpu_panel.run import recorded
@@ -73,6 +73,8 @@ class RunStore:
         self.devices = DeviceFigures()
         self.recorded = Recorded()
         self.moments = Moments()
+        self.named: str | None = None
+        """The name that the person gave it; None: none but the one that it was started with."""
         self.launchers: list[str] = []
         """Names of the logs that launchers write, one for each node: "node0"."""
         self.suspended: dict[int, int] = {}
@@ -89,6 +91,7 @@ class RunStore:
         self._reader = RunReader(run.path)
         self._tails = DeviceTails(run.path)
         self._notes: list[marks.Mark] = []
+        self._named: str | None = None
         self._began: float | None = None
         self._changed = asyncio.Event()
 
@@ -196,12 +199,13 @@ class RunStore:
         """Look at the run. Blocks: called in a thread."""
         self._tails.find()
         self._notes = marks.read(self.run.path)
+        self._named = notes.read(self.run.path).name
         return look(self.run, self.plan, self.state.attempt if self.state else None,
                     list(self.ranks.values()))
 
     def _take_look(self, seen: Look) -> None:
-        if self._notes != self.moments.notes:
-            self.moments.notes = self._notes
+        if (self._notes, self._named) != (self.moments.notes, self.named):
+            self.moments.notes, self.named = self._notes, self._named
             self._tell()
         others = (seen.left, seen.launchers, seen.suspended, seen.unheard)
         if seen.state != self.state or seen.plan is not self.plan \

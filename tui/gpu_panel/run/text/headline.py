@@ -26,6 +26,8 @@ def headline(store: RunStore, now: float, width: int) -> Content:
     right = _how_far(store, now)
     run = f" run {clean(store.run.id, 20)}  "
     parts = what_is_trained(store.plan) or ([clean(store.state.name, 40)] if store.state else [])
+    if store.named is not None:
+        parts[:1] = [clean(store.named, 40)]
     while parts and len(run) + len(DOT.join(parts)) + right.cell_length + 3 > width:
         parts.pop()
     left = Content.assemble((run, "bold"), (parts[0] if parts else "", "bold $text-primary"),
