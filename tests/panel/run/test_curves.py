@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from unittest import mock
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from textual.widgets import Input
 
 from gpu_engine.events import schema
@@ -54,6 +58,53 @@ def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_t
     seen.begin(0)
     seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 60.0}))  # the same step anew
     assert series.at(5) == (60.0, 60.0, 60.0)
+
+
+told = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0, None]),
+                          st.sampled_from(["", "", "begins", "goes back"])), max_size=40)
+
+
+@given(told, st.integers(1, 9))
+def test_what_steps_carry_is_the_same_however_many_are_folded_at_once(
+        events: list[tuple[int, float | None, str]], together: int) -> None:
+    """As a dict of steps has it, from which a rank that goes back takes what comes after."""
+    seen, wanted, at, latest, begun = Recorded(), dict[int, list[float]](), 0, 0.0, False
+    with mock.patch.object(recorded, "TOGETHER", together):
+        for further, lr, what in events:
+            if what == "begins":
+                seen.begin(0)
+                begun = True
+            at = (max(at - 20, 0) if what else at) + further
+            seen.step(0, step(at, lr=lr))
+            if lr is not None:
+                same = not begun and at == max(wanted, default=None)
+                before = wanted[at] if same else []
+                wanted = {k: v for k, v in wanted.items() if k < at} | {at: [*before, lr]}
+                latest, begun = lr, False
+        values = seen.values.get("lr")
+    if values is None:
+        assert not wanted
+        return
+    series = values.ranks[0]
+    last = max(wanted)
+    assert series.last == last
+    found = {x: series.at(x) for x in range(last + 1)}
+    assert {x: known[1] for x, known in found.items() if known is not None} == {
+        x: pytest.approx(sum(v) / len(v)) for x, v in wanted.items()}
+    assert values.latest[0] == latest
+
+
+def test_a_long_run_keeps_every_extreme() -> None:
+    seen = Recorded()
+    for number in range(1, 20_001):
+        seen.step(0, step(7 * number, lr=50.0 if number == 12_345 else number / 20_000))
+    series = seen.values["lr"].ranks[0]
+    assert len(series) <= recorded.FINE
+    assert sum(series.count) == 20_000
+    assert sum(series.total) == pytest.approx(sum(range(1, 20_001)) / 20_000 + 50 - 12_345 / 20_000)
+    found = series.at(7 * 12_345)
+    assert found is not None
+    assert found[2] == 50.0
 
 
 def test_the_rate_of_steps_is_that_between_two_events_of_a_rank() -> None:

@@ -8,7 +8,7 @@ million steps takes no more memory than one of two thousand.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from operator import add
@@ -68,6 +68,20 @@ class Series:
             self.bad[i] += 1
             if self.bad_at is None or x < self.bad_at:
                 self.bad_at = x
+
+    def add_several(self, x: int, values: Sequence[float]) -> None:
+        """Add finite values that belong to the bucket of x, the greatest of their x."""
+        i = self._bucket(x)
+        self.version += 1
+        if self.last is None or x > self.last:
+            self.last = x
+        low, high = min(values), max(values)
+        if low < self.lo[i]:
+            self.lo[i] = low
+        if high > self.hi[i]:
+            self.hi[i] = high
+        self.total[i] += sum(values)
+        self.count[i] += len(values)
 
     def cut(self, x: int) -> None:
         """Remove the values at x and after it; all of a bucket that x is in."""
