@@ -43,6 +43,7 @@ async def test_enter_opens_a_menu_and_down_goes_to_the_next_field(size):
         await pilot.press("up", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceMenu))
         assert "own task class …" in screen_text(pilot.app)
+        assert pilot.app.screen.query_one("OptionList").region.y == task.region.bottom
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
         assert screen.query_one("#f-task-use").display is False

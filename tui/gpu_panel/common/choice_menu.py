@@ -20,8 +20,6 @@ class ChoiceMenu(ModalScreen[str | None]):
 
     DEFAULT_CSS = """
     ChoiceMenu {
-        align: left top;
-        background: transparent;
         OptionList { border: round $frame-focus; background: $surface; padding: 0 1;
                      scrollbar-size-vertical: 1; }
     }

@@ -30,7 +30,7 @@ EARLIER = " earlier"
 _EARLIER_SHOWN = Content.assemble(
     ("unsaved changes\n", "bold"), ("  of an earlier form, which another one has replaced",
                                     "$text-muted"))
-_KEYS = "enter load · r rename · d duplicate · e description · x delete · esc"
+_KEYS = "enter load · r rename · d copy · e describe · x delete · esc"
 
 
 @dataclass(frozen=True, slots=True)
