@@ -59,6 +59,7 @@ class Line:
                 if other in (_ENTER, _LEAVE):
                     self._open = other == _ENTER
                     self._forget()
+                    self._pace.touched(time.monotonic())
                 self._others.append(other)
             if not self._drawing:
                 self._changed.notify_all()
@@ -69,6 +70,7 @@ class Line:
             if size != self.size:
                 self._picture = Picture(*size)
                 self._forget()
+                self._pace.touched(time.monotonic())
 
     @property
     def size(self) -> tuple[int, int]:
