@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.events.paths import DEVICES
+from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_engine.runs.folder import Cause
 
+from ... import event_lines
 from ..colours import as_painted
 from ..panel_kit import compare, picture
-from ..run_kit import T0, Mini, Written, settled, shown, terminal
+from ..run_kit import GIB, T0, Mini, Written, settled, shown, terminal
 
 SIZES = [(80, 24), (160, 48)]
 
@@ -77,3 +80,25 @@ async def test_a_run_that_failed(tmp_path: Path, size: tuple[int, int]) -> None:
             await pilot.press("4")
         await shown(pilot)
         compare(f"run-failed-{size[0]}", terminal(app))
+
+
+async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(
+        tmp_path: Path, home: Path) -> None:
+    """The card's capacity, the devices' figures, the slowest first, and marks."""
+    cards = tuple(RankPlan(i, i, 0, (DeviceUse(str(i), f"GPU {i}", None, "cuda:0",
+                                               memory=80 * GIB),)) for i in range(4))
+    run = Written(tmp_path, ranks=4, plan={"ranks": cards})
+    for rank in range(4):
+        run.start(rank)
+        run.steps(rank, 0, 199 - 10 * rank)
+        run.log(rank, b"".join(b"step %d of rank %d\n" % (s, rank) for s in range(200)))
+    run.write(0, ("eval", 50, {"step": 100, "accuracy": 0.25}))
+    (run.run.path / DEVICES).write_bytes(event_lines.line(
+        "devices", {"ids": list("0123"), "utilization": [0.97, 0.95, 0.31, None],
+                    "power": [301, 298, 140, 305], "temperature": [61, 60, 48, 62]}, t=T0 + 99))
+    app = Mini(run.run, at=100.5)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot, lambda s: s.caught_up and s.devices.version)
+        await pilot.press("3", "o")
+        await shown(pilot)
+        compare("run-100", terminal(app))
