@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from textual import events
 from textual.content import Content
-from textual.keys import key_to_character
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -72,7 +71,7 @@ class KeyBar(Widget):
             return
         by_action: dict[str, ShownKey] = {}  # an action with several keys shows its first
         for _, binding, enabled, tooltip in screen.active_bindings.values():
-            if binding.show and not self._typed_into_a_field(binding.key):
+            if binding.show:
                 by_action.setdefault(binding.action, ShownKey(
                     binding.key, self.app.get_key_display(binding), binding.description, tooltip,
                     enabled))
@@ -81,11 +80,6 @@ class KeyBar(Widget):
             self.shown = shown
             self._scroll(0)
             self.refresh()
-
-    def _typed_into_a_field(self, key: str) -> bool:
-        """Whether the key would be typed into the field that has the focus: "?" would, F1 not."""
-        focused = self.screen.focused
-        return focused is not None and focused.check_consume_key(key, key_to_character(key))
 
     # --- drawing -------------------------------------------------------------------------------
 
