@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 from gpu_panel.__main__ import main
 
 from ..conftest import PATIENCE
+from .terminal.kit import Emulator
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -68,13 +70,24 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-m", "gpu_panel", *args])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         self.said = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._shows = Emulator((120, 30))
 
     def until(self, what: bytes, seconds: float = PATIENCE) -> None:
+        """Read until the screen shows it, or until it was sent as it is."""
         end = time.monotonic() + seconds
-        while what not in self.said:
-            assert time.monotonic() < end, self.said[-500:]
+        while what not in self.said and what.decode() not in self._shows.text():
+            assert time.monotonic() < end, self._shows.text()
             if select.select([self.fd], [], [], 0.1)[0]:
-                self.said += os.read(self.fd, 1 << 16)
+                self._take(os.read(self.fd, 1 << 16))
+
+    def forget(self) -> None:
+        """Forget what was sent so far."""
+        self.said, self._shows = b"", Emulator((120, 30))
+
+    def _take(self, data: bytes) -> None:
+        self.said += data
+        self._shows.feed(self._decoder.decode(data))
 
     def end(self) -> int:
         """Read all output. Returns the exit status."""
@@ -87,6 +100,25 @@ class Terminal:
                 break
             self.said += more
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_terminal_that_vanishes_ends_it_even_without_a_hangup_signal():
+    fd, near = pty.openpty()
+    fcntl.ioctl(near, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    # In a session of its own it has no controlling terminal, and so nobody sends SIGHUP.
+    process = subprocess.Popen([sys.executable, "-m", "gpu_panel"], stdin=near, stdout=near,
+                               stderr=near, start_new_session=True,
+                               env={**os.environ, "TERM": "xterm-256color"})
+    os.close(near)
+    try:
+        said = b""
+        while b"Devices" not in said:
+            said += os.read(fd, 1 << 16)
+        os.close(fd)
+        assert process.wait(PATIENCE) == 128 + signal.SIGHUP
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
@@ -124,7 +156,7 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     os.write(terminal.fd, b"\x1a")
     os.waitpid(terminal.pid, os.WUNTRACED)
     terminal.until(b"\x1b[?1049l")
-    terminal.said = b""
+    terminal.forget()
     os.kill(terminal.pid, signal.SIGCONT)
     terminal.until(b"What will run")
     terminal.until(b"CPU core 0")

@@ -99,8 +99,8 @@ class Tail:
         self.unknown += 1
 
 
-BEHIND = 1 << 16
-"""Bytes: more than a rank writes in a second."""
+BEHIND = 4096
+"""Bytes of events, some twenty at least."""
 
 
 class RunReader:
@@ -110,6 +110,8 @@ class RunReader:
         """`folder`: the run folder."""
         self._folder = folder
         self._tails: dict[int, Tail] = {}
+        self._cut_short = False
+        """Whether the last `read` ended for lack of time."""
 
     @property
     def ranks(self) -> list[int]:
@@ -133,9 +135,10 @@ class RunReader:
         return sum(min(offset, size) for offset, size in each) / there if there else 1.0
 
     def behind(self) -> bool:
-        """Whether some file has more than a second's events that are not read yet: what was read
-        of it is of the past."""
-        return any(tail.size() - tail.offset > BEHIND for tail in self._tails.values())
+        """Whether the last `read` left much of some file for the next one: what was read of it is
+        of the past."""
+        return self._cut_short and any(tail.size() - tail.offset > BEHIND
+                                       for tail in self._tails.values())
 
     def add(self, ranks: Iterable[int]) -> None:
         """Read the files of these ranks too. A rank that is read already keeps its place."""
@@ -160,8 +163,10 @@ class RunReader:
                     fresh.append((rank, events))
                 moved = moved or tail.offset != before  # a long line gives no event at first
                 if fresh and time.monotonic() > end:
+                    self._cut_short = True
                     return fresh
             if not moved:
+                self._cut_short = False
                 return fresh
 
 

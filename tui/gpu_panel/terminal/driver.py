@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from textual import events
 from textual.drivers.linux_driver import LinuxDriver
@@ -26,13 +27,18 @@ class QuietDriver(LinuxDriver):
         relayed = "TMUX" in env or env.get("TERM", "").startswith(("screen", "tmux"))
         if self._file is not None:
             self._line = Line(self._file.fileno(), self._size_now(), Pace(answering=not relayed),
-                              translate=plain.translation(env))
+                              translate=plain.translation(env), gone=self._gone)
             self._line.start()
         super().start_application_mode()
 
     def _size_now(self) -> tuple[int, int]:
         size = self._app.size
         return size.width, size.height
+
+    def _gone(self) -> None:
+        """End the panel: without a terminal, and where no SIGHUP tells so, it would go on for ever,
+        and read the end of its input again and again."""
+        self._loop.call_soon_threadsafe(self._app.exit, None, 128 + signal.SIGHUP)
 
     def write(self, data: str) -> None:
         if self._line is not None:

@@ -21,12 +21,14 @@ class Line:
     drawn is replaced by it. Safe to call from any thread and from signal handlers."""
 
     def __init__(self, fd: int, size: tuple[int, int], pace: Pace, *,
-                 translate: Callable[[str], str] = str, encoding: str = "utf-8") -> None:
+                 translate: Callable[[str], str] = str, encoding: str = "utf-8",
+                 gone: Callable[[], object] = bool) -> None:
         """`size`: (columns, rows). `translate`: makes of a text one of the same width that the
-        terminal can show."""
+        terminal can show. `gone`: called, in the thread that writes, once nothing can be written
+        any more."""
         self._fd = fd
         self._pace = pace
-        self._translate, self._encoding = translate, encoding
+        self._translate, self._encoding, self._gone = translate, encoding, gone
         # Re-entrant, as a signal handler may write while the same thread is writing.
         self._changed = threading.Condition(threading.RLock())
         self._picture = Picture(*size)
@@ -131,7 +133,8 @@ class Line:
                     self._pace.asked(began, len(data))
             try:
                 self._send(data)
-            except OSError:  # the terminal is gone; the program learns it from its input
+            except OSError:
+                self._gone()
                 return
             with self._changed:
                 self._pace.sent(began, time.monotonic(), len(data))

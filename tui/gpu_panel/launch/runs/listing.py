@@ -1,0 +1,278 @@
+"""The list of runs: read in the background, filtered, sorted, and drawn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual import work
+from textual.message import Message
+
+from gpu_engine.runs import query
+from gpu_panel import themed
+from gpu_panel.common import units
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.errors import guard
+from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.launch.runs import lines
+from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
+from gpu_panel.launch.runs.feed import RunsFeed
+from gpu_panel.launch.runs.line import RunLine
+
+READ_ON = 0.1
+"""Seconds before the next reading while there are runs that have not been read."""
+
+
+class RunsList(Rows):
+    """One run a row: live ones on top, then the newest, or sorted by a column. Some are marked."""
+
+    @dataclass
+    class Read(Message):
+        """The runs on disk have been read."""
+
+        runs: tuple[RunLine, ...]
+
+    def __init__(self) -> None:
+        super().__init__(id="runs")
+        self.lines: tuple[RunLine, ...] | None = None
+        """The runs as they were read last; None before the first time."""
+        self.marked: set[str] = set()
+        """Ids of the marked runs."""
+        self.wanted = query.parse("")
+        self.columns: tuple[str, ...] = DEFAULT
+        self.order: str | None = None
+        """The column that the runs are sorted by; None: live ones first, then the newest."""
+        self.turned = False
+        self._choices_read = False
+        self._shown: list[RunLine] = []
+        """The runs that match, sorted."""
+        self._feed = RunsFeed()
+        self._reading = False
+        self._skipped = False
+        self._unread = 0
+        self._layout: Layout | None = None
+        self._rows_of: dict[str, tuple[RunLine, str, bool, Row]] = {}
+        """Run id → the row shown last, and what it was made of: its line, age and mark."""
+        self._footer_for: object = None
+        """What the keys in the footer follow from."""
+        self.entitle("Runs")
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read what is new on disk, unless that is still being done. If no run is live, do so at
+        every second call only."""
+        self._skipped = self.lines is not None and not self.live and not self._skipped
+        if not self._reading and not self._skipped:
+            self._reading = True
+            self._read()
+
+    def look_at_once(self) -> None:
+        """Read what is new now, as something is known to have changed."""
+        self._skipped = True
+        self.look()
+
+    @work(exit_on_error=False, group="runs")
+    async def _read(self) -> None:
+        try:
+            with guard(self.app):
+                self._feed.first = self._in_sight()
+                found, unread = await in_thread(self._feed.refresh, name="panel-runs")
+                if self.is_mounted:
+                    self.show(found, unread)
+                    if unread:
+                        self.set_timer(READ_ON, self._read_on)
+        finally:
+            self._reading = False
+
+    def _read_on(self) -> None:
+        if self.screen.is_active:
+            self.look_at_once()
+
+    def _in_sight(self) -> tuple[str, ...]:
+        """The runs that are on the screen now."""
+        top = round(self.scroll_y)
+        return tuple(line.id for line in self._shown[top:top + self.size.height])
+
+    def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
+        """Show these runs. `unread`: the number of those that are not read yet."""
+        self.lines, self._unread = tuple(found), unread
+        self.marked &= {line.id for line in found}
+        if not self._choices_read:
+            self._read_choices()
+        self._arrange()
+        self.post_message(self.Read(self.lines))
+
+    def _arrange(self) -> None:
+        """Filter and sort the runs, and show them."""
+        found = self.lines or ()
+        if self.wanted:
+            found = [line for line in found if self.wanted.matches(line.asked)]
+        self._shown = in_order(found, self.order, self.turned)
+        self._entitle()
+        self.repaint()
+        self._refresh_footer()
+
+    def _entitle(self) -> None:
+        every = self.lines or ()
+        earlier = len(every) - self.live
+        counts = [f"{self.live} running"] if self.live else []
+        counts += [f"{earlier:,} earlier"] if earlier else []
+        if self.wanted:
+            counts = [f"{len(self._shown):,} of {len(every):,} match {self.wanted.text.strip()}"]
+        if self.marked:
+            hidden = len(self.marked - {line.id for line in self._shown})
+            counts += [f"{len(self.marked)} marked" + (f", {hidden} not shown" if hidden else "")]
+        if self.order is not None or self.turned:
+            counts += ["by " + (COLUMNS[self.order].head if self.order else "age, oldest first")]
+        if self._unread:
+            counts += [f"reading {self._unread:,}"]
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""),
+                     "/ filter · m mark · n name · x remove · e again" if every else "")
+
+    @property
+    def live(self) -> int:
+        """How many runs are live."""
+        return sum(line.live for line in self.lines or ())
+
+    # --- painting ------------------------------------------------------------------------------
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        if self.lines is None:
+            return None, [lines.text_row("Looking for runs …")]
+        if not self.lines:
+            return None, [lines.text_row("No runs yet. ctrl+l launches what the form says.")]
+        columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
+        if columns != self._layout:
+            self._layout, self._rows_of = columns, {}
+        now = time.time()
+        rows = [self._row(line, columns, now) for line in self._shown]
+        self._rows_of = {row.key: self._rows_of[row.key] for row in rows}
+        if not rows:
+            doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
+            rows.append(lines.text_row(f"No run matches{doubt}. Esc shows all runs."))
+        return lines.head_line(columns, self.order, self.turned), rows
+
+    def _row(self, line: RunLine, columns: Layout, now: float) -> Row:
+        """The row of a run. It is made again only if something in it has changed, which is rare
+        among a thousand runs."""
+        ago = units.ago(now - line.ended) if line.ended and not line.live else ""
+        marked = line.id in self.marked
+        kept = self._rows_of.get(line.id)
+        if kept is not None and kept[0] is line and kept[1:3] == (ago, marked):
+            return kept[3]
+        row = lines.run_row(line, columns, marked)
+        self._rows_of[line.id] = (line, ago, marked, row)
+        return row
+
+    # --- filter, order, columns ----------------------------------------------------------------
+
+    async def action_filter(self) -> None:
+        """Show the field for the words that runs must match."""
+        from gpu_panel.launch.runs.filter import FilterInput  # made when it is first used
+
+        found = self.screen.query(FilterInput)
+        field = found.first() if found else FilterInput(self._filter, self.focus)
+        if not found:
+            await self.screen.mount(field, after=self)
+        field.value = self.wanted.text
+        field.display = True
+        field.focus()
+
+    def _filter(self, text: str) -> None:
+        if text != self.wanted.text:
+            self.wanted = query.parse(text)
+            self._arrange()
+
+    def action_clear(self) -> None:
+        """Take the marks away; if there are none, the filter."""
+        if self.marked:
+            self.marked = set()
+        else:
+            self.wanted = query.parse("")
+        self._arrange()
+
+    def action_order(self) -> None:
+        """Sort by the next of the columns that are shown."""
+        shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
+        known = [None, *shown]
+        at = known.index(self.order) if self.order in known else -1
+        self._sort_by(known[(at + 1) % len(known)])
+
+    def action_turn(self) -> None:
+        """Turn the order round."""
+        self._sort_by(self.order, not self.turned)
+
+    def header_clicked(self, x: int) -> None:
+        column = self._layout.at(x) if self._layout is not None else None
+        if column is not None and column.order is not None:
+            self._sort_by(column.name, column.name == self.order and not self.turned)
+
+    def _sort_by(self, name: str | None, turned: bool = False) -> None:
+        self.order, self.turned = name, turned
+        self._arrange()
+        self.scroll_to(y=0, animate=False)
+        self.cursor = 0
+        self._keep_choices()
+
+    @work(exit_on_error=False, group="run", exclusive=True)
+    async def action_columns(self) -> None:
+        from gpu_panel.launch.runs.choose import ChooseColumns
+
+        chosen = await self.app.push_screen_wait(ChooseColumns(self.columns))
+        if chosen is not None and chosen != self.columns:
+            self.columns = chosen
+            if self.order not in chosen:
+                self.order = None
+            self._arrange()
+            self._keep_choices()
+
+    def _read_choices(self) -> None:
+        """Columns and order as they were chosen last."""
+        self._choices_read = True
+        kept = themed.read().get("runs")
+        if isinstance(kept, dict):
+            names, order = kept.get("columns"), kept.get("order")
+            if isinstance(names, list) and "run" in names:
+                self.columns = tuple(name for name in COLUMNS if name in names)
+            if order in COLUMNS and COLUMNS[order].order is not None:
+                self.order, self.turned = order, kept.get("turned") is True
+
+    @work(exit_on_error=False, group="choices", exclusive=True)
+    async def _keep_choices(self) -> None:
+        chosen = {"columns": list(self.columns), "order": self.order, "turned": self.turned}
+        try:
+            await in_thread(lambda: themed.write(themed.read() | {"runs": chosen}),
+                            name="panel-choices")
+        except OSError as err:
+            self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
+
+    # --- the cursor and the marks ----------------------------------------------------------------
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self._refresh_footer()
+
+    def _refresh_footer(self) -> None:
+        """Update the footer if other actions can be used than before."""
+        line = self.line_at_cursor
+        now = (line.live if line is not None else None, len(self.marked) > 1,
+               bool(self.marked), any(one.live for one in self.targets), bool(self.wanted))
+        if now != self._footer_for:
+            self._footer_for = now
+            self.refresh_bindings()
+
+    @property
+    def line_at_cursor(self) -> RunLine | None:
+        """The run under the cursor; None if there is none."""
+        key = self.key_at_cursor
+        return next((line for line in self._shown if line.id == key), None)
+
+    @property
+    def targets(self) -> list[RunLine]:
+        """The marked runs, also those that the filter hides; if none is, the one under the
+        cursor."""
+        if self.marked:
+            return [line for line in self.lines or () if line.id in self.marked]
+        return [line] if (line := self.line_at_cursor) is not None else []
