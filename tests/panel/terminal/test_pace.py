@@ -83,6 +83,18 @@ def test_keys_may_overtake_a_little_but_not_much():
     assert pace.wait(101.1) > 0  # 600 bytes are under way
 
 
+def test_no_more_than_three_pieces_are_under_way():
+    pace = Pace()
+    send(pace, 100.0, 100, answer=0.1)
+    pace.touched(101.0)
+    for at in (101.0, 101.1, 101.2):
+        assert pace.wait(at) == 0
+        send(pace, at, 10)
+    assert pace.wait(101.3) > 0
+    assert pace.answered(101.4)
+    assert pace.wait(101.4) == 0
+
+
 def test_a_terminal_that_never_answers_is_asked_no_more_than_thrice_and_not_waited_for():
     pace = Pace()
     asked = 0

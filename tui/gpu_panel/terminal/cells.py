@@ -142,11 +142,9 @@ class Picture:
         end = min(at + len(cells), self.width)
         if at > 0 and _text(line[at]) == "" and line[at] is not None:  # right half is overwritten
             line[at - 1] = None
-            self._pieces[row].clear()
         line[at:end] = cells[:end - at]
         if end < self.width and line[end] is not None and _text(line[end]) == "":
             line[end] = None
-            self._pieces[row].clear()
         self._column = at + len(cells)
         if self.drawn.get(row) != self.turn:
             self.drawn.pop(row, None)
