@@ -145,3 +145,31 @@ def test_texts_that_all_have_read_leave_the_store(pair) -> None:
     store = first._store
     assert not any(store.check([f"gpu-panel/said/{n}"]) for n in range(1, 6))
     assert second.broadcast("") == "last"
+
+
+def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> None:
+    """Rank 0 passes a meeting, tells a text without waiting, and comes to the next meeting before
+    rank 1 has looked whether the first is complete."""
+    store = dist.HashStore()
+    first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
+    wait = Meetings._wait
+    # `meet` without its wait: where a rank is that has come but not looked.
+    monkeypatch.setattr(Meetings, "_wait", lambda self, keys: None)
+    keys = [f"gpu-panel/met/1/{rank}" for rank in range(2)]
+    second.meet()
+    first.meet()
+    assert store.check(keys)
+    first.broadcast("text")
+    first.meet()
+    assert store.check(keys)  # rank 1 can still leave the first meeting
+    monkeypatch.setattr(Meetings, "_wait", wait)
+    assert second.broadcast("") == "text"
+    second.meet()
+    monkeypatch.setattr(Meetings, "_wait", lambda self, keys: None)
+    for number in range(4, 8):  # nothing is left behind in the long run
+        first.meet()
+        second.meet()
+        assert store.check([f"gpu-panel/met/{n}/{r}" for n in (number - 1, number)
+                            for r in range(2)])
+        assert not any(store.check([f"gpu-panel/met/{n}/{r}"])
+                       for n in range(1, number - 1) for r in range(2))

@@ -34,6 +34,8 @@ class Meetings:
         self._rank, self._size, self._store = rank, size, store
         self._timeout, self._failure = timeout, failure
         self._count = 0
+        self._met: list[int] = []
+        """The numbers of the last meetings whose keys are still on the store, two at most."""
         self._unread: list[int] = []
         self.report_wait: Callable[[str], None] = lambda text: None
         """Called with what this rank waits for, and with "" when the wait is over."""
@@ -42,8 +44,11 @@ class Meetings:
         """Wait until every rank has called this. Raises PeerLost."""
         self._count += 1
         with self._peer_lost():
-            if self._count > 2:  # every rank has passed the meeting before the last
-                self._store.delete_key(_here(self._count - 2, self._rank))
+            # This rank has passed the last meeting, so all have come to it, and have passed the one
+            # before. A broadcast between them says nothing: rank 0 does not wait there.
+            if len(self._met) == 2:
+                self._store.delete_key(_here(self._met.pop(0), self._rank))
+            self._met.append(self._count)
             self._store.set(_here(self._count, self._rank), "1")
         self._wait({r: _here(self._count, r) for r in range(self._size)})
 
