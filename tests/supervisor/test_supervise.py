@@ -308,6 +308,17 @@ def test_a_type_error_is_an_error_of_its_own():
     assert (cause.rank, cause.type) == (0, "TypeError")
 
 
+def test_a_script_that_can_not_be_compiled_says_what_is_wrong(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\nprint(x))\n")
+    log = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True,
+                         check=False).stderr
+    cause = first_cause([Failure(0, 1, 9.5, None, "a line before\n" + log)])
+    assert (cause.type, cause.message) == ("SyntaxError", "unmatched ')'")
+    assert cause.traceback.splitlines()[0] == f'  File "{script}", line 2'
+    assert traceback_in("  File \"a\", line 2\n\nfine\n") is None
+
+
 def test_what_nccl_says_of_this_rank_itself_leads_over_the_others_wake():
     cause = first_cause([
         Failure(0, 1, 10.0, err("DistBackendError", "NCCL error: remote process exited", 9.0)),

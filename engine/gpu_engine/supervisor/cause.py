@@ -26,6 +26,8 @@ _WAKE = re.compile(
     r"|rendezvous|\bpeer\b|watchdog caught collective", re.IGNORECASE)
 _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients")
 """The error of torchrun's static rendezvous when a node is missing (TCPStore.cpp)."""
+_NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'
+                           r"(?:SyntaxError|IndentationError|TabError): .*\s*\Z", re.MULTILINE)
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
 _OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cuda error"
                   r"|out of memory", re.IGNORECASE)
@@ -130,10 +132,12 @@ def describe_exit(status: int, oom_kills: int | None = None) -> str:
 
 
 def traceback_in(text: str) -> str | None:
-    """The last Python traceback in a text; None if there is none."""
+    """The last Python traceback in a text; None if there is none. A script that can't be compiled
+    has one without its first line."""
     start = text.rfind("Traceback (most recent call last)")
     if start < 0:
-        return None
+        broken = _NOT_COMPILED.search(text)
+        return broken[0].rstrip() if broken is not None else None
     lines = text[start:].splitlines()
     end = next((i for i, line in enumerate(lines[1:], 2) if line and not line[0].isspace()),
                len(lines))

@@ -14,6 +14,8 @@ from gpu_panel.terminal.pace import Pace
 
 _SYNC = ("\x1b[?2026h", "\x1b[?2026l")
 _ASK = "\x1b[6n"
+SILENT = 0.2
+"""Seconds to wait at the end for a terminal that has never answered."""
 _ENTER, _LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 class Line:
@@ -103,7 +105,7 @@ class Line:
     def settle(self, seconds: float) -> None:
         """Send no more frames, and wait for the terminal's answers: they would otherwise arrive in
         the shell's next line."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (seconds if self._pace.answers else min(seconds, SILENT))
         with self._changed:
             self._open = False
             while self._pace.waiting and (left := end - time.monotonic()) > 0:

@@ -47,7 +47,7 @@ class Pace:
     """Bytes per second that the line carries; None: not known."""
     delay: float | None = None
     """Seconds between a small frame and its answer; None: not known."""
-    _answers: bool = field(init=False, default=False)
+    answers: bool = field(init=False, default=False)
     """Whether the terminal has ever answered."""
     _last: float = field(init=False, default=0.0)
     """When the last piece was sent."""
@@ -93,7 +93,7 @@ class Pace:
         """Seconds until the next piece may be sent, 0 if it may now."""
         if self._asked:
             waited = now - self._asked[0][0]
-            if self._answers:
+            if self.answers:
                 if waited > PATIENCE:  # the line stands still: one piece from time to time
                     return max(self._last + STANDSTILL - now, 0.0)
                 under_way = sum(size for _, size in self._asked)
@@ -135,7 +135,7 @@ class Pace:
         """The terminal has answered. Returns whether it had been asked."""
         if not self._asked:
             return False
-        self._answers = True
+        self.answers = True
         began, size = self._asked.pop(0)
         took = max(now - began, 1e-6)
         if size < TELLING:
