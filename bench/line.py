@@ -30,7 +30,7 @@ import psutil
 import pyte
 import pyte.modes
 
-from bench.monitor import GPUS, builder, state
+from bench.monitor import GPUS, builder, finish, state
 
 COLUMNS, ROWS = 120, 36
 SECONDS = float(os.environ.get("BENCH_SECONDS", "20"))
@@ -102,16 +102,7 @@ class Terminal:
         return sum(psutil.Process(self.process.pid).cpu_times()[:2])
 
     def end(self) -> None:
-        self.process.terminate()
-        self.speed = None
-        while self.process.poll() is None:
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    os.read(self.fd, 1 << 16)
-                except OSError:
-                    break
-        self.process.wait()
-        os.close(self.fd)
+        finish(self.process, self.fd)
 
 
 def measure(env: Mapping[str, str], speed: float | None) -> dict[str, float]:

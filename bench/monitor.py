@@ -59,6 +59,19 @@ def state(pids: Sequence[int], turn: random.Random) -> list[str]:
     return lines
 
 
+def finish(process: subprocess.Popen[bytes], fd: int) -> None:
+    """End a program, reading from its terminal until it has ended, as it may wait for that."""
+    process.terminate()
+    while process.poll() is None:
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                os.read(fd, 1 << 16)
+            except OSError:
+                break
+    process.wait()
+    os.close(fd)
+
+
 class Watched:
     """A program on its own terminal."""
 
@@ -88,15 +101,7 @@ class Watched:
     def end(self) -> None:
         for process in (psutil.Process(self.process.pid).children(recursive=True)):
             process.terminate()
-        self.process.terminate()
-        while self.process.poll() is None:
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    os.read(self.fd, 1 << 16)
-                except OSError:
-                    break
-        self.process.wait()
-        os.close(self.fd)
+        finish(self.process, self.fd)
 
 
 def measure(argv: Sequence[str], machine: Any, pids: Sequence[int], keys: bytes = b""

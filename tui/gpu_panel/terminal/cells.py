@@ -54,13 +54,8 @@ class Picture:
     their column (the column behind the text, the text)."""
 
     def __post_init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         self.rows = [blank(self.width) for _ in range(self.height)]
         self._pieces = [{} for _ in range(self.height)]
-        self.drawn.clear()
 
     @property
     def cursor(self) -> tuple[int, int]:

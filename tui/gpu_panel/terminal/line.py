@@ -18,13 +18,14 @@ SILENT = 0.2
 """Seconds to wait at the end for a terminal that has never answered."""
 _ENTER, _LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
+
 class Line:
     """The way to a terminal. `write` never waits: what has not been sent when the next frame is
     drawn is replaced by it. Safe to call from any thread and from signal handlers."""
 
     def __init__(self, fd: int, size: tuple[int, int], pace: Pace, *,
                  translate: Callable[[str], str] = str, encoding: str = "utf-8",
-                 gone: Callable[[], object] = bool) -> None:
+                 gone: Callable[[], object] = lambda: None) -> None:
         """`size`: (columns, rows). `translate`: makes of a text one of the same width that the
         terminal can show. `gone`: called, in the thread that writes, once nothing can be written
         any more."""
@@ -183,4 +184,3 @@ class Line:
                 view = view[os.write(self._fd, view):]
             except BlockingIOError:
                 select.select([], [self._fd], [])
-
