@@ -1,0 +1,188 @@
+"""What an interpreter has: its Python, and the torch that it would import.
+
+Where an interpreter looks for modules only the interpreter knows: .pth files with code in them,
+editable installs, user site-packages, PYTHONPATH, Debian's own folders. So it is started once and
+asked, with `find_spec`, which imports no torch. What it has answered holds until one of the folders
+that it named changes, as an installation changes them. torch's version is read from the file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.files import open_file
+from gpu_engine.interpreters import build
+from gpu_engine.interpreters.build import Build
+
+_ASK = """
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import json
+try:
+    from importlib.util import find_spec
+    found = find_spec("torch")
+    origin = found.origin if found is not None else None
+except Exception:
+    origin = None
+print("\\n" + json.dumps([list(sys.version_info[:3]), origin, sys.prefix, sys.path]))
+"""
+"""Finds torch and does not import it. An empty entry of the path would be the folder that it is
+asked in, which a rank does not import from."""
+_TIMEOUT = 20.0
+"""Seconds: long, as a machine on which others train may be busy."""
+_ASK_AGAIN = 30.0
+"""Seconds after which one that did not answer in time is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of an interpreter."""
+
+    path: str
+    """Its absolute path."""
+    version: tuple[int, int, int] | None = None
+    """Its Python's; None: it was not told."""
+    torch: Path | None = None
+    """torch/version.py; None: it has no torch, or that was not told."""
+    build: Build | None = None
+    """What that file says; None: nothing, or nothing of CUDA."""
+    problem: str | None = None
+    """Why it can't be used or did not answer, for people; None: it answered."""
+    slow: bool = False
+    """Whether it might have answered with more time."""
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether it would find a torch."""
+        return self.torch is not None
+
+    def sentence(self) -> str:
+        """For people: "Python 3.12.4, torch 2.13.0+cu130 for CUDA 13.0"."""
+        if self.problem is not None:
+            return self.problem
+        python = "Python " + ".".join(map(str, self.version or ("?",)))
+        if not self.has_torch:
+            return f"{python}, no torch"
+        return f"{python}, {self.build.sentence() if self.build else 'a torch of unknown version'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An answer, and the times of the files that it depends on."""
+
+    seen: Seen
+    files: tuple[str, ...]
+    times: tuple[int | None, ...]
+    at: float
+
+
+_known: dict[str, _Told] = {}
+
+
+def look(python: str) -> Seen:
+    """Ask an interpreter, by its path or its name on the PATH. Takes up to twenty seconds; the
+    second time nothing, unless something was installed meanwhile."""
+    path = located(python)
+    if path is None:
+        there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
+        why = "can't be executed" if there else "there is no such interpreter"
+        return Seen(python, problem=why)
+    told = _known.get(path)
+    if told is None or _times(told.files) != told.times or (
+            told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
+        told = _known[path] = _ours(path) if ours(path) else _asked(path)
+    seen = told.seen
+    if seen.torch is None:
+        return seen
+    return Seen(seen.path, seen.version, seen.torch, _read(seen.torch))
+
+
+def located(python: str) -> str | None:
+    """The absolute path of an interpreter that is given by its path or its name; None if there is
+    none that can be executed. Links are kept: a virtual environment's python is a link."""
+    try:
+        found = shutil.which(python)
+    except ValueError:
+        return None
+    return os.path.abspath(found) if found else None  # noqa: PTH100
+
+
+def ours(path: str) -> bool:
+    """Whether this is the interpreter that runs here."""
+    own = os.path.abspath(sys.executable)  # noqa: PTH100
+    if path == own:
+        return True
+    # `python` and `python3` of one environment.
+    return os.path.dirname(path) == os.path.dirname(own) \
+        and os.path.realpath(path) == os.path.realpath(own)  # noqa: PTH120
+
+
+def _ours(path: str) -> _Told:
+    try:
+        spec = importlib.util.find_spec("torch")  # of a top-level name: imports nothing
+    except (ImportError, ValueError):
+        spec = None
+    found = Seen(path, sys.version_info[:3], _version_file(spec.origin if spec else None))
+    return _told(found, (), sys.path)
+
+
+def _asked(path: str) -> _Told:
+    files = (path,)
+    try:
+        done = subprocess.run([path, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, errors="replace", timeout=_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        why = f"it did not answer within {_TIMEOUT:.0f} s"
+        return _told(Seen(path, problem=why, slow=True), files, ())
+    except OSError as err:
+        return _told(Seen(path, problem=f"can't be started: {err.strerror}"), files, ())
+    try:
+        version, origin, prefix, paths = json.loads(done.stdout.strip().rpartition("\n")[2])
+        major, minor, patch = version
+        seen = Seen(path, (int(major), int(minor), int(patch)), _version_file(origin))
+        return _told(seen, (path, os.path.join(prefix, "pyvenv.cfg")), paths)  # noqa: PTH118
+    except (ValueError, TypeError):
+        last = clean(done.stderr.strip().rpartition("\n")[2], 200)
+        why = "does not answer as a Python does" + (f": {last}" if last else "")
+        return _told(Seen(path, problem=why), files, ())
+
+
+def _version_file(origin: object) -> Path | None:
+    if not isinstance(origin, str) or not origin.endswith("__init__.py"):
+        return None  # a folder without code is what an uninstallation may leave
+    return Path(origin).with_name("version.py")
+
+
+def _told(seen: Seen, files: tuple[str, ...], folders: object) -> _Told:
+    named = folders if isinstance(folders, list) else []
+    files = (*files, *(p for p in named if isinstance(p, str) and p),
+             *([str(seen.torch.parent)] if seen.torch is not None else ()))
+    return _Told(seen, files, _times(files), time.monotonic())
+
+
+def _times(files: tuple[str, ...]) -> tuple[int | None, ...]:
+    """When each was changed last; None: it is not there."""
+    times: list[int | None] = []
+    for file in files:
+        try:
+            times.append(os.stat(file).st_mtime_ns)  # noqa: PTH116
+        except (OSError, ValueError):
+            times.append(None)
+    return tuple(times)
+
+
+def _read(file: Path) -> Build | None:
+    try:
+        with open_file(file) as opened:
+            return build.read(opened.read(1 << 16))
+    except OSError:  # it was taken away meanwhile, or is within a container
+        return None

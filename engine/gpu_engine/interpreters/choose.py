@@ -1,0 +1,160 @@
+"""Which interpreter the ranks of a task run in, and why.
+
+`run.python`, if it is set: it is never replaced. Else the first that has torch of `near.in_order`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.common import floors, places
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.interpreters import ask, install, near
+from gpu_engine.interpreters.ask import Seen
+from gpu_engine.interpreters.near import Place
+
+_KEY = "run.python"
+_NAMED = 4
+"""Interpreters without torch that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An interpreter that was passed over."""
+
+    place: Place
+    why: str
+    slow: bool = False
+    """Whether it did not answer, and might with more time."""
+
+    def sentence(self) -> str:
+        """For people: "$VIRTUAL_ENV (/home/me/env) has no torch"."""
+        return f"{_called(self.place)} {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The interpreter of the ranks."""
+
+    seen: Seen | None
+    """None: none that was found has torch."""
+    why: str
+    """For people: "run.python", "$VIRTUAL_ENV", "the .venv of /home/me/project"."""
+    passed: tuple[Passed, ...] = ()
+    """Those before it that can't be used."""
+    problem: Problem | None = None
+    """Why nothing can be trained with it."""
+    doubt: str | None = None
+    """What is not certain about it."""
+    folder: Path | None = None
+    """The folder from which virtual environments were looked for; None: nothing was."""
+
+    @property
+    def python(self) -> str | None:
+        """Its path, or as run.python names it; None: there is none."""
+        return self.seen.path if self.seen is not None else None
+
+    def sentence(self) -> str:
+        """For people: "the .venv of /home/me/project, as $VIRTUAL_ENV (/x) has no torch"."""
+        named = [p for p in self.passed if p.place.why.startswith("$") or p.place.stranger]
+        return self.why + (f"; {', '.join(p.sentence() for p in named)}" if named else "")
+
+
+def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.environ) -> Chosen:
+    """The interpreter for the ranks of a task that run in `folder`, an absolute path.
+
+    python: `run.python`. Asks interpreters that are not known yet, which takes some tens of
+    milliseconds each, twenty seconds at most.
+    """
+    if python is not None:
+        return _as_set(python)
+    passed: list[Passed] = []
+    for place in near.in_order(folder, environ):
+        if place.stranger:
+            passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
+            continue
+        seen = ask.look(place.path)
+        if seen.has_torch and _too_old(seen) is None:
+            return Chosen(seen, place.why, tuple(passed), folder=folder)
+        passed.append(Passed(place, _why_not(seen), seen.slow))
+    return Chosen(None, "", tuple(passed), Problem(_KEY, None, _nothing(passed)))
+
+
+def found(folder: Path | None = None) -> Chosen:
+    """What a task would run in whose run.python is not set, in `folder`; None: where this process
+    is."""
+    return of_ranks(None, places.folder(folder))
+
+
+def for_nodes(python: str | None, folder: Path | None = None) -> str:
+    """The interpreter of ranks that start on nodes which have the same files: `python`
+    (run.python) as it is written, else what a run in `folder` would take here. Raises SpecError."""
+    if python is not None:
+        return python
+    taken = found(folder)
+    if taken.python is None:
+        raise SpecError([taken.problem] if taken.problem is not None else [])
+    return taken.python
+
+
+def _as_set(python: str) -> Chosen:
+    seen, why = ask.look(python), _KEY
+    if seen.slow:
+        return Chosen(seen, why, doubt=f"{python}: {seen.problem}, so whether it has torch is not "
+                                       "known")
+    wrong = seen.problem
+    if wrong is None and _too_old(seen) is not None:
+        wrong = f"{_why_not(seen)}; name another interpreter, or install a newer one there"
+    elif wrong is None and not seen.has_torch:
+        into = "name the interpreter of an environment that has it" \
+            if install.managed(seen.path) else install.torch_into(seen.path)
+        wrong = f"it has no torch: {into}; or leave run.python empty to take an interpreter near " \
+                "by that has it"
+    # As it was written: a relative path or a bare name is looked up where the ranks start.
+    named = Seen(python, seen.version, seen.torch, seen.build, seen.problem)
+    return Chosen(named, why, problem=Problem(_KEY, python, wrong) if wrong else None)
+
+
+def _too_old(seen: Seen) -> str | None:
+    """Why its Python or its torch is older than what ranks run with; None if neither is."""
+    if seen.version is not None and (python := floors.python_too_old(seen.version)):
+        return python
+    torch = floors.torch_too_old(seen.build.version) if seen.build is not None else None
+    return f"has an older torch: {torch}" if torch else None
+
+
+def _why_not(seen: Seen) -> str:
+    if seen.problem is not None:
+        return f"can't be used: {seen.problem}"
+    return _too_old(seen) or "has no torch"
+
+
+def _called(place: Place) -> str:
+    if place.why.startswith("$"):
+        return f"{place.why} ({near.environment_of(place.path)})"
+    if ask.ours(place.path):
+        return near.own().why
+    return place.path if place.why.endswith("the PATH") else place.why
+
+
+def _nothing(passed: list[Passed]) -> str:
+    """What to do where no interpreter has torch."""
+    slow = next((p for p in passed if p.slow), None)
+    if slow is not None:
+        return (f"{slow.sentence()}, and no other interpreter near by has torch, which ranks "
+                "need: try again, or name one that has it, as in --set "
+                "run.python=/path/to/env/bin/python")
+    own = near.own()
+    into = next((p.place for p in passed if not p.place.stranger and Path(p.place.path).exists()
+                 and install.is_environment(p.place.path)), own)
+    other = "" if ask.ours(into.path) else f", {install.extra('torch')} into gpu-panel's own"
+    where = f" into {_called(into)}" if not ask.ours(into.path) else ""
+    said = [p.sentence() for p in passed]
+    if len(said) > _NAMED:
+        said = [*said[:_NAMED], f"{len(said) - _NAMED} more have none either"]
+    return (f"no interpreter near by has torch, which ranks need. {install.torch_into(into.path)} "
+            f"installs it{where}{other}; or name one that has it, as in --set "
+            f"run.python=/path/to/env/bin/python ({'; '.join(said)})")

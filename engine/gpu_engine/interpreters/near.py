@@ -1,0 +1,149 @@
+"""Where interpreters are: those that a run takes by itself, in their order, and all near by."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_engine.common.files import expanded
+from gpu_engine.interpreters import ask
+
+_VENVS = (".venv", "venv")
+_LISTED = (*_VENVS, "env", ".env")
+_MOST = 60
+"""Interpreters in the list to choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An interpreter, and why it is considered."""
+
+    path: str
+    why: str
+    """For people: "$VIRTUAL_ENV", "the .venv of /home/me/project"."""
+    stranger: bool = False
+    """Whether its environment was made by another user, who could put anything in it: it is not
+    started unless a person chooses it."""
+
+
+def in_order(folder: Path, environ: Mapping[str, str]) -> Iterator[Place]:
+    """The interpreters that a run in `folder` is considered for, best first: the active
+    environment, the nearest virtual environment upward, the PATH, gpu-panel's own. Those of
+    variables are named even if there is nothing."""
+    given = _of_variables(environ)
+    upward = (place for above in (folder, *folder.parents) for place in _venvs(above, _VENVS))
+    return _each_once([*given, *upward, *_on_path(environ.get("PATH", "")), own()])
+
+
+def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
+    """All interpreters to choose from: those of `in_order`, other environments in and beside
+    `folder` and above it, conda's, pyenv's."""
+    home = expanded(environ.get("HOME") or "~")
+    found = [p for p in in_order(folder, environ) if Path(p.path).exists()]
+    for above in (folder, *folder.parents):
+        found += _venvs(above, _LISTED)
+    for inner in (folder, folder.parent):
+        found += [p for child in _folders(inner) for p in (_venv(child), *_venvs(child, _LISTED))
+                  if p is not None]
+    found += _condas(home, environ)
+    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
+    found += [Place(str(python), f"pyenv's {version.name}")
+              for version in _folders(pyenv / "versions")
+              if (python := version / "bin" / "python").exists()]
+    return list(_each_once(found))[:_MOST]
+
+
+def own() -> Place:
+    """The interpreter that runs here."""
+    return Place(sys.executable, "gpu-panel's own")
+
+
+def environment_of(python: str) -> Path:
+    """The folder of an environment, or of an installation, by its `bin/python`."""
+    return Path(python).parent.parent
+
+
+def _of_variables(environ: Mapping[str, str]) -> Iterator[Place]:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(name)
+        if prefix and Path(prefix).is_absolute():
+            yield Place(str(Path(prefix) / "bin" / "python"), f"${name}")
+
+
+def _venvs(folder: Path, names: Iterable[str]) -> Iterator[Place]:
+    for name in names:
+        place = _venv(folder / name)
+        if place is not None:
+            yield place
+
+
+def _venv(prefix: Path) -> Place | None:
+    """The virtual environment in `prefix`; None if there is none."""
+    python = prefix / "bin" / "python"
+    try:
+        if not python.is_file() or not (prefix / "pyvenv.cfg").is_file():
+            return None
+        # In a folder such as /tmp anybody may put a .venv above ours.
+        owners = {prefix.stat().st_uid, python.parent.stat().st_uid, python.lstat().st_uid}
+    except (OSError, ValueError):
+        return None
+    return Place(str(python), f"the {prefix.name} of {prefix.parent}",
+                 bool(owners - {0, os.geteuid()}))
+
+
+def _on_path(path: str) -> Iterator[Place]:
+    for folder in path.split(os.pathsep):
+        if not folder.startswith("/"):  # it would depend on where one is
+            continue
+        for name in ("python3", "python"):
+            python = Path(folder, name)
+            if os.access(python, os.X_OK) and python.is_file():
+                yield Place(str(python), f"{name} on the PATH")
+                break  # the other one is its second name
+
+
+def _condas(home: Path, environ: Mapping[str, str]) -> Iterator[Place]:
+    """Conda's environments: those that it has listed, and those below its own folders."""
+    try:
+        lines = (home / ".conda" / "environments.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    prefixes = [Path(line.strip()) for line in lines if line.startswith("/")]
+    roots = [Path(root) for name in ("CONDA_PREFIX", "CONDA_ROOT", "MAMBA_ROOT_PREFIX")
+             if (root := environ.get(name))]
+    if environ.get("CONDA_EXE"):
+        roots.append(Path(environ["CONDA_EXE"]).parent.parent)
+    for root in roots:
+        prefixes += [root, *_folders(root / "envs")]
+        if root.parent.name == "envs":  # one of them is active
+            prefixes += [root.parent.parent, *_folders(root.parent)]
+    for prefix in prefixes:
+        if (python := prefix / "bin" / "python").exists():
+            yield Place(str(python), f"conda's {prefix.name}")
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in `folder`, in order; none where it can't be read or holds very many."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [e.path for e, _ in zip(entries, range(2000), strict=False) if e.is_dir()]
+    except OSError:
+        return []
+    return [Path(path) for path in sorted(found)[:300]]
+
+
+def _each_once(places: Iterable[Place]) -> Iterator[Place]:
+    """Without a second name for an environment's interpreter. A link between environments is no
+    second name: what a virtual environment's python links to has other packages."""
+    seen: set[tuple[str, str]] = set()
+    for place in places:
+        folder, name = os.path.split(place.path)
+        key = os.path.realpath(folder), os.path.realpath(place.path) or name
+        if ask.ours(place.path):
+            key = "", ""
+        if key not in seen:
+            seen.add(key)
+            yield place

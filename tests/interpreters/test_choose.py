@@ -1,0 +1,212 @@
+"""Which interpreter a run takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.interpreters import ask, choose, install, near
+from gpu_engine.interpreters.ask import Seen
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import slots
+from .environments import environment, torch_in
+
+pytestmark = pytest.mark.own_torch
+
+SLOTS = ("virtual", "conda", "work/a/.venv", "work/a/venv", "work/.venv", "work/venv", "one", "two")
+"""Where environments may be, in the order in which they are to be taken."""
+
+
+def made(prefix: Path, torch: bool) -> None:
+    """An environment as far as it is looked for, without an interpreter that could be asked."""
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "pyvenv.cfg").touch()
+    (prefix / "bin" / "python").touch(0o755)
+    (prefix / "bin" / "python3").symlink_to("python")
+    (prefix / ("with" if torch else "without")).touch()
+
+
+@given(kinds=st.lists(st.sampled_from(["absent", "without", "with", "old", "no python"]),
+                      min_size=len(SLOTS), max_size=len(SLOTS)), own=st.booleans())
+def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
+    top = Path(tempfile.mkdtemp())
+    try:
+        for slot, kind in zip(SLOTS, kinds, strict=True):
+            if kind != "absent":
+                made(top / slot, torch=kind in ("with", "old"))
+
+        made(top / "relative", torch=True)
+
+        def look(python: str) -> Seen:
+            if not python.startswith("/"):  # it would depend on where one is
+                return Seen(python, (3, 12, 1), Path("x"))
+            slot = next((s for s in SLOTS if python.startswith(f"{top / s}/")), None)
+            if slot is None:
+                return Seen(python, (3, 12, 1), Path("x") if own else None)
+            kind = kinds[SLOTS.index(slot)]
+            if kind in ("no python", "absent"):
+                return Seen(python, problem="there is no such interpreter")
+            return Seen(python, (3, 8, 1) if kind == "old" else (3, 12, 1),
+                        Path("x") if kind in ("with", "old") else None)
+
+        environ = {"VIRTUAL_ENV": str(top / "virtual"), "CONDA_PREFIX": str(top / "conda"),
+                   "PATH": f"relative/bin:{top / 'one/bin'}::{top / 'two/bin'}", "HOME": str(top)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ask, "look", look)
+            patch.chdir(top)
+            chosen = choose.of_ranks(None, top / "work" / "a", environ)
+        want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)
+        if want is not None:
+            assert chosen.python is not None
+            assert near.environment_of(chosen.python) == want
+            assert chosen.problem is None
+        elif own:
+            assert chosen.python == sys.executable
+        else:
+            assert chosen.python is None
+            assert chosen.problem is not None
+            assert chosen.problem.key == "run.python"
+            assert "torch" in chosen.problem.message
+        for name, kind in zip(("$VIRTUAL_ENV", "$CONDA_PREFIX"), kinds, strict=False):
+            if kind == "without" and chosen.python is not None and "with" not in kinds[
+                    :("$VIRTUAL_ENV", "$CONDA_PREFIX").index(name)]:
+                assert f"{name} (" in chosen.sentence()
+    finally:
+        shutil.rmtree(top)
+
+
+def test_the_plan_says_which_and_why(tmp_path: Path, monkeypatch) -> None:
+    """With real interpreters: an active environment without torch is passed over, one that is set
+    never."""
+    project = tmp_path / "project"
+    environment(tmp_path / "active")
+    torch_in(environment(project / ".venv"))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    data = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "devices": {"ids": ["cpu:0"]}}
+    plan = prepare(from_dict(data), inventory=slots(1), cwd=project).plan
+    python = str(project / ".venv" / "bin" / "python")
+    told = plan.interpreter
+    assert told is not None
+    assert (told.path, told.torch, told.cuda, told.folder) == (
+        python, "2.13.0+cu130", "13.0", str(project))
+    assert told.why == (f"the .venv of {project}; $VIRTUAL_ENV ({tmp_path / 'active'}) has no "
+                        "torch")
+    assert plan.processes[0].argv[0] == python
+    assert type(plan).from_dict(plan.to_dict()) == plan
+    bare = str(tmp_path / "active" / "bin" / "python")
+    with pytest.raises(SpecError) as caught:
+        prepare(from_dict(data | {"run": {"python": bare}}), inventory=slots(1), cwd=project)
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("run.python", bare)
+    assert f"it has no torch: {bare} -m pip install torch" in problem.message
+
+
+def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path, monkeypatch):
+    environment(tmp_path / "env")
+    bare = Seen(sys.executable, sys.version_info[:3])
+    look = ask.look
+    monkeypatch.setattr(ask, "look", lambda p: bare if ask.ours(p) else look(p))
+    environ = {"VIRTUAL_ENV": str(tmp_path / "env"), "PATH": ""}
+    python = tmp_path / "env" / "bin" / "python"
+    chosen = choose.of_ranks(None, tmp_path, environ)
+    assert chosen.problem is not None
+    for words in ("no interpreter near by has torch", f"{python} -m pip install torch installs it",
+                  "'gpu-panel[torch]' into gpu-panel's own", "--set run.python=",
+                  f"$VIRTUAL_ENV ({tmp_path / 'env'}) has no torch"):
+        assert words in chosen.problem.message
+    assert "\n" not in chosen.problem.message
+    hangs = Seen(sys.executable, problem="it did not answer within 20 s", slow=True)
+    monkeypatch.setattr(ask, "look", lambda p: hangs if ask.ours(p) else look(p))
+    slow = choose.of_ranks(None, tmp_path, environ).problem
+    assert slow is not None
+    assert slow.message.startswith("gpu-panel's own can't be used: it did not answer within 20 s, "
+                                   "and no other interpreter near by has torch")
+    monkeypatch.setattr(ask, "look", lambda p: bare if ask.ours(p) else look(p))
+    alone = choose.of_ranks(None, tmp_path, {"PATH": ""}).problem
+    assert alone is not None
+    assert f"{sys.executable} -m pip install 'gpu-panel[torch]' installs it;" in alone.message
+
+
+@pytest.mark.parametrize(("file", "text", "said"), [
+    ("uv-receipt.toml", "", "uv tool install 'gpu-panel[torch]'"),
+    ("pipx_metadata.json", "{}", "pipx install --force 'gpu-panel[torch]'"),
+    ("pyvenv.cfg", "home = /x\nuv = 0.9\n", "uv pip install --python {} 'gpu-panel[torch]'"),
+    ("pyvenv.cfg", "home = /x\n", "{} -m pip install 'gpu-panel[torch]'")])
+def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text, said):
+    (tmp_path / file).write_text(text)
+    python = str(tmp_path / "bin" / "python")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", python)
+    assert install.extra("torch") == said.format(python)
+
+
+def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> None:
+    """PEP 668: the system's Python. An environment made from it has a pip that installs."""
+    marker = tmp_path / "usr" / "lib" / "python3.12" / "EXTERNALLY-MANAGED"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    monkeypatch.setattr(ask, "look", lambda path: Seen(path, (3, 12, 1)))
+    for prefix, words in ((tmp_path / "usr", "name the interpreter of an environment"),
+                          (tmp_path / "env", "-m pip install torch")):
+        python = prefix / "bin" / "python3"
+        problem = choose.of_ranks(str(python), tmp_path).problem
+        assert problem is not None
+        assert ("pip install" in problem.message) == ("pip install" in words)
+        assert words in problem.message
+
+
+def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypatch) -> None:
+    """Above a folder such as /tmp/mine anybody may put a .venv."""
+    torch_in(environment(tmp_path / ".venv"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    environ = {"PATH": ""}
+    assert near.environment_of(choose.of_ranks(None, folder, environ).python or "") \
+        == tmp_path / ".venv"
+    if os.geteuid() == 0:
+        os.chown(tmp_path / ".venv", 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    chosen = choose.of_ranks(None, folder, environ)
+    assert chosen.python == sys.executable
+    assert f"the .venv of {tmp_path} belongs to another user" in chosen.sentence()
+
+
+def test_all_near_by_each_once(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    names = ("project/.venv", "project/env", "project/tools/.venv", "sibling", "conda/envs/x",
+             "listed", "pyenv/versions/3.12.1")
+    for name in names:
+        made(tmp_path / name, torch=False)
+    (tmp_path / ".conda").mkdir()
+    (tmp_path / ".conda" / "environments.txt").write_text(
+        f"{tmp_path / 'listed'}\n{tmp_path / 'gone'}\n\n")
+    environ = {"HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path / "conda"),
+               "PYENV_ROOT": str(tmp_path / "pyenv"), "PATH": str(tmp_path / "listed" / "bin")}
+    found = [str(near.environment_of(p.path).relative_to(tmp_path))
+             for p in near.around(project, environ) if Path(p.path).is_relative_to(tmp_path)]
+    assert sorted(found) == sorted(names)
+    assert found[0] == "project/.venv"
+
+
+def test_a_torch_that_is_too_old_is_passed_over_and_refused_where_it_is_set(tmp_path: Path):
+    torch_in(environment(tmp_path / ".venv"), "2.1.2+cu121", "12.1")
+    torch_in(environment(tmp_path / "venv"), "2.2.0+cu121", "12.1")
+    chosen = choose.of_ranks(None, tmp_path, {"PATH": ""})
+    assert chosen.python == str(tmp_path / "venv" / "bin" / "python")
+    assert [p.why for p in chosen.passed] == [
+        "has an older torch: torch 2.1.2+cu121 is too old: ranks need torch 2.2 or newer"]
+    named = choose.of_ranks(str(tmp_path / ".venv" / "bin" / "python"), tmp_path, {})
+    assert named.problem is not None
+    assert "torch 2.1.2+cu121 is too old: ranks need torch 2.2 or newer" in str(named.problem)

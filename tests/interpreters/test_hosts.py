@@ -1,0 +1,33 @@
+"""A host finds the interpreter of its ranks itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.hosts.channel import open_channel
+from gpu_engine.hosts.protocol import Hello, Torch, Welcome
+from gpu_engine.hosts.records import Host
+
+from .environments import environment, torch_in
+
+pytestmark = [pytest.mark.own_torch, pytest.mark.usefixtures("home")]
+
+
+def test_by_the_same_rule_in_the_folder_of_the_run(tmp_path: Path) -> None:
+    torch_in(environment(tmp_path / "project" / ".venv"))
+    box = Host("box", via=("env", "-u", "VIRTUAL_ENV", "-u", "CONDA_PREFIX"), python=sys.executable)
+    with open_channel(box) as way:
+        there = way.ask(Hello((str(tmp_path / "gone"), str(tmp_path / "project"))))
+        elsewhere = way.ask(Hello(("/",)))
+    assert isinstance(there, Welcome)
+    assert isinstance(elsewhere, Welcome)
+    python = str(tmp_path / "project" / ".venv" / "bin" / "python")
+    assert (there.interpreter, there.torch) == (python, Torch("2.13.0+cu130", "13.0"))
+    assert (there.python, there.lacking) == (sys.executable, None)
+    # The agent's own environment, which is first on its PATH as it has torch.
+    assert elsewhere.interpreter is not None
+    assert Path(elsewhere.interpreter).parent == Path(sys.executable).parent
+    assert elsewhere.torch != there.torch
