@@ -11,6 +11,8 @@ from typing import Any
 from gpu_engine.devices import sampler
 from gpu_engine.devices.records import Inventory, Snapshot
 
+from .amdtree.trees import Tree, instinct
+
 GIB = 1 << 30
 
 
@@ -91,6 +93,43 @@ class NvidiaMachine(Machine):
 
     def mend(self) -> None:
         self._standin.set("count 3")
+
+
+class AmdMachine(Machine):
+    """A tree of files below the real backend."""
+
+    name = "amd"
+
+    def __init__(self, root: Path) -> None:
+        self.tree = Tree(root, *(instinct(i, memory=80 * GIB) for i in range(3)))
+
+    def busy(self, index: int, percent: int, used: int) -> None:
+        self.tree.of(index, "gpu_busy_percent", percent)
+        self.tree.of(index, "mem_info_vram_used", used)
+
+    def hold(self, index: int, pid: int, used: int) -> None:
+        self.tree.process(pid, {index: used})
+
+    def lose(self, index: int) -> None:
+        for name in ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used",
+                     "mem_info_vram_total", "hwmon/hwmon3/power1_input", "hwmon/hwmon3/freq1_input",
+                     "hwmon/hwmon3/freq2_input"):
+            self.tree.of(index, name, "errno ENODEV")
+
+    def hang(self, index: int) -> None:
+        self.tree.pipe(index, "gpu_busy_percent")
+
+    def remove(self, index: int) -> None:
+        self.tree.remove(index)
+
+    def unload(self) -> None:
+        self.tree.unload()
+
+    def uninstall(self) -> None:
+        shutil.rmtree(self.tree.root / "sys")
+
+    def mend(self) -> None:
+        self.tree.make()
 
 
 class ToyMachine(Machine):

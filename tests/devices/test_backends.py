@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices import recheck
+from gpu_engine.common.errors import SpecError
+from gpu_engine.devices import availability, recheck
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.nvidia import backend as nvidia
 from gpu_engine.devices.backends.protocol import Backend
@@ -30,7 +31,7 @@ from gpu_engine.supervisor import claim
 
 from ..conftest import wait_for
 from .conftest import forget_probe
-from .machines import GIB, Machine, NvidiaMachine, ToyMachine, take_once
+from .machines import GIB, AmdMachine, Machine, NvidiaMachine, ToyMachine, take_once
 
 TOY = Path(__file__).with_name("toy")
 REGISTERED = dict(registry.BACKENDS)
@@ -49,21 +50,29 @@ def toy(tmp_path, monkeypatch) -> Iterator[ToyMachine]:
     forget_probe()
 
 
-@pytest.fixture(params=["nvml", "toy"])
+@pytest.fixture
+def amd(tmp_path, monkeypatch, as_amd) -> AmdMachine:
+    """A machine with three AMD cards and no other."""
+    monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml.so.of-no-machine")
+    as_amd(tmp_path / "amd")
+    return AmdMachine(tmp_path / "amd")
+
+
+@pytest.fixture(params=["nvml", "amd", "toy"])
 def machine(request, monkeypatch) -> Machine:
     """One whose devices a driver shows, for each vendor."""
-    if request.param == "toy":
-        return request.getfixturevalue("toy")
+    if request.param in ("amd", "toy"):
+        return request.getfixturevalue(request.param)
     return NvidiaMachine(request.getfixturevalue("as_this_machine")(), monkeypatch)
 
 
-@pytest.fixture(params=["nvml", "toy", "cpu"])
+@pytest.fixture(params=["nvml", "amd", "toy", "cpu"])
 def name(request, monkeypatch) -> str:
     """Each backend, on a machine that has its devices and no other."""
     if request.param == "cpu":
         monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml.so.of-no-machine")
-    elif request.param == "toy":
-        request.getfixturevalue("toy")
+    elif request.param in ("amd", "toy"):
+        request.getfixturevalue(request.param)
     else:
         NvidiaMachine(request.getfixturevalue("as_this_machine")(), monkeypatch)
     return request.param
@@ -287,10 +296,28 @@ def test_a_run_on_toys_through_the_command_line(toy, home, tmp_path):
 
 
 def test_two_vendors_on_one_machine(toy, as_this_machine, monkeypatch):
-    """The first of the list is offered; a run on the other's devices is looked at there."""
+    """The devices of both are offered and read. A run takes those of one, and is looked at there.
+    """
     monkeypatch.setattr(claim, "PATIENCE", 0.0)
     other = NvidiaMachine(as_this_machine(), monkeypatch)
-    assert discover().source == "toy"
+    both = discover()
+    assert both.source == "toy+nvml"
+    assert [d.id for d in both.devices] == ["0", "1", "2", "nvml:0", "nvml:1", "nvml:2"]
+    assert [d.label for d in both.devices][2:4] == ["GPU 2", "NVML 0"]
+    toy.busy(0, 30, GIB)
+    other.busy(2, 40, GIB)
+    samples = take_once(both).samples
+    assert [s.utilization for s in samples] == [0.3, 0, 0, 0, 0, 0.4]
+    assert [s.device for s in samples] == list(both.devices)
+    made = plan(spec_of("nvml:1", "nvml:0"), both, python="python")
+    assert made.source == "nvml"
+    assert {p.env["CUDA_VISIBLE_DEVICES"] for p in made.processes} == {"1,0"}
+    with pytest.raises(SpecError, match="several vendors can't train together"):
+        plan(spec_of("0", "nvml:1"), both, python="python")
+    alike = availability.unmixed(samples[1:], 3)  # of the first vendor two are left
+    assert {s.device.source for s in alike} == {"nvml"}
+    toy.mend()
+    other.mend()
     devices = discover_of("nvml").devices
     assert blocked("nvml", devices) is None
     toy.hold(1, os.getpid(), GIB)
@@ -301,6 +328,7 @@ def test_two_vendors_on_one_machine(toy, as_this_machine, monkeypatch):
     toy.unload()
     found = discover()
     assert (found.source, found.problem) == ("nvml", "the toy driver says: not loaded")
+    assert [d.id for d in found.devices] == ["0", "1", "2"]
 
 
 def test_the_driver_of_another_vendor_is_not_asked(toy, as_this_machine, monkeypatch):

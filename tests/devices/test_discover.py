@@ -15,6 +15,8 @@ from gpu_engine.devices.backends.nvidia import backend
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.probe import client as probe
 from gpu_engine.devices.records import Device
+from gpu_engine.doctor import gather
+from gpu_engine.doctor.devices import Cards, judge_drivers
 
 from .machines import take_once
 
@@ -84,6 +86,13 @@ def test_a_driver_that_hangs_at_the_start_holds_nobody(as_this_machine):
     assert time.monotonic() - began < 20  # it would hang for ever
     assert found.source == "cpu"
     assert "did not answer in 0.5 s" in found.problem
+
+
+def test_the_doctor_says_that_a_driver_hangs(as_this_machine):
+    as_this_machine("init_hang 1")
+    found = judge_drivers(Cards(("10de",)), gather.inventories(0.5))
+    assert [(f.level, f.cure) for f in found] == [("problem", "sudo dmesg | tail")]
+    assert "did not answer in 0.5 s" in found[0].text
 
 
 def test_one_gpu_that_hangs_holds_up_no_other(as_this_machine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -169,6 +170,32 @@ def test_a_slot_is_of_this_machine(folder, monkeypatch):
         assert leases.key(SLOT) not in leases.holders(folder)
         leases.acquire(folder, [SLOT], "two").close()
         assert "on " in str(leases.holders(folder)["GPU-aaaa"])
+
+
+def test_who_is_suspended_while_they_look_keeps_nobody_from_taking(folder, monkeypatch):
+    leases.acquire(folder, [A], "first").close()
+    [path] = folder.glob("*.lock")
+    seen = threading.Event()
+    with path.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        pauses = []
+
+        def pause(seconds):  # the patience is over, and then the one who looks goes on
+            pauses.append(seconds)
+            now.append(now[-1] + 1)
+            if len(pauses) == 3:
+                fcntl.flock(looking, fcntl.LOCK_UN)
+                seen.set()
+
+        now = [0.0]
+        monkeypatch.setattr(leases.time, "sleep", pause)
+        monkeypatch.setattr(leases.time, "monotonic", lambda: now[-1])
+        with leases.acquire(folder, [A], "second"):
+            assert seen.is_set()
+        fcntl.flock(looking, fcntl.LOCK_EX)  # now it is theirs
+        pauses[:] = [0.0] * 4
+        with pytest.raises(UserError, match="held"):
+            leases.acquire(folder, [A], "third")
 
 
 def test_of_many_launches_one_gets_it(folder):

@@ -10,12 +10,13 @@ import os
 import subprocess
 import sys
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launch import torch_build
+from gpu_engine.interpreters import ask
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.spec.read import from_dict
 
@@ -35,7 +36,7 @@ CUDA = CPU.replace("+cpu", "+cu130").replace("cuda: Optional[str] = None",
                                              "cuda: Optional[str] = '13.0'")
 ROCM = CPU.replace("+cpu", "+rocm7.0").replace("hip: Optional[str] = None",
                                                "hip: Optional[str] = '7.0.51831'")
-OLD = "__version__ = '1.4.0'\ndebug = False\ncuda = None\ngit_version = 'x'\n"
+OLD = "__version__ = '2.2.0'\ndebug = False\ncuda = None\ngit_version = 'x'\n"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,6 @@ def environment(tmp_path_factory):
                                check=True).stdout.strip())
 
     def holds(version: str | None) -> str:
-        torch_build._known.clear()
         torch = site / "torch"
         torch.mkdir(exist_ok=True)
         for path in torch.iterdir():
@@ -71,7 +71,7 @@ def spec(python, *ids, command=None, **sections):
 
 
 @pytest.mark.parametrize(("said", "words"), [
-    (CPU, "torch 2.13.0+cpu is built for the processor alone"), (OLD, "torch 1.4.0 is"),
+    (CPU, "torch 2.13.0+cpu is built for the processor alone"), (OLD, "torch 2.2.0 is"),
     (ROCM, "built for AMD's ROCm 7.0.51831")])
 def test_it_is_refused_with_the_cure(environment, said, words):
     python = environment(said)
@@ -86,7 +86,19 @@ def test_it_is_refused_with_the_cure(environment, said, words):
     prepare(spec(python, "cpu:0"), inventory=slots(1))
 
 
-@pytest.mark.parametrize("said", [CUDA, None, "", "def cuda(): pass", "cuda = (", "\0"])
+@pytest.mark.parametrize(("said", "words"), [
+    (CPU, "built for the processor alone"), (CUDA, "built for NVIDIA's CUDA 13.0")])
+def test_the_same_on_amd(environment, said, words):
+    python, machine = environment(said), replace(gpus(1), source="amd", cuda=None)
+    with pytest.raises(SpecError) as caught:
+        prepare(spec(python, "0"), inventory=machine)
+    (problem,) = caught.value.problems
+    for part in (words, "can't use an AMD GPU. Install", "whl/rocm"):
+        assert part in problem.message
+    prepare(spec(environment(ROCM), "0"), inventory=machine)
+
+
+@pytest.mark.parametrize("said", [CUDA, "", "def cuda(): pass", "cuda = (", "\0"])
 def test_what_is_right_or_not_known_is_let_through(environment, said):
     prepare(spec(environment(said), "0"), inventory=gpus(1))
 
@@ -95,7 +107,9 @@ def test_a_build_that_is_put_in_its_place_is_noticed(environment):
     python = environment(CPU)
     with pytest.raises(SpecError):
         prepare(spec(python, "0"), inventory=gpus(1))
-    Path(torch_build._known[python].file).write_text(CUDA)
+    seen = ask.look(python)
+    assert seen.torch is not None
+    seen.torch.write_text(CUDA)
     prepare(spec(python, "0"), inventory=gpus(1))
 
 
@@ -112,8 +126,8 @@ def test_of_ones_own_command_it_is_a_warning(environment, tmp_path):
 
 
 def test_this_interpreters_own_torch_is_read_and_not_imported():
-    code = ("from gpu_engine.launch import torch_build as t; import sys; "
-            "b = t.build_of(sys.executable); print(b.version, b.cuda, 'torch' in sys.modules)")
+    code = ("from gpu_engine.interpreters.ask import look; import sys; "
+            "b = look(sys.executable).build; print(b.version, b.cuda, 'torch' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     import torch
 

@@ -85,6 +85,8 @@ def judge(
     last = samples[-1]
     if last.problem:
         return Availability("unhealthy", last.problem)
+    if last.device.with_host:
+        return Availability("free", "free")
     if last.device.is_cpu:
         return _judge_cpu(samples[-looks:], looks)
     if last.device.uuid is None:
@@ -143,7 +145,7 @@ def doubts(sample: Sample) -> tuple[str, ...]:
     """Warnings before a run on a device that a person named."""
     if sample.device.is_cpu or sample.problem:
         return ()
-    unknown = () if sample.processes is not None else (
+    unknown = () if sample.processes is not None or sample.device.with_host else (
         "the driver does not say which processes are on it, so it may not be free",
     )
     return (*_wrong(sample), *unknown)
@@ -169,8 +171,13 @@ def freest(
     leases: Mapping[str, Holder],
     *,
     looks: int = LOOKS,
+    free: int | None = None,
+    share: bool = False,
 ) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order.
+
+    free: only those with so many bytes of free memory. share: with `free`, those will do that are
+    not free but have the memory; the most memory first.
 
     Only free devices are chosen: cards of one model if `n` of one are free (as all ranks wait for
     the slowest), whole GPUs before MIG slices and never both, more memory first; then the least
@@ -183,12 +190,17 @@ def freest(
     order = {s.device.id: i for i, s in enumerate(newest)}
     able = [s for s in newest if states[s.device.id].free]
     able += [s for s in newest if s.device.is_cpu and states[s.device.id].state == "busy"]
+    if free is not None:
+        if share:
+            able += [s for s in newest if s.problem is None and s not in able]
+        able = [s for s in able if (free_memory(s) or 0) >= free]
     if len(able) < n:
-        raise UserError(_too_few(n, newest, states))
+        raise UserError(_too_few(n, newest, states, free))
     able = unmixed(able, n)
     if len(able) < n:
         raise UserError(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
-                        "used together, as all ranks would wait for the slice")
+                        "used together, as all ranks would wait for the slice, and GPUs of "
+                        "several vendors can't train together")
     by_model: dict[tuple[str, int], list[Sample]] = {}
     for sample in able:
         device = sample.device
@@ -204,9 +216,17 @@ def freest(
 
 
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:
-    """The samples to choose `n` from: those of whole GPUs (or CPU slots); those of MIG slices if
-    there are enough of them but not of whole GPUs. If there are enough of neither, the larger
-    group."""
+    """The samples to choose `n` from, all of one vendor: those of whole GPUs (or CPU slots); those
+    of MIG slices if there are enough of them but not of whole GPUs. If there are enough of neither,
+    the larger group."""
+    vendors: dict[str, list[Sample]] = {}
+    for sample in able:
+        vendors.setdefault(sample.device.source, []).append(sample)
+    groups = [_whole_or_slices(group, n) for group in vendors.values()]
+    return next((g for g in groups if len(g) >= n), max(groups, key=len, default=[]))
+
+
+def _whole_or_slices(able: Sequence[Sample], n: int) -> list[Sample]:
     slices = [s for s in able if s.device.is_slice]
     whole = [s for s in able if not s.device.is_slice]
     return whole if len(whole) >= min(n, len(slices)) and whole else slices
@@ -247,7 +267,14 @@ def _model(device: Device) -> str:
     return "cpu" if device.is_cpu else device.name
 
 
-def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability]) -> str:
+def free_memory(sample: Sample) -> int | None:
+    """Bytes of the device's memory that nobody uses; None if that is not known."""
+    total = sample.device.memory_total or sample.memory_total
+    return None if total is None or sample.memory_used is None else total - sample.memory_used
+
+
+def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability],
+             least: int | None = None) -> str:
     free = sum(f.free for f in states.values())
     text = (
         f"{n} {'device is' if n == 1 else 'devices are'} needed and "
@@ -258,6 +285,10 @@ def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability
         for s in newest
         if not states[s.device.id].free
     ]
+    if least is not None:
+        text = f"{n} with {_size(least)} of free memory are needed"
+        why += [f"{s.device.label}: {_size(free_memory(s) or 0)} of it are free"
+                for s in newest if states[s.device.id].free and (free_memory(s) or 0) < least]
     return "; ".join([text, *why])
 
 

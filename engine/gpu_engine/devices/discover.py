@@ -15,23 +15,21 @@ PATIENCE = 20.0
 
 
 def discover(timeout: float = PATIENCE) -> Inventory:
-    """Find the GPUs of the first vendor that has any here; without GPUs, CPU slots. Never raises.
+    """Find the GPUs of all vendors; without GPUs, CPU slots. Never raises.
 
     Drivers are called in another process (see `probe/`), so this returns within about `timeout`
     seconds even if a driver hangs. It blocks until then: a screen calls it from a thread. Waking
     NVIDIA GPUs without persistence mode takes 1 to 2 s each.
     """
-    without: list[Inventory] = []
-    for name in registry.BACKENDS:
-        found = discover_of(name, timeout)
-        if found.devices:
-            return _explained(found, without)
-        without.append(found)
-    return _explained(without[-1], without[:-1])
+    names = registry.drivers()
+    # Without a driver, variables that hide GPUs may be set all the same.
+    gpus = discover_of(names or next(iter(registry.BACKENDS)), timeout)
+    return gpus if gpus.devices else _explained(cpu_slots(), [gpus])
 
 
 def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
-    """Find the devices of one backend (a name in `registry.BACKENDS`). Never raises."""
+    """Find the devices of one backend (a name in `registry.BACKENDS`), or of several with "+"
+    between their names. Never raises."""
     backend = registry.load(name)
     environ = {v: os.environ[v] for v in backend.variables if v in os.environ}
     if not backend.present():

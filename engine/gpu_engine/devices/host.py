@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common.procs import LINUX
 from gpu_engine.devices.records import HostSample
 
 _DISK_EVERY = 5.0
@@ -18,7 +19,7 @@ _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali
 interface too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CoreTimes:
     """Clock ticks since boot of one logical CPU, or of all: proc(5), /proc/stat."""
 
@@ -41,6 +42,17 @@ def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
         idle = ticks[3] + (ticks[4] if len(ticks) > 4 else 0)
         found[int(name[3:] or -1)] = CoreTimes(sum(ticks) - idle, sum(ticks))
     return found
+
+
+def core_times_of_psutil() -> dict[int, CoreTimes]:
+    """The same on systems without /proc, in hundredths of a second."""
+    import psutil
+
+    cores = enumerate(psutil.cpu_times(percpu=True))
+    found = {number: CoreTimes(int((sum(t) - t.idle) * 100), int(sum(t) * 100))
+             for number, t in cores}
+    return found | {-1: CoreTimes(sum(c.busy for c in found.values()),
+                                  sum(c.total for c in found.values()))}
 
 
 def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
@@ -112,7 +124,7 @@ class HostReader:
         if traffic is not None and traffic_before is not None and passed > 0:
             # The sum falls when an interface disappears: never show a negative rate.
             rates = [
-                max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before, strict=True)
+                max(0.0, (a - b) / passed) for a, b in zip(traffic, traffic_before)
             ]
         return HostSample(
             cpu=busy_share(before.get(-1), cores.get(-1)),
@@ -127,7 +139,7 @@ class HostReader:
         try:
             return core_times()
         except (OSError, ValueError):
-            return {}
+            return {} if LINUX else core_times_of_psutil()
 
     def _traffic(self) -> tuple[int, int] | None:
         try:

@@ -4,8 +4,11 @@ A lease is a `flock` on the device's lease file. The process that owns the run h
 kernel releases it however that process ends. The file itself stays and says who the holder is or
 was; only the lock counts.
 
-Leases keep apart only the runs of one person, under one folder. Everybody else on a GPU is seen in
-the driver's process list (`availability.in_the_way`). Both are checked before ranks start.
+These locks keep apart the runs of one person, under one folder. Where root has set up a folder for
+all users of the machine, each lease is also a claim there (`gpu_engine.box.claims`), which keeps
+apart the runs of different users, and of one user's different folders. Whoever is on a GPU without
+either is seen in the driver's process list (`availability.in_the_way`). All are checked before
+ranks start.
 """
 
 from __future__ import annotations
@@ -22,11 +25,18 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from gpu_engine.box import claims
+from gpu_engine.box import folder as box_folder
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import reason
 from gpu_engine.devices.records import Device
 
 _PATIENCE = 0.3
-"""Seconds for which a lock is tried again: `holders` holds each lock for some microseconds."""
+"""Seconds for which a lock is tried again that somebody holds for themselves: a launch that gives
+up lets go of what it took."""
+_LOOKERS_PATIENCE = 10.0
+"""The same while only `holders` is in the way. It holds each lock for some microseconds, or for
+longer where the machine is busy and suspends it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class Holder:
     """The device's label when it was taken ("GPU 1")."""
     shared: bool = False
     """Whether the run takes the device together with other runs."""
+    uid: int | None = None
+    """Whose claim it is, if all users of the machine see it."""
     others: tuple[Holder, ...] = ()
     """The other runs on the same device, if it is shared."""
 
@@ -71,11 +83,15 @@ def key(device: Device) -> str:
 class Leases:
     """The leases of one run, held until `close` or until this process ends."""
 
-    def __init__(self, held: Iterable[tuple[int, Path, bool]]) -> None:
+    def __init__(self, held: Iterable[tuple[int, Path, bool]],
+                 claimed: claims.Claims | None = None) -> None:
         self._held = list(held)
+        self._claimed = claimed
 
     def close(self) -> None:
         """Release all of them."""
+        if self._claimed is not None:  # first, as our own next run takes the lock before it claims
+            self._claimed.close()
         for fd, path, shared in self._held:
             if shared:  # the file belongs to this run alone, so no other run can be locking it
                 with contextlib.suppress(OSError):
@@ -115,20 +131,30 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
             held.append(_take(folder, about))
         except BlockingIOError:
             Leases(held).close()
-            raise UserError(_refusal(folder, wanted, device))
+            # Perhaps it was released just now, so that `holders` does not know any more.
+            raise UserError(_refusal(folder, wanted, [Holder(key(device))]))
         except OSError as error:
             Leases(held).close()
             raise UserError(f"the lease of {device.label} can't be taken: {error}")
-    return Leases(held)
+    try:
+        return Leases(held, _claim(wanted, run_id, share))
+    except claims.Taken as taken:
+        Leases(held).close()
+        raise UserError(_refusal(folder, wanted, map(_of_claim, taken.holders))) from None
+    except BaseException:
+        Leases(held).close()
+        raise
 
 
 def holders(folder: Path) -> dict[str, Holder]:
-    """The holders of all leased devices, by `key`. To find out, each lock is taken for a moment."""
+    """The holders of all leased devices, by `key`: our own runs', and all users' if they share a
+    folder. To find out, each lock is taken for a moment. Raises OSError."""
+    own = [h for path in (sorted(folder.glob("*.lock")) if folder.is_dir() else ())
+           if (h := _probe(path)) is not None]
+    known = {(h.device, h.run) for h in own}
     found: dict[str, Holder] = {}
-    for path in sorted(folder.glob("*.lock")) if folder.is_dir() else ():
-        holder = _probe(path)
-        if holder is None:
-            continue
+    for holder in [*own, *(h for h in _claimed()
+                           if h.uid != os.geteuid() or (h.device, h.run) not in known)]:
         first = found.get(holder.device)
         if first is None:
             found[holder.device] = holder
@@ -139,12 +165,49 @@ def holders(folder: Path) -> dict[str, Holder]:
     return found
 
 
-def _refusal(folder: Path, wanted: Iterable[Device], refused: Device) -> str:
+def _refusal(folder: Path, wanted: Iterable[Device], refused: Iterable[Holder]) -> str:
     """The message that says who holds which of the devices: all that are taken."""
-    known = holders(folder)
-    known.setdefault(key(refused), Holder(key(refused)))  # if it was released just now
+    known = {h.device: h for h in refused} | holders(folder)
     taken = [f"{d.label} is held by {known[key(d)]}" for d in wanted if key(d) in known]
     return "; ".join(taken) + ". Take other devices, wait until it ends, or share on purpose"
+
+
+def _claim(devices: Iterable[Device], run_id: str, share: bool) -> claims.Claims | None:
+    """Claim the devices among all users; None if they share no folder. Raises UserError, of which
+    `claims.Taken` is one."""
+    box = box_folder.find()
+    if box is None:
+        return None
+    wanted, end = {key(d): d.label for d in devices}, time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                return claims.take(box, wanted, run_id, share=share)
+            except claims.Taken as taken:
+                # Of a killed process of our own, the lock may be gone a moment before the claim.
+                own = all(h.uid == os.geteuid() for h in taken.holders)
+                if not own or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+    except OSError as error:
+        raise UserError(
+            f"the devices can't be claimed in {box.path}, where all users see who holds what: "
+            f"{reason(error)}. Root can mend that; with {box_folder.VARIABLE} set to nothing the "
+            "run starts without, and other users don't see it") from error
+
+
+def _claimed() -> list[Holder]:
+    """What all users have claimed. Raises OSError."""
+    box = box_folder.find()
+    if box is None:
+        return []
+    return [_of_claim(h) for several in claims.holders(box).values() for h in several]
+
+
+def _of_claim(claim: claims.Holder) -> Holder:
+    return Holder(claim.key, run=claim.run, user=claim.user, pid=claim.pid,
+                  host=socket.gethostname(), since=claim.since, label=claim.label,
+                  shared=claim.shared, uid=claim.uid)
 
 
 def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:
@@ -160,7 +223,7 @@ def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:
         if not about.shared and any(_probe(p) for p in folder.glob(f"{_escaped(name)}+*.lock")):
             raise BlockingIOError("shared by another run")
         text = asdict(about)
-        del text["others"]
+        del text["others"], text["uid"]
         body = json.dumps(text).encode()
         os.ftruncate(fd, 0)
         os.pwrite(fd, body, 0)
@@ -171,14 +234,25 @@ def _take(folder: Path, about: Holder) -> tuple[int, Path, bool]:
 
 
 def _lock(fd: int) -> None:
-    end = time.monotonic() + _PATIENCE
+    start = time.monotonic()
     while True:
         try:
             return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > end:
+            waited = time.monotonic() - start
+            if waited > (_PATIENCE if _has_an_owner(fd) else _LOOKERS_PATIENCE):
                 raise
             time.sleep(0.01)
+
+
+def _has_an_owner(fd: int) -> bool:
+    """Whether somebody holds the file's lock for themselves. Those who only look share it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
 
 
 def _probe(path: Path) -> Holder | None:

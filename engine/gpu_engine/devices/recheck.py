@@ -55,7 +55,7 @@ def looks(
         raise NoAnswer(f"the process that reads the GPUs could not be started: {error}")
     try:
         # All its GPUs, without regard to CUDA_VISIBLE_DEVICES: the devices are chosen already.
-        probe.send(Discover(registry.BACKENDS[source], {}, timeout / 2))
+        probe.send(Discover(registry.reference(source), {}, timeout / 2))
         found = _reply(probe, Found, timeout, asked_to_end).inventory
         there = [_same(device, found) for device in wanted]
         watched = tuple(dict.fromkeys(d for d in there if d is not None))

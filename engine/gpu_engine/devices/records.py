@@ -23,7 +23,7 @@ HARDWARE_REASONS = frozenset({TOO_HOT, POWER_BRAKE, HARDWARE_SLOWDOWN})
 wrong with its cooling or its power supply."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """One thing that a rank can run on; nothing here changes while the program runs."""
 
@@ -44,6 +44,12 @@ class Device:
     """Logical CPUs of a CPU slot, as `os.sched_setaffinity` takes them."""
     capability: tuple[int, int] | None = None
     """CUDA compute capability (major, minor)."""
+    with_host: bool = False
+    """Whether it is the machine's own and everything uses it, as the processor is: it is free
+    unless a run holds it."""
+    source: str = ""
+    """The backend that it comes from, if the machine has GPUs of several; see
+    `Inventory.source_of`."""
     visible_index: int | None = None
     """The position in CUDA_VISIBLE_DEVICES (or the vendor's variable), if that is set."""
 
@@ -60,12 +66,14 @@ class Device:
 
     @property
     def label(self) -> str:
-        """Short name for a table: "GPU 0", "MIG 0:1", "CPU 0"."""
+        """Short name for a table: "GPU 0", "MIG 0:1", "CPU 0". Of a second vendor's GPU, with its
+        backend's name: "AMD 0"."""
         number = self.name.rsplit(" ", 1)[-1] if self.is_slice else self.index
-        return f"{self.kind.upper()} {number}"
+        second = self.source and self.kind == "gpu" and not self.id.isdecimal()
+        return f"{(self.source if second else self.kind).upper()} {number}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceProcess:
     """A process that holds a GPU, as the driver and the host see it."""
 
@@ -86,7 +94,7 @@ class DeviceProcess:
     """Share of this GPU's time that it used, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """One reading of one device."""
 
@@ -146,7 +154,7 @@ class Sample:
     """Bytes per second over the bus, seen from the GPU. Read only on request: it takes 40 ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostSample:
     """One reading of the machine."""
 
@@ -161,13 +169,14 @@ class HostSample:
     """Bytes per second."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inventory:
     """The devices that were found on this machine, and how."""
 
     devices: tuple[Device, ...]
     source: str
-    """The backend that found them: a name in `backends.registry.BACKENDS`, "cpu" or "nvml"."""
+    """The backend that found them: a name in `backends.registry.BACKENDS`, "cpu" or "nvml"; of
+    several, "nvml+amd"."""
     driver: str | None = None
     cuda: str | None = None
     """Highest CUDA version the driver supports, "13.0"."""
@@ -186,6 +195,10 @@ class Inventory:
         """Whether these are slots of the processor, and not GPUs."""
         return self.source == "cpu"
 
+    def source_of(self, device: Device) -> str:
+        """The name of the one backend that a device comes from."""
+        return device.source or self.source
+
     def find(self, name: str) -> Device | None:
         """The device with this id or UUID, or with a UUID that begins so and no other does (at
         least 8 characters); None if there is none."""
@@ -196,7 +209,7 @@ class Inventory:
         return starts[0] if len(starts) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One reading of all devices and the machine."""
 

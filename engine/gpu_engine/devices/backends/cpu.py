@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpu_engine.common.procs import LINUX
 from gpu_engine.devices import host
 from gpu_engine.devices.backends.protocol import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
@@ -29,10 +31,10 @@ class Cpu(Backend):
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
         """Find the cores that this process may use. Its CPU affinity restricts them; no variable
         in `environ` does."""
-        try:
-            cores = sorted(os.sched_getaffinity(0))
-        except OSError:
-            cores = list(range(os.cpu_count() or 1))
+        cores = list(range(os.cpu_count() or 1))
+        if hasattr(os, "sched_getaffinity"):  # not on macOS
+            with contextlib.suppress(OSError):
+                cores = sorted(os.sched_getaffinity(0))
         _, memory = host.memory()
         return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
 
@@ -122,4 +124,4 @@ def _times() -> dict[int, host.CoreTimes]:
     try:
         return host.core_times()
     except (OSError, ValueError):
-        return {}
+        return {} if LINUX else host.core_times_of_psutil()

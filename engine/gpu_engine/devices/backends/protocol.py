@@ -43,17 +43,20 @@ class Reader(ABC):
 class Backend(ABC):
     """One vendor's devices. Has no state of its own; importing its module loads no driver."""
 
-    name: ClassVar[str]
+    name: str
     """Its name in `registry.BACKENDS` and `Inventory.source`."""
     asks_driver: ClassVar[bool]
     """Whether `discover` and `read` call a driver, which may hang or crash. They are then called
     only in the probe, each reader in a thread of its own."""
-    variables: ClassVar[tuple[str, ...]] = ()
+    variables: tuple[str, ...] = ()
     """The environment variables that restrict which devices a process sees. The first one lists
     the devices. `discover` gets these variables and no others."""
-    missing: ClassVar[str]
+    cleared: ClassVar[tuple[str, ...]] = ()
+    """Variables that a process on these devices must not inherit, as they would choose among them
+    once more."""
+    missing: str
     """The message if the driver is not installed: "there is no … driver library here"."""
-    gone: ClassVar[str]
+    gone: str
     """The message if the driver no longer lists a device."""
 
     @abstractmethod

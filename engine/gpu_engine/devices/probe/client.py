@@ -179,7 +179,7 @@ def discover(name: str, environ: Mapping[str, str], timeout: float) -> Inventory
     except OSError as error:
         return nothing(environ, f"the process that reads the GPUs could not be started: {error}")
     try:
-        probe.send(Discover(registry.BACKENDS[name], environ, _SHARE * timeout))
+        probe.send(Discover(registry.reference(name), environ, _SHARE * timeout))
         reply = probe.receive(timeout)
     except Gone as gone:
         probe.close()
@@ -210,7 +210,7 @@ def watch(
     If a device does not answer within `patience` seconds, its sample says so, and the reply is sent
     without waiting for it any longer.
     """
-    probe.send(Watch(registry.BACKENDS[name], devices, interval, patience))
+    probe.send(Watch(registry.reference(name), devices, interval, patience))
 
 
 def watch_bus(probe: Probe, device_ids: frozenset[str]) -> None:

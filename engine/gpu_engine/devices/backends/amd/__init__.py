@@ -1,0 +1,1 @@
+"""AMD GPUs, through the files of their kernel driver."""

@@ -1,0 +1,427 @@
+"""AMD GPUs by the kernel's files, on made machines that follow real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.devices import availability
+from gpu_engine.devices.backends.amd import find, visible
+from gpu_engine.devices.backends.protocol import DriverLost
+from gpu_engine.devices.records import Device, Inventory, Sample
+from gpu_engine.plan.build import plan
+from gpu_engine.spec.read import from_dict
+
+from .amdtree.trees import GIB, Card, Tree, instinct, integrated, radeon
+
+HWMON = "hwmon/hwmon3"
+
+
+@pytest.fixture
+def here(tmp_path, as_amd):
+    """`here(card, …)` makes a machine and returns it with the backend, which reads it in this
+    process."""
+
+    def machine(*cards: Card):
+        as_amd(tmp_path)
+        tree = Tree(tmp_path, *cards)
+        from gpu_engine.devices.backends import registry
+
+        return tree, registry.load("amd")
+
+    return machine
+
+
+def offered(backend, **environ: str) -> Inventory:
+    return backend.discover(environ, 5.0)
+
+
+def looks(backend) -> list[Sample]:
+    """A sample of each device, by one reading."""
+    devices = offered(backend).devices
+    by_id = {s.device.id: s for r in backend.open(devices) for s in r.read()}
+    return [by_id[d.id] for d in devices]
+
+
+# --- what there is ------------------------------------------------------------------------------
+
+
+def test_one_card(here):
+    tree, backend = here(radeon())
+    (device,) = offered(backend).devices
+    assert device == Device("0", "gpu", "AMD Radeon RX 7900 XTX", index=0,
+                            uuid="GPU-d1f34b5a0c2e7788", memory_total=24 * GIB)
+    tree.of(0, "gpu_busy_percent", 37)
+    tree.of(0, "mem_busy_percent", 12)
+    tree.of(0, "mem_info_vram_used", 3 * GIB)
+    (sample,) = looks(backend)
+    assert replace(sample, taken=None) == Sample(
+        device, utilization=0.37, memory_utilization=0.12, memory_used=3 * GIB,
+        memory_total=24 * GIB, temperature=38.0, power=23.0, power_limit=327.0,
+        clock_sm=35_000_000, clock_memory=96_000_000, clock_sm_max=2_525_000_000,
+        clock_memory_max=1_249_000_000, fan=0.2, processes=(), pcie_generation=5, pcie_width=16)
+
+
+def test_eight_of_a_server(here):
+    """Node numbers beyond nine are in numerical order, and server cards name themselves."""
+    tree, backend = here(*(instinct(i) for i in range(8)))
+    for number in range(8, 0, -1):  # another processor: the nodes of the GPUs are 2 to 9, then 10
+        nodes = tree.kfd / "topology/nodes"
+        (nodes / str(number)).rename(nodes / str(number + 3))
+    found = offered(backend).devices
+    assert [d.uuid for d in found] == [f"GPU-{0x2251_0000_0000_0000 + i:016x}" for i in range(8)]
+    assert {d.name for d in found} == {"AMD Instinct MI300X OAM"}
+    sample = looks(backend)[7]
+    # No edge temperature and no average power on these.
+    assert (sample.temperature, sample.power, sample.power_limit) == (41.0, 140.0, 750.0)
+    assert (sample.fan, sample.ecc_corrected, sample.ecc_uncorrected) == (None, 0, 0)
+    tree.of(7, "ras/umc_err_count", "ue: 2\nce: 5")
+    sample = looks(backend)[7]
+    assert (sample.ecc_corrected, sample.ecc_uncorrected) == (5, 2)
+    assert "2 uncorrected memory errors" in sample.health[0]
+
+
+def test_a_divided_card_beside_a_whole_one(here):
+    """The partitions have the card's number in common, and its figures say nothing of one."""
+    tree, backend = here(instinct(0, parts=8), instinct(1))
+    found = offered(backend).devices
+    assert len(found) == 9
+    assert found[3] == Device("3", "gpu", "AMD Instinct MI300X OAM CPX 3", index=3,
+                              uuid="GPU-2251000000000000/3", memory_total=24 * GIB)
+    assert found[8].uuid == "GPU-2251000000000001"
+    assert backend.environment([found[3], found[8]]) == {
+        "ROCR_VISIBLE_DEVICES": "3,GPU-2251000000000001"}
+    tree.of(0, "gpu_busy_percent", 80)
+    tree.process(os.getpid(), {3: 5 * GIB}, units={3: 19})
+    third, fourth, last = (looks(backend)[i] for i in (3, 4, 8))
+    assert (third.utilization, third.memory_used) == (0.5, 5 * GIB)  # 19 of 38 units
+    assert (fourth.utilization, fourth.memory_used, fourth.processes) == (0.0, 0, ())
+    assert (third.power, third.temperature) == (None, 41.0)
+    assert (last.utilization, last.memory_used) == (0.0, 20 << 20)
+    # Without the right to see processes, nothing of it is known.
+    (tree.kfd / "proc").rename(tree.kfd / "hidden")
+    third = looks(backend)[3]
+    assert (third.utilization, third.memory_used, third.processes) == (None, None, None)
+
+
+def test_partitions_of_newer_drivers(here):
+    """They have numbers of their own, and their part in the highest bits of the place."""
+    tree, backend = here(instinct(0, parts=2))
+    for part, number in ((0, 1), (1, 2)):
+        file = tree.kfd / f"topology/nodes/{number}/properties"
+        lines = [f"unique_id {part + 7}" if x.startswith("unique_id")
+                 else f"location_id {(part << 28) + (0x0C << 8)}" if x.startswith("location_id")
+                 else x for x in file.read_text().splitlines()]
+        file.write_text("\n".join(lines))
+    found = offered(backend).devices
+    assert [d.uuid for d in found] == ["GPU-0000000000000007", "GPU-0000000000000008"]
+    assert [d.name[-5:] for d in found] == ["CPX 0", "CPX 1"]
+    assert backend.environment(found)["ROCR_VISIBLE_DEVICES"] == \
+        "GPU-0000000000000007,GPU-0000000000000008"
+
+
+def test_a_desktop_with_a_gpu_in_its_processor(here):
+    """ROCm counts it, so it is listed; it has no number, and its memory is the machine's."""
+    tree, backend = here(radeon(), integrated())
+    first, second = offered(backend).devices
+    assert (second.name, second.uuid) == ("AMD Radeon Graphics", "PCI-0000:10:00.0")
+    assert second.memory_total is None
+    assert backend.environment([second, first]) == {
+        "ROCR_VISIBLE_DEVICES": "1,GPU-d1f34b5a0c2e7788"}
+    (_, sample) = looks(backend)
+    assert (sample.memory_is_hosts, sample.memory_used, sample.memory_total) == (True, None, None)
+    assert availability.judge([sample] * 3).free
+    assert (sample.temperature, sample.power, sample.memory_utilization) == (35.0, 12.0, None)
+    tree.of(1, "mem_info_vram_total", 96 * GIB)  # the firmware gave it most of the memory
+    assert offered(backend).devices[1].memory_total == 96 * GIB
+
+
+def test_cards_of_others_do_not_count(here):
+    """An NVIDIA card between two of AMD's, and domains of the bus beyond the first."""
+    tree, backend = here(instinct(0), instinct(1, domain=0x1F))
+    other = tree.root / "sys/devices/pci0000:00/0000:05:00.0"
+    tree.write(other / "vendor", "0x10de")
+    tree.write(other / "class", "0x030000")
+    tree.link(other, tree.pci / "0000:05:00.0")
+    tree.link(other, tree.root / "sys/class/drm/card7")
+    assert [d.index for d in offered(backend).devices] == [0, 1]
+    assert [s.problem for s in looks(backend)] == [None, None]
+    assert find.find(tree_of(backend))[0][1].card == "001f:1c:00.0"
+
+
+def tree_of(backend):
+    return backend.tree
+
+
+# --- what is missing, refused, damaged ----------------------------------------------------------
+
+
+def test_what_a_container_was_not_given(here):
+    """ROCm leaves out what has no render node, and numbers the rest."""
+    tree, backend = here(*(instinct(i) for i in range(4)))
+    (tree.root / "dev/dri/renderD128").unlink()
+    (tree.kfd / "topology/nodes/3/properties").write_text("errno EPERM")  # its device group
+    found = offered(backend).devices
+    assert [(d.index, d.uuid[-1]) for d in found] == [(0, "1"), (1, "3")]
+    for minor in (129, 130, 131):
+        (tree.root / f"dev/dri/renderD{minor}").unlink()
+    inventory = offered(backend)
+    assert inventory.devices == ()
+    assert "4 AMD GPUs are in this machine, and none can be used" in inventory.problem
+    assert "--device=/dev/kfd" in inventory.problem
+
+
+@pytest.mark.parametrize(("name", "words"), [("dev/kfd", "may not use /dev/kfd"),
+                                             ("dev/dri/renderD128", "may not use /dev/dri/render")])
+def test_a_user_without_the_right_group(here, name, words):
+    tree, backend = here(instinct(0))
+    (tree.root / name).chmod(0)
+    (sample,) = looks(backend)
+    assert sample.lost
+    assert words in sample.problem
+    assert "usermod -aG render" in sample.problem
+    (tree.root / name).chmod(0o600)
+    assert looks(backend)[0].problem is None
+
+
+def test_every_file_may_be_missing_refused_or_garbage(here):
+    """Nothing but what the topology needs is needed, and what is not known is None."""
+    tree, backend = here(radeon())
+    device = (tree.pci / tree.places[0][0].address).resolve()
+    files = [p for p in device.rglob("*") if p.is_file()]
+    for said in (None, "", "N/A", "-1", "9" * 40, "\x00\xff", "errno EBUSY", "errno EOPNOTSUPP",
+                 "errno EINVAL", "errno EACCES"):
+        tree.make()
+        for path in files:
+            if said is None:
+                path.unlink()
+            else:
+                path.write_text(said, encoding="latin-1")
+        (sample,) = looks(backend)
+        told = {k: getattr(sample, k) for k in (
+            "utilization", "memory_used", "memory_total", "temperature", "power", "power_limit",
+            "clock_sm", "fan", "pcie_width", "pcie_generation", "throttle", "ecc_uncorrected")}
+        assert told == dict.fromkeys(told), said
+        assert (sample.problem is not None) == (said == "errno EBUSY")
+        assert not sample.lost
+    assert offered(backend).devices[0].name == "AMD GPU gfx1100"
+
+
+@pytest.mark.parametrize(("error", "lost", "words"), [
+    ("ENODEV", True, "lost"), ("EIO", True, "lost"), ("EBUSY", False, "a reset")])
+def test_a_card_that_answers_with_errors_only(here, error, lost, words):
+    tree, backend = here(radeon())
+    (reader,) = backend.open(offered(backend).devices)
+    assert reader.read()[0].problem is None
+    for path in (tree.pci / tree.places[0][0].address).resolve().rglob("*"):
+        if path.is_file() and path.name not in ("runtime_status", "name"):
+            path.write_text(f"errno {error}")
+    (sample,) = reader.read()
+    assert (sample.lost, words in sample.problem) == (lost, True)
+    tree.make()
+    assert reader.read()[0].utilization == 0.0
+
+
+def test_one_refused_file_spoils_nothing_else(here):
+    """A Cyan Skillfish has no utilisation. More memory in use than there is can't be true."""
+    tree, backend = here(radeon())
+    tree.of(0, "gpu_busy_percent", "errno EOPNOTSUPP")
+    tree.of(0, "mem_info_vram_used", 25 * GIB)
+    (sample,) = looks(backend)
+    assert (sample.utilization, sample.memory_used) == (None, None)
+    assert (sample.power, sample.memory_total) == (23.0, 24 * GIB)
+
+
+@pytest.mark.parametrize("text", ["", "simd_count\n", "simd_count many\nlocation_id 768",
+                                  "simd_count 0", "\x00" * 50])
+def test_a_damaged_node_is_left_out(here, text):
+    tree, backend = here(radeon(), instinct(1))
+    (tree.kfd / "topology/nodes/1/properties").write_text(text)
+    assert [d.uuid for d in offered(backend).devices] == ["GPU-2251000000000001"]
+
+
+def test_no_driver_and_no_card(here, tmp_path):
+    tree, backend = here(radeon())
+    (reader,) = backend.open(offered(backend).devices)
+    tree.unload()
+    assert backend.present()
+    assert "amdgpu driver is not loaded" in offered(backend).problem
+    with pytest.raises(DriverLost, match="not loaded"):
+        reader.read()
+    (tree.pci / "0000:03:00.0").unlink()
+    assert not backend.present()
+    assert offered(backend).problem is None
+
+
+def test_the_topology_without_gpus_is_no_problem(here):
+    """A server whose amdgpu drives only the screen of its management controller, say."""
+    _, backend = here()
+    assert (offered(backend).devices, offered(backend).problem) == ((), None)
+
+
+# --- asleep -------------------------------------------------------------------------------------
+
+
+def test_a_sleeping_card_is_not_woken(here):
+    tree, backend = here(radeon(), instinct(1))
+    devices = offered(backend).devices
+    readers = backend.open(devices)
+    assert [r.read()[0].notes for r in readers] == [(), ()]
+    tree.of(0, "power/runtime_status", "suspended")
+    tree.process(os.getpid(), {1: GIB}, units={0: "errno EIO", 1: 152})
+    tree.was_read()
+    (sleeping,) = readers[0].read()
+    read = [name for name in tree.was_read() if name.startswith("sys/bus/pci/devices/0000:03")]
+    # The driver counts its memory itself (ttm_resource_manager_usage), and asks no hardware for it.
+    assert [Path(name).name for name in read] == [
+        "runtime_status", "mem_info_vram_total", "mem_info_vram_used"]
+    assert sleeping.notes == ("it sleeps, and the first process that uses it wakes it",)
+    assert (sleeping.problem, sleeping.utilization, sleeping.processes) == (None, 0.0, ())
+    assert (sleeping.power, sleeping.temperature, sleeping.memory_used) == (None, None, 20 << 20)
+    assert availability.judge([sleeping] * 3).free
+    assert looks(backend)[1].processes[0].utilization == 0.5
+    tree.of(0, "power/runtime_status", "active")
+    (awake,) = readers[0].read()
+    assert (awake.notes, awake.temperature) == ((), 38.0)
+
+
+def test_finding_reads_nothing_that_wakes(here):
+    tree, backend = here(radeon(), integrated())
+    for index in (0, 1):
+        tree.of(index, "power/runtime_status", "suspended")
+    tree.was_read()
+    assert len(offered(backend).devices) == 2
+    waking = {"gpu_busy_percent", "mem_busy_percent", "current_link_speed", "pp_dpm_sclk"}
+    names = {Path(name).name for name in tree.was_read()}
+    assert not any(n in waking or n.endswith(("_input", "_average")) for n in names)
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def test_processes_are_on_the_devices_they_use(here):
+    """The driver lists each process on every GPU; a queue or real memory tells which it uses."""
+    tree, backend = here(*(instinct(i) for i in range(3)))
+    tree.process(os.getpid(), {0: 9 * GIB, 1: 2 << 20, 2: 100 << 20}, queues=(0,), units={0: 76})
+    tree.process(4194303, {1: GIB})
+    tree.write(tree.kfd / "proc/not-a-pid", "x")
+    first, second, third = (s.processes for s in looks(backend))
+    assert [(p.pid, p.memory, p.utilization, p.visible) for p in first] == [
+        (os.getpid(), 9 * GIB, 0.25, True)]
+    assert "python" in first[0].command
+    assert [(p.pid, p.memory, p.visible) for p in second] == [(4194303, GIB, False)]
+    assert [p.memory for p in third] == [100 << 20]
+
+
+# --- which of them ------------------------------------------------------------------------------
+
+THREE = tuple(Device(str(i), "gpu", "AMD", index=i, uuid=f"GPU-{u}") for i, u in
+              enumerate(("00000000000000aa", "00000000000000ab", "1100000000000000")))
+
+
+@pytest.mark.parametrize(("environ", "indices"), [
+    ({}, [0, 1, 2]),
+    ({"ROCR_VISIBLE_DEVICES": "2,0"}, [2, 0]),
+    ({"ROCR_VISIBLE_DEVICES": " gpu-11 , 1"}, [2, 1]),
+    ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000a,1"}, []),  # ambiguous: ends the list
+    ({"ROCR_VISIBLE_DEVICES": "1,7,0"}, [1]),
+    ({"ROCR_VISIBLE_DEVICES": "1,1,0"}, [1]),
+    ({"ROCR_VISIBLE_DEVICES": ""}, []),
+    ({"ROCR_VISIBLE_DEVICES": "-1"}, []),
+    ({"ROCR_VISIBLE_DEVICES": "2,0", "HIP_VISIBLE_DEVICES": "1"}, [0]),  # the second of those
+    ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "2"}, [1]),
+    ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "2"}, [2]),
+    ({"CUDA_VISIBLE_DEVICES": "2"}, [2]),
+    ({"CUDA_VISIBLE_DEVICES": ""}, []),
+])
+def test_the_rules_of_rocms_variables(environ, indices):
+    found = visible.narrow(THREE, environ)
+    assert [d.index for d in found] == indices
+    assert [d.visible_index for d in found] == (list(range(len(indices))) if environ
+                                                else [None] * 3)
+
+
+@pytest.mark.parametrize(("environ", "hidden"), [
+    ({}, False), ({"CUDA_VISIBLE_DEVICES": ""}, True), ({"ROCR_VISIBLE_DEVICES": "-1"}, True),
+    ({"HIP_VISIBLE_DEVICES": "0"}, False), ({"ROCR_VISIBLE_DEVICES": "GPU-aa"}, False),
+    ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""}, False)])
+def test_what_hides_all(environ, hidden):
+    assert visible.hides_all(environ) is hidden
+
+
+@given(st.lists(st.sampled_from([d.uuid for d in THREE]), unique=True),
+       st.dictionaries(st.sampled_from(visible.LATER), st.text("0123,-G ", max_size=6)))
+def test_what_is_chosen_is_seen_in_its_order(uuids, inherited):
+    """As the inherited variables are taken away, whatever they were."""
+    from gpu_engine.devices.backends.amd.backend import Amd
+
+    chosen = [next(d for d in THREE if d.uuid == u) for u in uuids]
+    amd = Amd()
+    environ = {k: v for k, v in inherited.items() if k not in amd.cleared}
+    environ |= amd.environment(chosen)
+    assert [d.uuid for d in visible.narrow(THREE, environ)] == uuids
+    assert set(visible.LATER) < set(amd.cleared)
+
+
+def spec(*ids: str, command: bool = False, mode: str = "ddp"):
+    task = {"command": ["train"]} if command else {"use": "gpu_engine.tasks.digits:Digits"}
+    return from_dict({"task": task, "devices": {"ids": list(ids)}, "parallel": {"mode": mode},
+                      "batch": {"meaning": "per_gpu"}})
+
+
+def test_the_plan_says_what_is_set_and_what_is_taken_away():
+    inventory = Inventory(THREE, "amd")
+    made = plan(spec("2", "0", command=True), inventory, python="python")
+    assert [p.env["ROCR_VISIBLE_DEVICES"] for p in made.processes] == \
+        ["GPU-1100000000000000,GPU-00000000000000aa"] * 2
+    assert all(p.unset == ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+               and "CUDA_VISIBLE_DEVICES" not in p.env for p in made.processes)
+    assert [r.devices[0].torch for r in made.ranks] == ["cuda:0", "cuda:1"]
+    assert (made.device_type, made.backend, made.source) == ("cuda", "nccl", "amd")
+    (line,) = made.lines
+    assert line.startswith(
+        "env -u HIP_VISIBLE_DEVICES -u CUDA_VISIBLE_DEVICES -u GPU_DEVICE_ORDINAL "
+        "ROCR_VISIBLE_DEVICES=GPU-1100000000000000,GPU-00000000000000aa torchrun ")
+    again = type(made).from_dict(made.to_dict())
+    assert again is not None
+    assert again.processes[0].unset == made.processes[0].unset
+
+
+def test_a_run_on_them(here, home, tmp_path, monkeypatch):
+    """Through the command line: its supervisor and probe are processes of their own. What the
+    person's shell has set for HIP is gone from the ranks."""
+    here(instinct(0), instinct(1))
+    (tmp_path / "script.py").write_text(
+        "import os; print(os.environ['LOCAL_RANK'], os.environ['ROCR_VISIBLE_DEVICES'], "
+        "[v for v in ('HIP_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES') if v in os.environ])")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1,0")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_engine", "run", "--devices", "0,1", "--mode", "ddp", "--",
+         sys.executable, "script.py"], text=True, capture_output=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = (home / "runs").iterdir()
+    said = sorted((run / "ranks" / f"{r:05d}.log").read_text().strip() for r in (0, 1))
+    both = "GPU-2251000000000000,GPU-2251000000000001"
+    assert said == [f"0 {both} []", f"1 {both} []"]
+
+
+def test_amds_own_library_is_never_imported(here):
+    """It makes ROCm's torch find no GPU (pytorch/pytorch#186516)."""
+    here(instinct(0))
+    code = ("import sys\nsys.modules['amdsmi'] = None\n"
+            "import json\nfrom gpu_engine.devices.backends import registry\n"
+            "b = registry.load('amd'); found = b.discover({}, 5.0).devices\n"
+            "print(len(found), b.open(found)[0].read()[0].utilization)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0.0"]
+    import gpu_engine
+
+    for file in Path(gpu_engine.__file__).parent.rglob("*.py"):
+        assert "import amdsmi" not in file.read_text()
