@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from gpu_engine.runs import environment
 from gpu_engine.runs.environment import Environment
 from gpu_engine.spec.read import from_dict
 
-from ..conftest import slots, wait_for
+from ..conftest import slots, torch_version, wait_for
 
 
 def git(folder: Path, *words: str) -> str:
@@ -54,7 +53,7 @@ def test_a_launch_keeps_it(home: Path, project: Path, monkeypatch: pytest.Monkey
     run = launch(from_dict({"task": {"command": [sys.executable, "-c", "pass"]},
                             "devices": {"ids": ["cpu:1"]}}), inventory=slots(2))
     assert environment.read(run.path) == Environment(
-        __version__, sys.executable, version("torch"), None, socket.gethostname(), "1 × CPU slot",
+        __version__, sys.executable, torch_version(), None, socket.gethostname(), "1 × CPU slot",
         str(project), git(project, "rev-parse", "HEAD").strip(), 1)
     wait_for(lambda: not run.state().live)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 from gpu_engine.common.version import version
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import torch_build
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.interpreters import ask
+from gpu_engine.launch import interpreter, torch_build
+from gpu_engine.plan.records import Interpreter, LaunchPlan
 from gpu_engine.runs.environment import Environment, write
 from gpu_engine.runs.folder import Run
 
@@ -37,9 +37,12 @@ def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
                            commit=commit, changed_files=changed)
     command = plan.spec.task.command
     # A command that is no Python must not be asked: that would start it a second time.
-    python = torch_build.interpreter_of(command) if command \
-        else plan.spec.run.python or sys.executable
-    build = torch_build.build_of(python) if python else None
+    if command:
+        python = torch_build.interpreter_of(command)
+    else:
+        taken = plan.interpreter or interpreter.of(plan.spec, folder)
+        python = taken.path if isinstance(taken, Interpreter) else taken and taken.python
+    build = ask.look(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
                        socket.gethostname(), _named(inventory, used), str(folder), commit, changed)

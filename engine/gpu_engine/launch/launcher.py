@@ -14,9 +14,9 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import environment, logind, torch_build
+from gpu_engine.launch import environment, interpreter, logind, notifier, torch_build
+from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
-from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers
@@ -43,39 +43,52 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, looks: Sequence[Snapshot] = (),
-            cwd: Path | None = None) -> Prepared:
+            cwd: Path | None = None, in_turn: bool = False, near: Path | None = None,
+            for_here: bool = True) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
     Whether the devices are free is judged by the snapshots in `looks`, newest last. Without any,
     they are read here, but only if `inventory` is not given. The supervisor checks the devices
-    again before the ranks start.
+    again before the ranks start. `in_turn`: the run was in the queue, which has just judged its
+    devices, and it overtakes nobody.
+
+    near: the folder from which virtual environments are looked for; None: `cwd`.
+    for_here: whether this machine needs torch for it; False for a plan that is taken elsewhere.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     if spec.devices.hosts is not None:
         from gpu_engine.spanning.prepare import prepare as over_hosts
 
-        return Prepared(*over_hosts(spec, base=base, cwd=cwd))
+        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd))
+        return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named = spec.devices.ids
     spec = pick(spec, inventory, looks)
     checked = check(spec, inventory)
-    problems = [*checked.problems, *probe(spec, inventory, cwd)]
+    taken = interpreter.of(spec, near or cwd) if for_here else None
+    problems = [*checked.problems, *probe(spec, inventory, cwd, taken)]
     if problems:
         raise SpecError(problems)
     doubts: tuple[str, ...] = ()
-    if named and (looks or alone):
+    if named and (looks or alone) and not in_turn:
         problems, doubts = occupied(spec, inventory, looks)
         if problems:
             raise SpecError(problems)
-    resolved = resolve(checked, python=sys.executable, base=base, environ=os.environ)
-    said = (*doubts, torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec))
+    resolved = interpreter.planned(checked, taken, base=base)
+    return Prepared(spec, inventory, _warned(
+        resolved, None if in_turn else overtaken(spec, inventory), *doubts,
+        taken.doubt if taken is not None else None,
+        torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec),
+        notifier.doubt()))
+
+
+def _warned(plan: LaunchPlan, *said: str | None) -> LaunchPlan:
+    """`plan` with these warnings, where there are any."""
     more = tuple(w for w in said if w)
-    if more:
-        resolved = replace(resolved, warnings=(*resolved.warnings, *more))
-    return Prepared(spec, inventory, resolved)
+    return replace(plan, warnings=(*plan.warnings, *more)) if more else plan
 
 
 def preview(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None) -> LaunchPlan:
@@ -117,9 +130,10 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 
 
 def start(prepared: Prepared, *, attempt: int = 1,
-          fill: Callable[[runs.Run], None] | None = None) -> runs.Run:
+          fill: Callable[[runs.Run], None] | None = None, tell: bool = True) -> runs.Run:
     """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
-    the run begins with into its folder. Raises UserError where that can't be, as on a disk that is
+    the run begins with into its folder. `tell`: whether those in notify.toml are told of it.
+    Raises UserError where that can't be, as on a disk that is
     full."""
     disk_room.require(places.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt)
@@ -131,7 +145,7 @@ def start(prepared: Prepared, *, attempt: int = 1,
             os.close(lock)
             raise
     _keep_parts(run, prepared.parts)
-    supervise(run, lock)
+    supervise(run, lock, tell=tell)
     environment.note(run, prepared.plan, prepared.inventory)
     return run
 
@@ -175,7 +189,9 @@ def _submit_again(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     if start != "newest":
         raise UserError(f"run {run.id} is a job of Slurm, which goes on from its newest "
                         "checkpoint: leave --from out")
-    return Prepared(spec, Inventory((), "nvml"), again(run, spec))
+    prepared = Prepared(spec, Inventory((), "nvml"), again(run, spec))
+    notifier.start(run)
+    return prepared
 
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str, say: Callable[[str], None]
@@ -205,8 +221,10 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
 
 def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None = None
            ) -> Prepared:
-    prepared = prepare(spec, cwd=Path(run.cwd()))
     before = run.plan()
+    found = before.interpreter if before is not None else None
+    near = Path(found.folder) if found is not None and found.folder else None
+    prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(
@@ -231,9 +249,10 @@ def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 
 
-def supervise(run: runs.Run, lock: int) -> None:
+def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
-    lock, so that there is no moment in which nobody holds it.
+    lock, so that there is no moment in which nobody holds it. With `tell`, and if the person wants
+    to be told of runs, the process that does so is started beside it.
 
     Raises UserError where it can't be started.
     """
@@ -254,6 +273,8 @@ def supervise(run: runs.Run, lock: int) -> None:
         raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:
         os.close(lock)
+    if tell:
+        notifier.start(run)
 
 
 def discover_for(spec: RunSpec) -> Inventory:
@@ -284,6 +305,9 @@ def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) ->
     if count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
-    chosen = availability.freest(count, looks, leases.holders(places.leases_folder()))
-    devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None)
+    free = spec.devices.free_gib
+    chosen = availability.freest(count, looks, leases.holders(places.leases_folder()),
+                                 free=None if free is None else int(free * (1 << 30)),
+                                 share=spec.devices.share)
+    devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None, free_gib=None)
     return replace(spec, devices=devices)

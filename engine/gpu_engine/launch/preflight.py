@@ -16,25 +16,40 @@ from gpu_engine.common import places, ports
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.interpreters import ask
+from gpu_engine.interpreters.choose import Chosen
 from gpu_engine.launch import torch_build
 from gpu_engine.plan.batch import port_of
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 
+_CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
 _PATIENCE = 1.0
 """Seconds that a process gets to leave a GPU: an earlier run may just be ending."""
 
 
-def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None) -> list[Problem]:
+def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
+          interpreter: Chosen | None = None) -> list[Problem]:
     """The problems of a spec that only this machine can show; `plan.check` finds the others.
-    `cwd`: the folder from which a task's relative path starts."""
-    python = _python(spec)
-    return (_task(spec, cwd) + _command(spec) + python + ([] if python else _torch(spec, inventory))
-            + _port(spec) + _meeting(spec) + _leases(spec, inventory))
+
+    cwd: the folder from which a task's relative path starts.
+    interpreter: what a task's ranks run in; None: they don't run here, or it is a command.
+    """
+    return [*lasting(spec, inventory, cwd, interpreter), *_port(spec), *_leases(spec, inventory)]
 
 
-def _torch(spec: RunSpec, inventory: Inventory) -> list[Problem]:
-    found = torch_build.problem(spec, inventory)
+def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
+            interpreter: Chosen | None = None) -> list[Problem]:
+    """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
+    """
+    found = _python(spec) if interpreter is None else _torch(spec, inventory, interpreter)
+    return _task(spec, cwd, interpreter) + _command(spec) + found + _meeting(spec)
+
+
+def _torch(spec: RunSpec, inventory: Inventory, interpreter: Chosen) -> list[Problem]:
+    if interpreter.problem is not None or interpreter.seen is None:
+        return [interpreter.problem] if interpreter.problem is not None else []
+    found = torch_build.problem(spec, inventory, interpreter.seen)
     return [found] if found else []
 
 
@@ -46,8 +61,7 @@ def _leases(spec: RunSpec, inventory: Inventory) -> list[Problem]:
     from gpu_engine.devices import leases as lease
 
     held = lease.holders(places.leases_folder())
-    return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; take "
-                                         "another, or set devices.share = true")
+    return [Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
             for d in gpus if lease.key(d) in held]
 
 
@@ -87,8 +101,7 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
             problems.append(_unusable(device, sample))
         elif why:
             problems.append(Problem("devices.ids", device.id,
-                                    f"{device.label} is not free: {why}; take another, or set "
-                                    "devices.share = true"))
+                                    f"{device.label} is not free: {why}; {_CURE}"))
         doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
     return problems, tuple(doubts)
 
@@ -109,14 +122,16 @@ def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
     return [d for d in dict.fromkeys(found) if d is not None and not d.is_cpu]
 
 
-def _task(spec: RunSpec, cwd: Path | None) -> list[Problem]:
+def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[Problem]:
     use = spec.task.use
     if use is None:
         return []
     try:
         info = catalog.describe(use, cwd=cwd)
     except UserError as err:
-        if spec.run.python and not use.partition(":")[0].endswith(".py"):
+        elsewhere = spec.run.python if interpreter is None else \
+            interpreter.python is not None and not ask.ours(interpreter.python)
+        if elsewhere and not use.partition(":")[0].endswith(".py"):
             return []  # another environment may well have that module
         return [Problem("task.use", use, str(err))]
     out = []

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.interpreters import choose
 from gpu_engine.plan.records import WORKER
 from gpu_engine.runs.checkpoints import EXPORTED, listed
 
@@ -59,32 +59,40 @@ def describe(task: str, *, python: str | None = None) -> Described:
     return _ask("describe", task, python=python)
 
 
-def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None
-           ) -> Exported:
-    """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`.
+def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None,
+           folder: Path | None = None) -> Exported:
+    """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
+    the interpreter `python`; None: the one that a run in `folder` would take.
     Raises UserError, before a process is started if the name of `out` says no format or there is
     no checkpoint at all."""
     if out.suffix not in EXPORTED:
         raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(EXPORTED)}")
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
-    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
+    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python,
+                folder=folder)
 
 
-def _ask(question: str, *args: str, python: str | None) -> Any:
+def _ask(question: str, *args: str, python: str | None, folder: Path | None = None) -> Any:
     """The JSON that the rank's program prints for `--ask QUESTION ARGS…`. Raises UserError with
     its words.
 
-    python: the interpreter to ask in; None: this one.
+    python: the interpreter to ask in; None: the one that a run in `folder` (None: this process's)
+    would take.
     """
+    if python is None:
+        taken = choose.found(folder)
+        if taken.python is None:
+            raise UserError(taken.problem.message if taken.problem else "no torch")
+        python = taken.python
     try:
-        done = subprocess.run([python or sys.executable, WORKER, "--ask", question, *args],
+        done = subprocess.run([python, WORKER, "--ask", question, *args],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=_TIMEOUT, check=False)
     except OSError as err:
         raise UserError(f"{python}: can't be started: {err.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"no answer from {python or sys.executable} in {_TIMEOUT:.0f} s") from None
+        raise UserError(f"no answer from {python} in {_TIMEOUT:.0f} s") from None
     if done.returncode != 0:
         raise UserError(done.stderr.strip() or f"{question} ended with {done.returncode}")
     try:

@@ -81,7 +81,7 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
             value = read_manifest(path).get("metrics", {}).get(metric)
         except Damaged:
             continue
-        if isinstance(value, int | float) and value == value and (
+        if isinstance(value, (int, float)) and value == value and (
                 found is None or (value > found[1] if largest else value < found[1])):
             found = (path, float(value))
     return found

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_engine.common.files import read_json
-from gpu_engine.runs import notes
+from gpu_engine.runs import notes, sweep
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.notes import Notes
 from gpu_engine.runs.query import Asked
+from gpu_engine.runs.sweep import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Digest:
     """How many steps of a task were asked for, and how many epochs; None: by the other, or by the
     command."""
     epochs: int | None = None
+    sweep: Member | None = None
+    """Its place in a sweep; None: it is in none."""
 
     @property
     def name(self) -> str:
@@ -45,11 +48,13 @@ class Digest:
                         note=self.notes.note)
 
 
-def read(run: Run, before: Digest | None = None) -> Digest:
+def read(run: Run, before: Digest | None = None, state: State | None = None) -> Digest:
     """The digest of a run. What can't be read of its plan and its notes is left out. `before`: its
-    digest a moment ago, in the same attempt, whose plan still holds."""
+    digest a moment ago, in the same attempt, whose plan still holds. `state`: its state, if that is
+    known."""
+    state = state or run.state()
     if before is not None:
-        return replace(before, state=run.state(), notes=notes.read(run.path))
+        return replace(before, state=state, notes=notes.read(run.path))
     plan = _table(read_json(run.path / "plan.json"))
     spec = _table(plan.get("spec"))
     task, train = _table(spec.get("task")), _table(spec.get("train"))
@@ -58,10 +63,10 @@ def read(run: Run, before: Digest | None = None) -> Digest:
     what = shlex.join(map(str, command)) if isinstance(command, list) else use if ours else ""
     mode = plan.get("mode")
     replicas = _whole(plan.get("replicas")) or _whole(_table(plan.get("batch")).get("replicas"))
-    return Digest(run, run.state(), notes.read(run.path), what,
+    return Digest(run, state, notes.read(run.path), what,
                   mode if isinstance(mode, str) else "", replicas or 1,
                   _whole(plan.get("world_size")), _whole(train.get("steps")) if ours else None,
-                  _whole(train.get("epochs")) if ours else None)
+                  _whole(train.get("epochs")) if ours else None, sweep.read(run.path))
 
 
 def _table(value: object) -> dict[str, Any]:

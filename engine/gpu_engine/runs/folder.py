@@ -5,6 +5,7 @@
     spec.toml   plan.json   state.json   lock   supervisor.log   devices.jsonl
     ranks/00003.jsonl   ranks/00003.log   checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
+    queue.json                                                        while it waits for its turn
     notes.json   marks.jsonl                                          what a person wrote on it
 
 Only the supervisor writes state.json, and it holds `lock` (flock) as long as it lives. If the state
@@ -28,6 +29,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import (
+    locked,
     open_file,
     overwrite,
     read_json,
@@ -39,7 +41,7 @@ from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job as slurm_job
-from gpu_engine.runs import leftovers, oddities
+from gpu_engine.runs import leftovers, oddities, waiting
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -145,7 +147,10 @@ class Run:
             return State(name, self.id, self.id, created, reason=oddities.why_no_state(self.path))
         if (job := slurm_job.read(self.path)) is not None:
             return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
-        if recorded.live and not self._lives(recorded):
+        held = self._lives(recorded) if recorded.live else False
+        if (waits := waiting.judge(recorded, self.path, held=held)) is not None:
+            return waits
+        if recorded.live and not held:
             # It may have ended since state.json was read.
             newer = State.from_dict(read_json(self.path / "state.json"))
             if newer is not None and not newer.live:
@@ -172,19 +177,7 @@ class Run:
 
     def _held(self) -> bool | None:
         """Whether somebody holds the lock; None if we may not read it."""
-        try:
-            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except PermissionError:
-            return None
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return locked(self.path / "lock")
 
     def write_state(self, state: State) -> None:
         """Write state.json, on a full disk by overwriting the old file. Raises OSError."""
@@ -199,9 +192,11 @@ class Run:
     def stop(self, *, now: bool = False) -> None:
         """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
 
-        If the run is lost, the processes that are left of it are ended, which takes some seconds.
-        Raises UserError if nothing runs.
+        If the run waits for its turn, it waits no longer. If it is lost, the processes that are
+        left of it are ended, which takes some seconds. Raises UserError if nothing runs.
         """
+        if self._leave_the_line():
+            return
         state = self.state()
         if state.state == "lost" and leftovers.processes(self.path):
             leftovers.end(self.path, now=now)
@@ -216,6 +211,32 @@ class Run:
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
                             f"run {self.id} is not running: it is {state.state}")
+
+    def _leave_the_line(self) -> bool:
+        """End a run that waits for its turn. Returns False if it does not, or is just being
+        started. Raises UserError if its folder can't be written."""
+        if waiting.read(self.path) is None:
+            return False
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as err:
+            raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            recorded = State.from_dict(read_json(self.path / "state.json"))
+            if recorded is None or waiting.judge(recorded, self.path, held=False) is None:
+                return False
+            self.write_state(replace(recorded, state="stopped", ended=time.time(),
+                                     exit_code=EXIT_CODES["stopped"],
+                                     reason="stopped while it waited for its turn"))
+            waiting.leave(self.path)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError as err:
+            raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
+        finally:
+            os.close(fd)
 
     def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
         end = time.monotonic() + seconds

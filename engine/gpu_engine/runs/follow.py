@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader
-from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import Told
 
 
 class Follower:
@@ -38,14 +41,14 @@ class Follower:
         said about now, such as whether a rank stands still."""
         return self._reader.behind()
 
-    def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
+    def poll(self, *, budget: float = 0.05) -> list[tuple[int, Told]]:
         """Read the state and new events, fold the events into `view`, and return them with their
         ranks. Stops after about `budget` seconds, or when there are no more."""
         self.state = self.run.state()
         self._look()
-        fresh = [(rank, event) for rank, events in self._reader.read(budget) for event in events]
-        for rank, event in fresh:
-            self.view.fold(rank, event)
+        fresh = [(rank, told) for rank, each in self._reader.read(budget) for told in each]
+        for rank, told in fresh:
+            self.view.take(rank, told)
         return fresh
 
     def progress(self) -> Progress:

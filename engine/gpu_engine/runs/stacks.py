@@ -40,7 +40,8 @@ def send(pid: int, ticks: int | None) -> bool:
 
 
 def listens(pid: int) -> bool:
-    """Whether the process catches SIGUSR2."""
+    """Whether the process catches SIGUSR2, which would end it otherwise. It can only be told on
+    Linux."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

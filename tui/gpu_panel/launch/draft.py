@@ -131,6 +131,14 @@ class Draft:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
         return from_dict(self.data)
 
+    def spec_to_wait(self) -> RunSpec:
+        """The spec for the queue. That the person has shared devices once, by a question of Launch,
+        does not hold for a run that waits for free ones. Raises as `spec`."""
+        data = self.copy()
+        if self._preset_devices.get("share") is not True:
+            data.get("devices", {}).pop("share", None)
+        return from_dict(data)
+
     def value(self, key: str) -> object:
         """The present value of a dotted key, or its default."""
         section, _, name = key.partition(".")
@@ -330,6 +338,12 @@ class Draft:
         """How many of the freest devices the preset asks for; None if it names devices."""
         pick = self._preset_devices.get("pick")
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
+
+    @property
+    def picks_with(self) -> float | None:
+        """How many GiB must be free on each of the devices that the preset asks for."""
+        free = self._preset_devices.get("free_gib")
+        return float(free) if isinstance(free, int | float) else None
 
     @property
     def missing(self) -> int:

@@ -15,8 +15,10 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts.protocol import VERSION, Welcome
 from gpu_engine.hosts.records import LOCAL, Host
 from gpu_engine.hosts.seen import HostSeen
-from gpu_engine.launch import preflight
+from gpu_engine.interpreters import choose
+from gpu_engine.launch import interpreter, preflight
 from gpu_engine.launch.launcher import prepare
+from gpu_engine.plan.records import Interpreter
 from gpu_engine.runs import disk_room
 from gpu_engine.spanning import code, nodes
 from gpu_engine.spec.read import from_dict
@@ -34,6 +36,7 @@ def review(data: dict[str, Any], inventory: Inventory,
     what is known of other machines.
     """
     unusable: list[Problem] = []
+    there: Interpreter | None = None
     full = disk_room.problem(places.runs_folder())
     if full is not None:  # no change in the form would help
         return Review((full,))
@@ -41,14 +44,17 @@ def review(data: dict[str, Any], inventory: Inventory,
         spec = from_dict(data)
         if spec.devices.hosts is not None:
             return _over_hosts(spec, inventory, base, hosts)
+        taken = interpreter.of(spec)
+        there = interpreter.record(taken) if taken is not None else None
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
         prepared = prepare(spec, inventory=inventory, base=base)
-        return Review(tuple(unusable), None if unusable else prepared, bool(unusable))
+        return Review(tuple(unusable), None if unusable else prepared, bool(unusable),
+                      interpreter=there)
     except SpecError as err:
         # For a device that can't be used, it does not matter who holds it.
         known = [(p.key, p.value) for p in unusable]
         others = [p for p in err.problems if (p.key, p.value) not in known]
-        return Review((*unusable, *others), unusable=bool(unusable))
+        return Review((*unusable, *others), unusable=bool(unusable), interpreter=there)
     except UserError as err:
         return Review((Problem("", None, str(err)),))
 
@@ -82,4 +88,4 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
 def _here() -> Welcome:
     """This machine, as far as a plan asks."""
     return Welcome(VERSION, __version__, sys.executable, "", "", "", str(places.home()), "", None,
-                   None, "", 0.0)
+                   None, "", 0.0, interpreter=choose.found().python)

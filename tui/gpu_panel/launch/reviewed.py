@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import Problem
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import Interpreter, LaunchPlan
 
 if TYPE_CHECKING:
     from gpu_engine.launch.launcher import Prepared
@@ -24,6 +24,10 @@ class Review:
     """Whether a device can't be used at all, so that sharing it would not help."""
     over_hosts: LaunchPlan | None = None
     """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
+
+    interpreter: Interpreter | None = None
+    """What the ranks of a task run in here; None: none has torch, that is not known, or it is a
+    person's own command."""
 
     @property
     def plan(self) -> LaunchPlan | None:

@@ -6,7 +6,7 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from textual.containers import Container
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
+from gpu_engine.spec.presets import DEFAULT
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.pane_bar import PaneBar
@@ -37,7 +37,7 @@ from gpu_panel.launch.presets.first import first_draft
 from gpu_panel.launch.presets.load import ask_and_load_run
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
-from gpu_panel.launch.taken import sharing_would_help, taken_devices
+from gpu_panel.launch.taken import Taken, sharing_would_help, taken_devices
 
 if TYPE_CHECKING:
     from gpu_engine.launch.launcher import Prepared
@@ -56,12 +56,13 @@ class LaunchScreen(PaneScreen):
     AUTO_FOCUS = "#devices"
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
-                 assignments: Sequence[str] = (), command: Sequence[str] | None = None) -> None:
-        """`preset`, `assignments` (key=value) and `command`: the form's first content, as in
-        `first_draft`."""
+                 assignments: Sequence[str] = (), command: Sequence[str] | None = None,
+                 usual: str = DEFAULT) -> None:
+        """`preset`, `assignments` (key=value), `command` and `usual`: the form's first content, as
+        in `first_draft`."""
         super().__init__(classes="-pane-devices")
         self.source = source
-        self._first = partial(first_draft, preset, tuple(assignments), command)
+        self._first = partial(first_draft, preset, tuple(assignments), command, usual)
         self.draft = Draft()
         self._top_rows: int | None = None
         """Rows of devices and form; None if the style sheet decides."""
@@ -195,12 +196,20 @@ class LaunchScreen(PaneScreen):
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
         self.detail.show_runs(event.runs)
-        self.bar.mark("runs", f"●{self.runs.live}" if self.runs.live else "")
+        marks = [f"●{self.runs.live}"] if self.runs.live else []
+        marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []
+        self.bar.mark("runs", " ".join(marks))
 
     @property
-    def live_runs(self) -> int:
-        """How many runs are live."""
-        return self.runs.live
+    def going_on(self) -> str:
+        """What goes on without the panel: "2 runs go on, 1 waits in the queue"; "" if nothing
+        does."""
+        live, waiting = self.runs.live, self.runs.waiting
+        parts = [f"{live:,} run{' goes' if live == 1 else 's go'} on"] if live else []
+        if waiting:
+            parts.append(f"{waiting:,} {'' if live else 'run' + 's' * (waiting > 1) + ' '}"
+                         f"wait{'s' * (waiting == 1)} in the queue")
+        return ", ".join(parts)
 
     # --- the engine's review of the draft ------------------------------------------------------
 
@@ -318,12 +327,7 @@ class LaunchScreen(PaneScreen):
                 return
             # The engine uses a device beside others only if the spec allows it.
             share = any(t.can_be_shared for t in taken.values())
-            if taken and not await self.app.push_screen_wait(Confirm(
-                    "Launch on devices that are not free",
-                    "\n".join(map(str, taken.values()))
-                    + ("\n\nIf a device is shared, everything on it runs more slowly."
-                       if share else ""),
-                    yes="Share and launch" if share else "Launch anyway")):
+            if taken and not await self._ask_about(taken, share):
                 return
             if share:
                 self.draft.share()
@@ -337,6 +341,42 @@ class LaunchScreen(PaneScreen):
             run = await in_thread(lambda: launcher.start(prepared), name="panel-launch")
             launched.asked()
             self.runs.open(run)
+
+    async def _ask_about(self, taken: Mapping[str, Taken], share: bool) -> bool:
+        """Ask whether to launch on devices that are not free. The person may have the run wait for
+        them instead."""
+        from gpu_panel.launch.queue.ask import LaunchTaken
+
+        text = "\n".join(map(str, taken.values()))
+        if share:
+            text += "\n\nIf a device is shared, everything on it runs more slowly."
+        if not self.draft.hosts:
+            text += "\n\nQ puts the run into the queue: it starts when they are free."
+        question = LaunchTaken("Launch on devices that are not free", text,
+                               yes="Share and launch" if share else "Launch anyway")
+        yes = await self.app.push_screen_wait(question)
+        if question.waits:
+            self.action_queue()
+        return yes
+
+    @work(exit_on_error=False, group="queue", exclusive=True)
+    async def action_queue(self) -> None:
+        """Put the form's run into the queue, after a dialog about what it waits for."""
+        with guard(self.app):
+            inventory = self.source.inventory
+            if not self.form.ready or inventory is None:
+                self.notify("Still looking for devices", severity="warning")
+                return
+            from gpu_panel.launch.queue.ask import ask_and_queue, problems
+
+            await self._reviewed()  # what was typed last is in the draft
+            if found := await problems(self.draft, inventory):
+                await self._go_to_problem(Review(found))
+                return
+            queued = self.draft
+            if await ask_and_queue(self.app, queued, inventory, self.runs.lines or ()) is not None:
+                queued.asked()
+                self.runs.look_at_once()
 
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None

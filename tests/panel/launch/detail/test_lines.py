@@ -77,7 +77,7 @@ def test_a_slice_says_whose():
                   visible_index=1)
     said = text(DeviceDetails(part, Sample(part, taken=NOW)))
     assert "a slice of GPU 0" in said
-    assert "position 1 in CUDA_VISIBLE_DEVICES" in said
+    assert "position 1 of those made visible" in said
 
 
 @pytest.mark.parametrize("width", [44, 60, 76, 104, 120, 156, 240])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import socket
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from gpu_engine.common import places, procs
+from gpu_engine.common.files import write_json
 from gpu_engine.events import reader
-from gpu_engine.runs import disk_room
+from gpu_engine.runs import disk_room, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_panel.launch.runs import feed as runs_feed
@@ -152,8 +156,11 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home):
         os.close(lock)
 
 
-def test_nobody_stands_still_while_the_past_is_read(home):
+def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
     """A long run that is listed for the first time: its last figures are read only later."""
+    read = reader.RunReader.read  # a look reads for some time, here one piece
+    monkeypatch.setattr(reader.RunReader, "read",
+                        lambda self, seconds: read(self, 0.0, 1 << 18))
     run, lock = create_run("toy", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
@@ -164,7 +171,7 @@ def test_nobody_stands_still_while_the_past_is_read(home):
                                  t=now - (steps - step) * 0.1) for step in range(1, steps + 1)))
         feed = RunsFeed()
         (line,), _ = feed.refresh()
-        assert line.step is None or line.step < steps  # there is more than one look can read
+        assert line.step is None or line.step < steps
         while line.step != steps:
             assert line.still is None
             (line,), _ = feed.refresh()
@@ -300,3 +307,67 @@ def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
         assert line.pids == ((4001, 1),)  # pids of another machine are not ours
     finally:
         os.close(lock)
+
+
+def waits(number, **more):
+    """A run in the queue, as `gpu-engine run --queue` makes it."""
+    run, lock = create_run("toy", "", PLAN)
+    os.close(lock)
+    entry = waiting.Entry(time.time() - 60, number, socket.gethostname(), **{"count": 1, **more})
+    waiting.write(run.path, entry)
+    waiting.enter(run.path)
+    return run
+
+
+def tell(**reasons):
+    """What the waiter of this machine would write, which is this process."""
+    pid = os.getpid()
+    board = waiting.Board(time.time(), pid, procs.start_ticks(pid), procs.boot_id(), reasons)
+    write_json(waiting.board_path(places.queue_folder(), socket.gethostname()), asdict(board))
+
+
+def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monkeypatch):
+    """Below what runs, above what has ended; what each waits for stands in one file."""
+    asked = []
+    monkeypatch.setattr("gpu_engine.queue.waiter.ensure", lambda: asked.append(1) or True)
+    monkeypatch.setattr(runs_feed, "NEWEST", 0)
+    monkeypatch.setattr(runs_feed, "_RECHECKED", 0)
+    old = make()
+    third, first, second = waits(3), waits(1), waits(2)
+    feed = RunsFeed()
+    lines, _ = feed.refresh()
+    assert [line.id for line in lines] == [first.id, second.id, third.id, old.id]
+    assert [line.waits for line in lines] == [True, True, True, False]
+    assert {line.reason for line in lines[:3]} == {
+        "waits, but nothing starts it: gpu-engine queue goes on with the queue"}
+    assert asked == [1]
+    assert feed.news.startswith("3 runs wait in the queue and nothing was there to start them")
+
+    tell(**{first.id: "waits for GPU 0, which is held by run 77aa", second.id: "waits for GPU 1"})
+    read = []
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_feed.digests, "read", lambda run, *_: read.append(run.id))
+        lines, _ = feed.refresh()
+    assert read == []
+    assert [line.reason for line in lines[:3]] == [
+        "waits for GPU 0, which is held by run 77aa", "waits for GPU 1", "waits to be looked at"]
+    said = run_row(lines[0], layout(lines, 160)).lines[0]
+    assert ("waits for GPU 0, which is held by run 77aa", "dim") in list(said)
+
+    waiting.write(third.path, replace(waiting.read(third.path), priority=1))
+    waiting.enter(third.path)
+    run, lock = second, os.open(second.path / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid()))
+    waiting.leave(run.path)
+    first.stop()
+    real = runs_feed.digests.read
+    monkeypatch.setattr(runs_feed.digests, "read",
+                        lambda run, *more: read.append(run.id) or real(run, *more))
+    lines, _ = feed.refresh()
+    assert set(read) == {first.id, second.id, third.id}
+    assert [(line.id, line.state) for line in lines] == [
+        (second.id, "running"), (third.id, "queued"), (first.id, "stopped"), (old.id, "completed")]
+    assert lines[2].reason == "stopped while it waited for its turn"
+    os.close(lock)
+    assert asked == [1]  # no more than every half minute

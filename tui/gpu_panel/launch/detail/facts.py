@@ -43,7 +43,7 @@ def identity(device: Device) -> str:
     if device.index is not None and not device.is_cpu:
         parts.append(f"index {device.index}")
     if device.visible_index is not None:
-        parts.append(f"position {device.visible_index} in CUDA_VISIBLE_DEVICES")
+        parts.append(f"position {device.visible_index} of those made visible")
     if device.capability is not None:
         parts.append("compute capability " + ".".join(map(str, device.capability)))
     if device.cores:

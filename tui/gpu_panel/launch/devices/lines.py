@@ -52,6 +52,8 @@ class DeviceTable:
     """Host → history of its devices."""
     looking: float = 0.0
     """Seconds for which the devices have been looked for."""
+    wanted: frozenset[str] = frozenset()
+    """Keys of the rows of devices that the person waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +313,8 @@ def _second(table: DeviceTable, machine: _Machine, device: Device, sample: Sampl
     """The line below a device: its rank, who uses it, and what is wrong with it; at the end
     `name`, if there is room."""
     text, style = _use(table, machine, device, sample)
-    mine = role(table, machine.key(device))
-    mine += " · " if mine else ""
+    waits = "told when free" if machine.key(device) in table.wanted else ""
+    mine = "".join(f"{part} · " for part in (role(table, machine.key(device)), waits) if part)
     held = [t for t in sample.throttle or () if t not in text]
     extra = f" · {', '.join(held)}" if held else ""
     room = max(0, width - 4 - len(mine))

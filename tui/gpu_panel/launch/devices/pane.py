@@ -42,7 +42,10 @@ class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     HELP = """Tick the devices that the run may use. The second line says who uses a device: nobody
 (free), a run of ours with its rank, or another process. You can also tick a device that isn't
 free; the panel asks before it launches there. The order of ticking is the order of the ranks,
-which are shown with the devices: < and > move one, r sorts them by the machine's numbers."""
+which are shown with the devices: < and > move one, r sorts them by the machine's numbers.
+
+w tells you, with the bell and a notification, when the device under the cursor has become free, W
+when any of them has."""
 
     class Edited(Message):
         """The person has changed which devices are ticked in the draft."""
@@ -155,7 +158,7 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
             freedom=source.freedom, ours=words.of_runs(self._runs, time.time()),
             notes=words.notes(source, draft, self.resolved, self._problems),
             history=source.history, order=self._order, hosts=source.hosts,
-            now=time.monotonic(), histories=source.histories,
+            now=time.monotonic(), histories=source.histories, wanted=frozenset(source.wanted),
             looking=time.monotonic() - self._began)
         self.entitle(words.title(self.TITLE, source, self._table), self._stale())
         self.repaint()
@@ -308,6 +311,26 @@ which are shown with the devices: < and > move one, r sorts them by the machine'
     def _in_order(self) -> list[str]:
         """The keys in the order of the machines' numbers, however the pane is sorted."""
         return lines.keys(self._table)
+
+    # --- waiting for a device ------------------------------------------------------------------
+
+    def action_wait(self) -> None:
+        """Wait for the device under the cursor, or no longer."""
+        if (key := self.key_at_cursor) is not None:
+            self._wait_for(key, [key])
+
+    def action_wait_any(self) -> None:
+        """Wait for any device, or no longer."""
+        self._wait_for(row_keys.ANY, self._in_order)
+
+    def _wait_for(self, key: str, those: Sequence[str]) -> None:
+        """Wait for `key`, unless one of `those` devices is free now."""
+        free = [one for one in those if words.is_free(self._source, one)]
+        if key not in self._source.wanted and free:
+            self.notify(f"{free[0]} is free now", title="Free", markup=False)
+            return
+        self._source.wanted ^= {key}
+        self.paint()
 
     # --- what is offered, and how it is shown --------------------------------------------------
 

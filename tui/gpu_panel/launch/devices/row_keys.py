@@ -3,6 +3,9 @@ host the host's name, a space and its id. Neither name contains a space."""
 
 from __future__ import annotations
 
+ANY = ""
+"""Stands for any device."""
+
 
 def of(host: str | None, device: str) -> str:
     """The key of a device's row. `host`: None for this machine."""

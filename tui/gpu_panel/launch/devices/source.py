@@ -68,9 +68,10 @@ class DeviceSource:
     free."""
 
     def __init__(self, inventory: Inventory | None = None, sampler: Sampling | None = None,
-                 hosts: Watching | None = None) -> None:
+                 hosts: Watching | None = None, interval: float = 1.0) -> None:
         """`inventory` and `sampler` replace the machine's own, `hosts` the connections to other
-        machines."""
+        machines. `interval`: seconds between two readings."""
+        self._interval = interval
         self.inventory = inventory
         self._sampler = sampler
         self._given = sampler is not None
@@ -84,6 +85,9 @@ class DeviceSource:
         self._hosts = hosts
         self.histories: dict[str, History] = {}
         """Host → history of its devices."""
+        self.wanted: set[str] = set()
+        """Keys of the rows of devices that the person waits for; `row_keys.ANY` for any of them.
+        """
         self.hosts_problem: str | None = None
         """What is wrong with hosts.toml, so that its hosts are not watched."""
 
@@ -117,7 +121,8 @@ class DeviceSource:
             self.inventory = await in_thread(discover, name="panel-discover")
         if self._sampler is None and not self._given:
             inventory = self.inventory
-            self._sampler = await in_thread(lambda: _sampler(inventory), name="panel-sampler")
+            self._sampler = await in_thread(lambda: _sampler(inventory, self._interval),
+                                            name="panel-sampler")
         return self.inventory
 
     async def offer(self, kind: Literal["gpu", "cpu"]) -> Inventory:
@@ -136,7 +141,8 @@ class DeviceSource:
             return found  # the same slots as before: sampling goes on
         self._let_go()
         self.inventory, self.history, self.freedom = found, History(), None
-        self._sampler = await in_thread(lambda: _sampler(found), name="panel-sampler")
+        self._sampler = await in_thread(lambda: _sampler(found, self._interval),
+                                        name="panel-sampler")
         return found
 
     @property
@@ -207,9 +213,9 @@ class DeviceSource:
             self._sampler = None
 
 
-def _sampler(inventory: Inventory) -> Sampling:
+def _sampler(inventory: Inventory, interval: float) -> Sampling:
     from gpu_engine.devices.sampler import Sampler
 
-    sampler = Sampler(inventory, runs_folder=places.home(), interval=1.0)
+    sampler = Sampler(inventory, runs_folder=places.home(), interval=interval)
     sampler.start()
     return sampler

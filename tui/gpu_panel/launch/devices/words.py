@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_panel.common import units
-from gpu_panel.launch.devices import lines
+from gpu_panel.launch.devices import lines, row_keys
 from gpu_panel.launch.devices.lines import ORDERS, DeviceTable
 from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.draft import Draft
@@ -54,4 +54,14 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
                 "a whole GPU and a MIG slice are not taken together"
             found.append((f"The preset asks for the {draft.picks} freest devices, but {why}; "
                           "tick others yourself", "warn"))
+    if row_keys.ANY in source.wanted:
+        found.append(("You are told when any device has become free (W)", "accent"))
     return (*found, *((f"✗ {p.message}", "bad") for p in problems))
+
+
+def is_free(source: DeviceSource, key: str) -> bool:
+    """Whether the device with the row of this key was free at the last look."""
+    host, name = row_keys.split(key)
+    seen = next((s for s in source.hosts if s.host.name == host), None)
+    judged = (source.freedom or {}) if host is None else seen.freedom if seen is not None else {}
+    return name in judged and judged[name].free

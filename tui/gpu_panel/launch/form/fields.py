@@ -174,8 +174,8 @@ MORE_ROWS = (
               options=(("none", "is there"), ("rsync", "send"))),
     )),
     FormRow("", (Field("run.python", "interpreter", "Interpreter for the ranks, which only needs "
-                       "torch; empty: the panel's own, or the one that your command names",
-                       width=0, placeholder="/path/to/env/bin/python"),)),
+                       "torch; empty: the first near by that has it. enter on the line below shows "
+                       "them all", width=0, placeholder="/path/to/env/bin/python"),)),
 )
 
 NO_FIELD = frozenset({

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.plan import own_command
+from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
@@ -37,11 +38,13 @@ from gpu_panel.launch.form.fields import (
     field_of,
     widget_id,
 )
+from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.form.more import More
 from gpu_panel.launch.form.problems import label_of, problem_text
 from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
 
 _FIRST_ROWS = (*TASK_ROWS, *ROWS)
+_PYTHON = "run.python"
 _BELOW_MORE = frozenset(f.key for row in MORE_ROWS for f in row.fields)
 
 
@@ -71,6 +74,9 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         self._kind = self._tasks[0].use if self._tasks else OWN_CLASS
         """The value chosen in the list of tasks."""
         self._more = More(self._make_more, self._fill_more)
+        self._line = InterpreterLine()
+        self._taken: Interpreter | None = None
+        """What the ranks of a task would run in."""
         self._draft: Draft | None = None
         """The draft that is shown; None before the first."""
         self._problems: Sequence[Problem] = ()
@@ -93,7 +99,14 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         yield Static("", id="other-problems", classes="problem")
 
     def _make_more(self) -> list[Widget]:
-        return [widget for row in MORE_ROWS for widget in self._row(row)]
+        made: list[Widget] = []
+        for row in MORE_ROWS:
+            fields, problem = self._row(row)
+            made += [fields, problem]
+            if row.fields[0].key == "run.python":
+                made.insert(-1, FlowRow(Static("", classes="head"), self._line, classes="row",
+                                        id="row-interpreter"))
+        return made
 
     def _row(self, row: FormRow) -> tuple[Widget, Widget]:
         """The row's fields and the place for their problems."""
@@ -150,6 +163,15 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
                 self._fill_rows(MORE_ROWS, self._draft)
             self.adapt(self._draft)
         self.show_problems(self._problems)
+        self.show_interpreter(self._taken)
+
+    def show_interpreter(self, taken: Interpreter | None) -> None:
+        """Show what the ranks of a task would run in; None: that is not known."""
+        self._taken = taken
+        if self._more.drawn:
+            box = self._input(_PYTHON)
+            self._line.show(taken, box.value)
+            box.placeholder = self._placeholder(FIELDS[_PYTHON], "")
 
     @property
     def _rows(self) -> tuple[FormRow, ...]:
@@ -167,12 +189,19 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
                 shown |= here
                 self._adapt_field(field, here, draft)
             self.query_one("#" + _row_id(row)).display = shown
+            if row.fields[0].key == _PYTHON:
+                self.query_one("#row-interpreter").display = shown
         for field in _fields(self._rows):
             if not field.options and field.key != LENGTH:
-                self._input(field.key).placeholder = field.placeholder or \
-                    field.shown(_default(field.key, mode))
+                self._input(field.key).placeholder = self._placeholder(field, mode)
         steps = self._choice(UNIT).value == "steps"
         self._input(LENGTH).placeholder = "" if steps else "1"
+
+    def _placeholder(self, field: Field, mode: str) -> str:
+        """What stands in a text field that is empty."""
+        if field.key == _PYTHON and self._taken is not None:
+            return clean(self._taken.path)
+        return field.placeholder or field.shown(_default(field.key, mode))
 
     def _adapt_field(self, field: Field, here: bool, draft: Draft) -> None:
         box = self.query_one("#" + widget_id(field.key))
@@ -271,6 +300,11 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         else:
             self._report(_key_of(event.choice.id), event.value)
 
+    @on(InterpreterLine.Chosen)
+    def _chose_interpreter(self, event: InterpreterLine.Chosen) -> None:
+        event.stop()
+        self._input(_PYTHON).value = event.python  # which reports it as typed
+
     def _report(self, key: str | None, text: str) -> None:
         if key in (LENGTH, UNIT):
             key, text = f"train.{self._choice(UNIT).value}", self._input(LENGTH).value
@@ -289,6 +323,8 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         if focused is self._task_choice:
             return "What is trained: a task that ships with gpu-panel, a class of your own, or " \
                 "your own script"
+        if focused is self._line:
+            return self._line.ABOUT
         field = FIELDS.get(_key_of(focused.id) or "")
         if field is None:
             return self.query_one(TaskParams).help_of(focused)

@@ -138,6 +138,7 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._problems = review.problems
         if self._fields is not None:
             self._fields.show_problems(review.problems)
+            self._fields.show_interpreter(review.interpreter)
         self._switch_launch(blame(review.problems[0]) if review.problems else "")
 
     def show_waiting(self, why: str) -> None:

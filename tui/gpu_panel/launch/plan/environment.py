@@ -10,6 +10,8 @@ from gpu_engine.plan.records import LaunchPlan
 
 _RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_CHOICE = ("CUDA_", "ROCR_", "ZE_")
+"""How the names of the variables begin that choose devices."""
 _LONGEST = 44
 
 
@@ -20,8 +22,8 @@ def summary(plan: LaunchPlan) -> str:
     "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2,0 · OMP_NUM_THREADS=1 · RANK=0…1 …".
     """
     names = list(dict.fromkeys(name for p in plan.processes for name in p.env))
-    groups = ([n for n in names if n.startswith("CUDA_")],
-              [n for n in names if not n.startswith("CUDA_") and n not in _RENDEZVOUS],
+    groups = ([n for n in names if n.startswith(_CHOICE)],
+              [n for n in names if not n.startswith(_CHOICE) and n not in _RENDEZVOUS],
               [n for n in _RENDEZVOUS if n in names])
     return " · ".join(" ".join(_one(plan, name) for name in group) for group in groups if group)
 

@@ -51,6 +51,9 @@ def processes_text(plan: LaunchPlan) -> Content:
         parts.append(Content(clean(shlex.join(process.argv))))
         for key, value in process.env.items():
             parts.append(Content.assemble(("  " + key, "$text-muted"), "=", clean(value)))
+        if process.unset:
+            parts.append(Content.assemble(("  not inherited ", "$text-muted"),
+                                          ", ".join(process.unset)))
         if process.cores:
             parts.append(Content.assemble(("  cores ", "$text-muted"),
                                           ", ".join(map(str, process.cores))))

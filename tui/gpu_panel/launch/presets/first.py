@@ -11,10 +11,11 @@ from gpu_panel.launch.draft import Draft
 
 
 def first_draft(name: str | None, assignments: Sequence[str],
-                command: Sequence[str] | None) -> tuple[Draft, UserError | None]:
+                command: Sequence[str] | None, usual: str = presets.DEFAULT
+                ) -> tuple[Draft, UserError | None]:
     """The draft of the preset `name`, with `command` in place of its task and the `key=value`
     assignments applied; and None. If nothing is asked for, the form of last time or else the
-    default preset.
+    preset `usual`.
 
     If something can't be read, the error takes the place of None. The draft is then that of the
     preset without the assignments, or, if the preset can't be read, one with all defaults.
@@ -28,7 +29,7 @@ def first_draft(name: str | None, assignments: Sequence[str],
         if command is not None:
             draft = Draft.of_command(command, presets.load(name) if name else None)
         else:
-            draft = Draft(presets.load(name or presets.DEFAULT))
+            draft = Draft(presets.load(name or usual))
     except UserError as err:
         return (Draft() if command is None else Draft.of_command(command)), err
     try:

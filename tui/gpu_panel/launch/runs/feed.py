@@ -2,24 +2,30 @@
 
 Every run gets its line first, from a few small files of its folder; the figures of those that have
 ended are then read little by little, the ones on the screen first. A finished run is read again
-only when its folder says that something has changed, so that a thousand of them cost nothing.
+only when its folder says that something has changed, and one that waits in the queue only when the
+line has; what they all wait for stands in one file. So a thousand of them cost nothing.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_engine.common import places, procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import read_json
 from gpu_engine.launch.taking_up import take_up_all
 from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs import notes
+from gpu_engine.runs import notes, waiting
 from gpu_engine.runs.digest import Digest
-from gpu_engine.runs.folder import Run
+from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.waiting import Entry, Reasons
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
@@ -69,15 +75,27 @@ class RunsFeed:
         self._listed_at = 0.0
         self._kept: dict[str, _Kept] = {}
         self._live: dict[str, _Live] = {}
+        self._waits: dict[str, _Kept] = {}
+        """Runs in the queue."""
+        self._line: dict[str, Entry] = {}
+        """The queue, as it was read last."""
+        self._reasons: dict[str, Reasons] = {}
+        """What the runs in it wait for, by the machine on which they wait."""
+        self._ensured: float | None = None
+        """When it was last seen to that somebody starts them, monotonic seconds."""
+        self.news: str | None = None
+        """What the person should be told once; whoever tells it sets it to None."""
         self._bad: dict[str, RunLine] = {}
         """Runs that could not be looked at for a fault of ours."""
         self._recorded: set[str] = set()
         """Ids of runs whose failure to be shown is in the log already."""
 
     def refresh(self) -> tuple[list[RunLine], int]:
-        """Every run listed so far, live ones first, then the newest; and the number of runs that
-        are still to be listed, or whose figures are still to be read."""
+        """Every run listed so far, live ones first, then those in the queue in its order, then the
+        newest; and the number of runs that are still to be listed, or whose figures are still to
+        be read."""
         self._list()
+        self._look_at_line()
         for name in self._due():
             self._look_safely(self._runs[name])
         unlisted = self._look_at_new()
@@ -86,14 +104,16 @@ class RunsFeed:
         found += self._bad.values()
         found.sort(key=lambda line: (not line.live, -line.created))
         self._order = [line.id for line in found]
-        return found, unlisted + unread
+        queue = [self._waits[name].line for name in self._line if name in self._waits]
+        live = sum(line.live for line in found)
+        return [*found[:live], *queue, *found[live:]], unlisted + unread
 
     def look_anew(self) -> None:
         """List the folder again at the next refresh, and check every run for changes: a resume
         does not change the folder's time stamp."""
         self._folder_stamp = None
-        self._kept = {name: _Kept(None, kept.digest, kept.line)
-                      for name, kept in self._kept.items()}
+        for kept in (*self._kept.values(), *self._waits.values()):
+            kept.stamp = None
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
@@ -111,12 +131,61 @@ class RunsFeed:
         self._runs = {run.id: run for run in runs.each_run()}
         self._kept = {k: v for k, v in self._kept.items() if k in self._runs}
         self._live = {k: v for k, v in self._live.items() if k in self._runs}
+        self._waits = {k: v for k, v in self._waits.items() if k in self._runs}
         self._bad = {}
+
+    def _look_at_line(self) -> None:
+        """Look at the runs that have entered, left or moved in the queue since the last time, and
+        see what the others wait for now."""
+        folder = places.queue_folder()
+        line, before = waiting.line(folder), self._line
+        if line is not before:
+            self._line = line
+            for name in [n for n in self._waits if line.get(n) is not before.get(n)]:
+                self._look_safely(self._runs[name])
+        reasons = {host: waiting.reasons(folder, host)
+                   for host in {entry.host for entry in line.values()}}
+        # A reason without a board depends on how long the run has waited.
+        if reasons != self._reasons or any(r.board is None for r in reasons.values()):
+            self._reasons = reasons
+            for name, kept in self._waits.items():
+                self._say_why(name, kept)
+        if line:
+            self._have_them_started(line.values())
+
+    def _say_why(self, name: str, kept: _Kept) -> None:
+        entry = self._line.get(name)
+        if entry is not None and entry.host in self._reasons:
+            reason = self._reasons[entry.host].of(name, entry)
+            if reason != kept.line.reason:
+                kept.line = replace(kept.line, reason=reason)
+
+    def _have_them_started(self, line: Iterable[Entry]) -> None:
+        """See that somebody starts the runs in the queue: after a reboot nobody does. A run that
+        has just been submitted is left to whoever did that."""
+        now = time.monotonic()
+        if self._ensured is not None and now - self._ensured < _AGAIN:
+            return
+        here, before = socket.gethostname(), time.time() - _AGAIN
+        count = sum(entry.host == here and entry.submitted < before for entry in line)
+        if not count:
+            return
+        self._ensured = now
+        from gpu_engine.queue import waiter  # only where runs wait
+
+        try:
+            if waiter.ensure():
+                self.news = f"{count:,} run{' waits' if count == 1 else 's wait'} in the queue " \
+                            "and nothing was there to start " \
+                            f"{'it' if count == 1 else 'them'}: the queue goes on now"
+        except UserError as err:
+            self.news = str(err)
 
     def _look_at_new(self) -> int:
         """Look at runs that are not listed yet, newest first. Returns how many are left."""
         new = [run for name, run in self._runs.items()
-               if not any(name in seen for seen in (self._kept, self._live, self._bad))]
+               if not any(name in seen
+                          for seen in (self._kept, self._live, self._waits, self._bad))]
         # The order in which they ended or began, as far as the folders tell without being read.
         new.sort(key=_changed, reverse=True)
         end = time.monotonic() + LISTING
@@ -128,10 +197,11 @@ class RunsFeed:
 
     def _due(self) -> list[str]:
         """The runs to be checked for changes now."""
-        older = self._order[NEWEST:]
+        older = [*self._order[NEWEST:], *self._waits]
         turn = older[self._turn:self._turn + _RECHECKED]
         self._turn = self._turn + _RECHECKED if self._turn + _RECHECKED < len(older) else 0
-        anew = [name for name, kept in self._kept.items() if kept.stamp is None]
+        anew = [name for name, kept in (*self._kept.items(), *self._waits.items())
+                if kept.stamp is None]
         return [name for name in dict.fromkeys((*self._live, *self._order[:NEWEST], *turn, *anew))
                 if name in self._runs]
 
@@ -156,8 +226,7 @@ class RunsFeed:
         try:
             self._look(run)
         except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
-            self._live.pop(run.id, None)
-            self._kept.pop(run.id, None)
+            self._forget(run)
             self._bad[run.id] = self._broken(run, err)
 
     def _broken(self, run: Run, error: Exception) -> RunLine:
@@ -169,32 +238,49 @@ class RunsFeed:
 
     def _look(self, run: Run) -> None:
         try:
-            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path))
+            stamp: object = (jobs.stamp(run.path), notes.stamp(run.path), self._line.get(run.id))
         except OSError:
             stamp = "no state.json"
             if not run.path.is_dir():
-                self._kept.pop(run.id, None)
-                self._live.pop(run.id, None)
+                self._forget(run)
                 return
         kept, live = self._kept.get(run.id), self._live.get(run.id)
+        kept = kept or self._waits.get(run.id)
         if kept is not None and kept.stamp == stamp:
             return
-        digest = digests.read(run, live.digest if live is not None else None)
+        waits = self._waiting(run)
+        digest = digests.read(run, live.digest if live is not None else None, waits)
         line = _line(digest)
+        self._forget(run)
+        if waits is not None:
+            found = _Kept(stamp, digest, replace(line, waits=True, read=True))
+            self._say_why(run.id, found)
+            self._waits[run.id] = found
+            return
         if digest.state.live:
-            self._kept.pop(run.id, None)
             # The devices and processes of a job may be another machine's.
             here = digest.state.boot in (None, procs.boot_id())
             reading = live.reading if live is not None else LiveRun(run)
             self._live[run.id] = _Live(reading, digest, reading.read(line, here))
             return
-        self._live.pop(run.id, None)
         if kept is not None and kept.digest == digest:  # only looked at anew
             line = kept.line
         elif (old := kept or live) is not None:  # until the new ones have been read
             line = replace(line, step=old.line.step, total=old.line.total, loss=old.line.loss,
                            history=old.line.history)
         self._kept[run.id] = _Kept(stamp, digest, line)
+
+    def _waiting(self, run: Run) -> State | None:
+        """The state of a run that is in the queue, without the reason; else None."""
+        if run.id not in self._line:
+            return None
+        state = State.from_dict(read_json(run.path / "state.json"))
+        return state if state is not None and state.state == "queued" and state.pid is None \
+            else None
+
+    def _forget(self, run: Run) -> None:
+        for known in (self._kept, self._live, self._waits):
+            known.pop(run.id, None)
 
 
 def _line(digest: Digest) -> RunLine:
@@ -205,7 +291,7 @@ def _line(digest: Digest) -> RunLine:
                    state.created, state.ended, state.reason, started=state.started,
                    job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
                    tags=digest.notes.tags, note=digest.notes.note,
-                   seconds=state.took(time.time()), read=False)
+                   seconds=state.took(time.time()), sweep=digest.sweep, read=False)
 
 
 def _changed(run: Run) -> float:

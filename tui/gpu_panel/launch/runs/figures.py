@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from math import nan
+from typing import TYPE_CHECKING
 
 from gpu_engine.events import hang
 from gpu_engine.events.paths import ranks_with_files
@@ -22,8 +23,13 @@ from gpu_engine.runs import disk_room
 from gpu_engine.runs.digest import Digest
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
+from gpu_engine.sweep import figures
+from gpu_engine.sweep.track import LOSS
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.runs.line import LossHistory, RunLine
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import Told
 
 _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""
@@ -47,9 +53,9 @@ class LiveRun:
         if self._plan is None:
             self._plan = line.run.plan()
         plan, follower = self._plan, self._follower
-        for rank, event in follower.poll(budget=_BUDGET):
+        for rank, told in follower.poll(budget=_BUDGET):
             if rank == min(follower.ranks):
-                _take(self._history, event)
+                _take(self._history, told)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
@@ -84,7 +90,9 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.
     total = _planned(digest, view.ranks.values()) or end.total_steps
+    best = figures.of(line.run.path).values.get(LOSS) if line.sweep is not None else None
     return replace(line, step=end.step, total=total, loss=end.loss, read=True,
+                   best=best.least if best is not None else None,
                    history=_evenly(curve), samples_per_s=end.samples_per_s,
                    steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
 
@@ -102,9 +110,11 @@ def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[f
     return tuple(out)
 
 
-def _take(history: LossHistory, event: Event) -> None:
-    if isinstance(event, Step) and event.loss is not None:
-        history.add(event.loss)
+def _take(history: LossHistory, told: Told) -> None:
+    steps = told.steps if not isinstance(told, Event) else [told] if isinstance(told, Step) else []
+    for event in steps:
+        if event.loss is not None:
+            history.add(event.loss)
 
 
 def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.query import Asked
+from gpu_engine.runs.sweep import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class RunLine:
     """(pid, rank) of a live run's ranks on this machine."""
     still: str | None = None
     """A sentence about ranks that stand still; None if none do."""
+    waits: bool = False
+    """Whether it is in this machine's queue; then its reason says what it waits for."""
     job: bool = False
     """Whether it is a job of Slurm that can be asked about: its reason is no bad news."""
     odd: str | None = None
@@ -49,6 +52,10 @@ class RunLine:
     note: str = ""
     seconds: float | None = None
     """What its attempts took."""
+    sweep: Member | None = None
+    """Its place in a sweep; None: it is in none."""
+    best: float | None = None
+    """Of a member of a sweep that has ended: its best loss."""
     read: bool = True
     """Whether its events have been read; before, its figures are not known."""
 

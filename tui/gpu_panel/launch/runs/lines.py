@@ -69,7 +69,8 @@ def said(line: RunLine) -> list[Part]:
     with its folder."""
     parts: list[Part] = []
     if line.reason:
-        bad = line.state in ("failed", "lost") or (line.live and not line.job)
+        waits = line.job or line.waits
+        bad = line.state in ("failed", "lost") or (line.live and not waits)
         style = "warn" if line.state == "unreadable" else "bad" if bad else "dim"
         if bad or line.live or line.state == "unreadable" or line.step is None:
             parts.append((clean(line.reason), style))

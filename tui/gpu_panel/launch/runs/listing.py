@@ -15,17 +15,19 @@ from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.launch.runs import lines
+from gpu_panel.launch.runs import lines, sweeps
 from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
 from gpu_panel.launch.runs.feed import RunsFeed
 from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.launch.runs.sweeps import SweepLine
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
 
 
 class RunsList(Rows):
-    """One run a row: live ones on top, then the newest, or sorted by a column. Some are marked."""
+    """One run a row: live ones on top, then the queue, then the newest; or sorted by a column. Some
+    are marked."""
 
     @dataclass
     class Read(Message):
@@ -37,16 +39,24 @@ class RunsList(Rows):
         super().__init__(id="runs")
         self.lines: tuple[RunLine, ...] | None = None
         """The runs as they were read last; None before the first time."""
+        self.live = self.waiting = 0
+        """How many runs are live, apart from those that wait in the queue; and how many those are.
+        """
         self.marked: set[str] = set()
         """Ids of the marked runs."""
         self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
         self.order: str | None = None
-        """The column that the runs are sorted by; None: live ones first, then the newest."""
+        """The column that the runs are sorted by; None: live ones first, then the queue, then the
+        newest."""
         self.turned = False
         self._choices_read = False
         self._shown: list[RunLine] = []
         """The runs that match, sorted."""
+        self._entries: list[RunLine | SweepLine] = []
+        """The same with each sweep as one line, as they are drawn."""
+        self.unfolded: set[str] = set()
+        """Ids of the sweeps whose runs are shown."""
         self._feed = RunsFeed()
         self._reading = False
         self._skipped = False
@@ -80,11 +90,17 @@ class RunsList(Rows):
                 self._feed.first = self._in_sight()
                 found, unread = await in_thread(self._feed.refresh, name="panel-runs")
                 if self.is_mounted:
+                    self._tell_news()
                     self.show(found, unread)
                     if unread:
                         self.set_timer(READ_ON, self._read_on)
         finally:
             self._reading = False
+
+    def _tell_news(self) -> None:
+        if self._feed.news is not None:
+            self.notify(self._feed.news, markup=False)
+            self._feed.news = None
 
     def _read_on(self) -> None:
         if self.screen.is_active:
@@ -93,11 +109,14 @@ class RunsList(Rows):
     def _in_sight(self) -> tuple[str, ...]:
         """The runs that are on the screen now."""
         top = round(self.scroll_y)
-        return tuple(line.id for line in self._shown[top:top + self.size.height])
+        return tuple(line.id for entry in self._entries[top:top + self.size.height]
+                     for line in (entry.members if isinstance(entry, SweepLine) else (entry,)))
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
         self.lines, self._unread = tuple(found), unread
+        self.waiting = sum(line.waits for line in found)
+        self.live = sum(line.live for line in found) - self.waiting
         self.marked &= {line.id for line in found}
         if not self._choices_read:
             self._read_choices()
@@ -110,14 +129,16 @@ class RunsList(Rows):
         if self.wanted:
             found = [line for line in found if self.wanted.matches(line.asked)]
         self._shown = in_order(found, self.order, self.turned)
+        self._entries = sweeps.fold(self._shown, self.unfolded)
         self._entitle()
         self.repaint()
         self._refresh_footer()
 
     def _entitle(self) -> None:
         every = self.lines or ()
-        earlier = len(every) - self.live
+        earlier = len(every) - self.live - self.waiting
         counts = [f"{self.live} running"] if self.live else []
+        counts += [f"{self.waiting:,} waiting"] if self.waiting else []
         counts += [f"{earlier:,} earlier"] if earlier else []
         if self.wanted:
             counts = [f"{len(self._shown):,} of {len(every):,} match {self.wanted.text.strip()}"]
@@ -128,13 +149,16 @@ class RunsList(Rows):
             counts += ["by " + (COLUMNS[self.order].head if self.order else "age, oldest first")]
         if self._unread:
             counts += [f"reading {self._unread:,}"]
-        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""),
-                     "/ filter · m mark · n name · x remove · e again" if every else "")
+        self.entitle("Runs" + (f" ─ {' · '.join(counts)}" if counts else ""), self._keys_here())
 
-    @property
-    def live(self) -> int:
-        """How many runs are live."""
-        return sum(line.live for line in self.lines or ())
+    def _keys_here(self) -> str:
+        """The keys for the run under the cursor that the footer does not show."""
+        if (sweep := self.sweep_at_cursor) is not None:
+            return f"{'← fold' if sweep.unfolded else '→ show its runs'} · m mark · x remove"
+        line = self.line_at_cursor
+        if line is not None and line.waits and not self.marked:
+            return "[ ] move in the queue · { first · } last"
+        return "/ filter · m mark · n name · x remove · e again" if self.lines else ""
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -147,8 +171,11 @@ class RunsList(Rows):
         if columns != self._layout:
             self._layout, self._rows_of = columns, {}
         now = time.time()
-        rows = [self._row(line, columns, now) for line in self._shown]
-        self._rows_of = {row.key: self._rows_of[row.key] for row in rows}
+        rows = [sweeps.row(entry, columns, self.marked, bool(self.wanted))
+                if isinstance(entry, SweepLine) else self._row(entry, columns, now)
+                for entry in self._entries]
+        self._rows_of = {row.key: kept for row in rows
+                         if (kept := self._rows_of.get(row.key)) is not None}
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
             rows.append(lines.text_row(f"No run matches{doubt}. Esc shows all runs."))
@@ -257,10 +284,13 @@ class RunsList(Rows):
     def _refresh_footer(self) -> None:
         """Update the footer if other actions can be used than before."""
         line = self.line_at_cursor
-        now = (line.live if line is not None else None, len(self.marked) > 1,
+        sweep = self.sweep_at_cursor
+        now = ((line.live, line.waits) if line is not None else sweep and sweep.unfolded,
+               len(self.marked) > 1,
                bool(self.marked), any(one.live for one in self.targets), bool(self.wanted))
         if now != self._footer_for:
             self._footer_for = now
+            self._entitle()
             self.refresh_bindings()
 
     @property
@@ -270,9 +300,18 @@ class RunsList(Rows):
         return next((line for line in self._shown if line.id == key), None)
 
     @property
+    def sweep_at_cursor(self) -> SweepLine | None:
+        """The sweep whose line is under the cursor; None if there is none."""
+        key = self.key_at_cursor
+        return next((one for one in self._entries if isinstance(one, SweepLine) and one.id == key),
+                    None)
+
+    @property
     def targets(self) -> list[RunLine]:
         """The marked runs, also those that the filter hides; if none is, the one under the
-        cursor."""
+        cursor, or all runs of the sweep there."""
         if self.marked:
             return [line for line in self.lines or () if line.id in self.marked]
+        if (sweep := self.sweep_at_cursor) is not None:
+            return sweep.to_stop
         return [line] if (line := self.line_at_cursor) is not None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,10 @@ from gpu_panel.launch.runs.columns import MARK_WIDTH, in_order
 from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.listing import RunsList
 from gpu_panel.launch.runs.remove import ask_and_prune, ask_and_remove
+from gpu_panel.launch.runs.sweeps import SweepLine
+
+_OF_ONE = ("resume", "again", "note", "move")
+"""Actions for a single run."""
 
 
 class RunsPane(RunsList, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -36,6 +41,11 @@ live or finished. s asks its ranks to finish their step, save and end; u starts 
 a run that has ended; e loads a run's settings into the form, to change some of them and run it
 again. x deletes the folder of a finished run with its checkpoints, X those of all but the newest
 runs.
+
+Runs in the queue stand in its order below those that run, with what each waits for. [ and ] move
+one forward and back, { and } to the front and to the end; s takes it out.
+
+The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
 
 / looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
 name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
@@ -54,6 +64,8 @@ compares them. Esc takes the marks away, and then the filter."""
     def __init__(self) -> None:
         super().__init__()
         self._asking = False
+        self._moves = asyncio.Lock()
+        """Held while a run is moved in the queue, so that moves follow each other."""
 
     def on_mount(self) -> None:
         self.set_interval(watch.EVERY, self._ask_slurm)
@@ -81,6 +93,13 @@ compares them. Esc takes the marks away, and then the filter."""
         if self.marked and action in ("stop", "resume", "remove"):
             live = [one.live for one in self.targets]
             return {"stop": any(live), "resume": False, "remove": not all(live)}[action]
+        sweep = self.sweep_at_cursor
+        if action == "fold":
+            return sweep is not None or (line is not None and line.sweep is not None)
+        if sweep is not None:
+            live = [one.live for one in sweep.members]
+            return {"stop": any(live), "remove": not all(live), "open": True, "mark": True,
+                    "tags": True}.get(action, action not in _OF_ONE)
         if line is not None and line.state == "unreadable" \
                 and action in ("resume", "remove", "again"):
             return None
@@ -93,11 +112,18 @@ compares them. Esc takes the marks away, and then the filter."""
         return True
 
     def action_mark(self) -> None:
-        """Mark the run under the cursor or take its mark away, and go to the next."""
-        if (line := self.line_at_cursor) is not None:
-            self.marked ^= {line.id}
-            self._arrange()
+        """Mark the run under the cursor, or all runs of the sweep, or take the marks away; and go
+        to the next."""
+        if (key := self.key_at_cursor) is not None:
+            self._mark(key)
             self.action_cursor_down()
+
+    def _mark(self, key: str) -> None:
+        """Mark the run of this row, or all runs of the sweep; if they are, take the marks away."""
+        ids = next(({one.id for one in entry.members} for entry in self._entries
+                    if isinstance(entry, SweepLine) and entry.id == key), {key})
+        self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
+        self._arrange()
 
     def action_mark_all(self) -> None:
         """Mark all runs that are shown; if they are, take their marks away."""
@@ -125,16 +151,30 @@ compares them. Esc takes the marks away, and then the filter."""
         on_mark = bool(self.marked) and offset.x < MARK_WIDTH
         if (event.ctrl or on_mark) and (key := self.key_at(offset.y)) is not None:
             event.prevent_default()  # of Rows: it would open the run
-            self.marked ^= {key}
-            self._arrange()
+            self._mark(key)
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
         self.action_open()
 
     def action_open(self) -> None:
-        if (line := self.line_at_cursor) is not None:
+        if (sweep := self.sweep_at_cursor) is not None:
+            from gpu_panel.sweep.screen import SweepScreen
+
+            self.app.push_screen(SweepScreen(sweep.id))
+        elif (line := self.line_at_cursor) is not None:
             self.open(line.run)
+
+    def action_fold(self, open_it: bool) -> None:
+        """Show the runs of the sweep under the cursor in the list, or as one line."""
+        sweep, line = self.sweep_at_cursor, self.line_at_cursor
+        name = sweep.id if sweep is not None else line.sweep.sweep if line and line.sweep else None
+        if name is None:
+            return
+        (self.unfolded.add if open_it else self.unfolded.discard)(name)
+        self._arrange()
+        if not open_it and name in self.keys:
+            self.cursor = self.keys.index(name)
 
     def open(self, run: Run) -> None:
         """Open the run screen for a run."""
@@ -145,6 +185,15 @@ compares them. Esc takes the marks away, and then the filter."""
     def action_again(self) -> None:
         if (line := self.line_at_cursor) is not None:
             self.post_message(self.Again(line.run))
+
+    @work(exit_on_error=False, group="export")
+    async def action_export(self) -> None:
+        """Write a report of the marked runs, or of the one under the cursor, or their figures."""
+        from gpu_panel.export.exporting import export
+
+        with guard(self.app):
+            if targets := self.targets:
+                await export(self.app, [line.id for line in targets])
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_note(self) -> None:
@@ -182,6 +231,22 @@ compares them. Esc takes the marks away, and then the filter."""
             if targets := self.targets:
                 await several.ask_and_stop(self.app, targets)
                 self.look_at_once()
+
+    @work(exit_on_error=False, group="move")
+    async def action_move(self, to: str) -> None:
+        """Move the run under the cursor in the queue: "up", "down", "first" or "last"."""
+        with guard(self.app):
+            if (line := self.line_at_cursor) is None:
+                return
+            if not line.waits:
+                self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
+                            markup=False)
+                return
+            from gpu_engine.queue import change
+
+            async with self._moves:
+                await in_thread(lambda: change.move(line.run, to), name="panel-move")
+            self.look_at_once()
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:

@@ -16,7 +16,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.remove import remove_all
-from gpu_panel.run.stop_dialog import ask_to_cancel
+from gpu_panel.run.stop_dialog import ask_to_cancel, ask_to_leave
 
 _NAMED = 12
 """The most runs that a question names one by one."""
@@ -38,12 +38,19 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
                    else "These runs have already ended", markup=False)
         return
     waits = [line for line in live if line.state == "queued" and line.job]
+    queue = [line for line in live if line.waits]
     if len(lines) == 1:
-        question = ask_to_cancel(live[0].id) if waits else Confirm(
+        question = ask_to_cancel(live[0].id) if waits else ask_to_leave(live[0].id) if queue \
+            else Confirm(
             title or f"Stop run {live[0].id}", f"{live[0].name}: its ranks finish their step, save "
             "a checkpoint and end.", yes="Stop it", no="Keep running")
     else:
-        text = f"{named(live)}: their ranks finish their step, save a checkpoint and end."
+        going = [line for line in live if not line.waits]
+        parts = [f"{named(going)}: their ranks finish their step, save a checkpoint and end."] \
+            if going else []
+        parts += [f"{named(queue)}: waiting for their turn, and taken out of the queue."] \
+            if queue else []
+        text = " ".join(parts)
         if waits:
             text += f" {named(waits)}: still in Slurm's queue, and cancelled there."
         if len(live) < len(lines):
@@ -55,7 +62,8 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine], title: str = "")
     from gpu_engine.launch.found import stop
 
     await in_thread(lambda: _each(live, lambda line: stop(line.run)), name="panel-stop")
-    app.notify(f"Run {live[0].id} was asked to stop" if len(live) == 1
+    app.notify(f"Run {live[0].id} was taken out of the queue" if len(live) == len(queue) == 1
+               else f"Run {live[0].id} was asked to stop" if len(live) == 1
                else f"{len(live)} runs were asked to stop", markup=False)
 
 

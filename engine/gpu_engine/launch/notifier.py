@@ -1,0 +1,57 @@
+"""Starting the process that tells a person what becomes of a run: see `notify/`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.launch import logind
+from gpu_engine.notify import config, journal
+from gpu_engine.runs.folder import Run
+from gpu_engine.settings import file
+
+
+def start(run: Run) -> None:
+    """Start it, detached, if there is a notify.toml. Raises nothing: a run is not worth less if
+    nobody is told of it. The part of a run on hosts is told of by the machine that started it."""
+    try:
+        if not config.exists() or not _wanted():
+            return
+        plan = run.plan()
+        if plan is not None and plan.origin is not None:
+            return
+        argv = [sys.executable, "-m", "gpu_engine.notify", str(run.path)]
+        if logind.here().scope:
+            argv = logind.wrapped(argv, f"{run.id}-notify")
+        fd = os.open(run.path / journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                     | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, cwd="/",
+                             start_new_session=True, env=_environment())
+        finally:
+            os.close(fd)
+    except OSError:
+        return
+
+
+def doubt() -> str | None:
+    """A warning before a run: why nobody will be told of it, although there is a notify.toml."""
+    if not config.exists() or not _wanted():
+        return None
+    why = config.problem()
+    return None if why is None else f"nobody will be told how this run ends: {why}"
+
+
+def _wanted() -> bool:
+    """Whether settings.toml wants anybody to be told; so it does where it can't be read."""
+    try:
+        return file.read().runs.notify
+    except UserError:
+        return True
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would make the process look like one of a run's ranks."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL_RUN")}

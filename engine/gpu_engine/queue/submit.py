@@ -1,0 +1,223 @@
+"""Putting a run into the line: what it is checked for, and what is kept of the moment."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpu_engine.common import places
+from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.devices.records import Inventory
+from gpu_engine.launch import environment, interpreter
+from gpu_engine.launch.launcher import discover_for
+from gpu_engine.launch.preflight import lasting
+from gpu_engine.plan.check import check
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.queue import code, waiter
+from gpu_engine.queue.order import After, Never, Request, Wants, early
+from gpu_engine.runs import disk_room, folder, leftovers, waiting
+from gpu_engine.runs.create import create_run, reopen_run, working_folder
+from gpu_engine.runs.environment import Environment
+from gpu_engine.runs.environment import write as write_environment
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.waiting import Entry
+from gpu_engine.spec import modes
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_toml
+
+_LONGEST_WAIT = 3600.0
+"""Seconds that `free_for` may be at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """When a waiting run may start, and before which others."""
+
+    after: str | None = None
+    """The id of the run that has to complete first."""
+    begin: float | None = None
+    """Unix seconds."""
+    priority: int = 0
+    free_for: float = 0.0
+    """Seconds for which its devices must have been free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Runs that are submitted together share what does not change between them: the devices that
+    were found, the environment and the code."""
+
+    inventory: Inventory
+    environ: str
+    kept: code.Kept
+    folder: Path
+    noted: dict[object, Environment] = field(default_factory=dict)
+    """What runs on the same devices are submitted in, so that git is asked once."""
+
+
+def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
+    """Look at what `submit` needs, once for all runs like `spec`. Keeps the code and the
+    environment. `inventory`: the devices, if they have been found already. Raises UserError."""
+    here = Path(working_folder())
+    return Submission(inventory or discover_for(spec), _keep_environ(), code.keep(spec, here), here)
+
+
+def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None
+         ) -> LaunchPlan:
+    """The plan of a run that is to wait: which of several devices it gets is not known yet, so
+    only a run that names its devices has ranks in it. Raises SpecError with everything that
+    waiting would not cure."""
+    problems = _not_to_wait(spec)
+    checked = check(spec, inventory)
+    taken = interpreter.of(spec)
+    problems += [*checked.problems, *lasting(spec, inventory, interpreter=taken)]
+    if problems:
+        raise SpecError(problems)
+    made = interpreter.planned(checked, taken, base=base, environ={})
+    return made if spec.devices.ids else replace(made, ranks=(), processes=())
+
+
+def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
+           base: tuple[str, RunSpec] | None = None,
+           fill: Callable[[Run], None] | None = None, begin: bool = True) -> Run:
+    """Put a run into the line and return it at once. `fill` puts what else it begins with into its
+    folder. `begin`: see that somebody starts it; False if more are to be submitted, then call
+    `waiter.ensure`.
+
+    Raises SpecError with everything that does not fit, UserError where the run can't be kept.
+    """
+    _check(when)
+    prepared = prepared or prepare(spec)
+    made = plan(spec, prepared.inventory, base)
+    disk_room.require(places.runs_folder())
+    queue = waiter.queue_folder()
+    try:
+        folder.private_folder(queue)
+        entry = _entry(spec, when, prepared, queue)
+    except OSError as err:
+        raise UserError(f"{queue}: can't be written: {reason(err)}") from None
+    run, lock = create_run(spec.name, to_toml(spec), made)
+    try:
+        if fill is not None:
+            fill(run)
+        waiting.write(run.path, entry)
+        waiting.enter(run.path)
+    except BaseException as err:
+        import shutil
+
+        shutil.rmtree(run.path, ignore_errors=True)
+        if isinstance(err, OSError):
+            raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
+        raise
+    finally:
+        os.close(lock)
+    _note(run, made, prepared)
+    if begin:
+        waiter.ensure(queue)
+    return run
+
+
+def _note(run: Run, made: LaunchPlan, prepared: Submission) -> None:
+    """Keep in the run's folder what it is submitted in. Nothing depends on it."""
+    spec = made.spec
+    key = (spec.run.python, tuple(spec.task.command or ())[:1], tuple(spec.devices.ids or ()))
+    if key not in prepared.noted:
+        prepared.noted[key] = environment.look(made, prepared.inventory, prepared.folder)
+    with contextlib.suppress(OSError):
+        write_environment(run.path, prepared.noted[key])
+
+
+def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
+                 begin: bool = True) -> None:
+    """Put a run that has ended into the line for its next attempt with `spec`, which goes on from
+    its newest checkpoint that loads. It uses the code as it is then, as a resume does. Raises as
+    `submit`, and UserError while the run is live."""
+    _check(when)
+    state = run.state()
+    if state.live:
+        raise UserError(f"run {run.id} is {state.state}; stop it first")
+    made = plan(spec, inventory)
+    disk_room.require(run.path)
+    leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
+    before = run.plan()
+    queue = folder.private_folder(waiter.queue_folder())
+    kept = Submission(inventory, _keep_environ(), code.Kept(), Path(run.cwd()))
+    lock = reopen_run(run, to_toml(spec),
+                      replace(made, origin=before.origin if before is not None else None))
+    try:
+        waiting.write(run.path, _entry(spec, when, kept, queue))
+        waiting.enter(run.path)
+    except OSError as err:
+        raise UserError(f"run {run.id}: can't be put into the line: {reason(err)}") from None
+    finally:
+        os.close(lock)
+    if begin:
+        waiter.ensure(queue)
+
+
+def _not_to_wait(spec: RunSpec) -> list[Problem]:
+    if spec.devices.hosts is not None:
+        return [Problem("devices.hosts", spec.devices.hosts,
+                        "the queue waits for devices of this machine only; start a run on hosts "
+                        "at once, or submit it to Slurm")]
+    if modes.get(spec.parallel.mode).several_nodes:
+        return [Problem("parallel.mode", spec.parallel.mode,
+                        "the queue waits for devices of this machine only, and the other nodes "
+                        "would wait for this one in vain; start it at once")]
+    return []
+
+
+def _check(when: When) -> None:
+    """Raises UserError if it could never start."""
+    if not 0 <= when.free_for <= _LONGEST_WAIT:
+        raise UserError(f"--free-for {when.free_for:g}: give 0 to {_LONGEST_WAIT:.0f} seconds")
+    if when.after is not None:
+        first = Run(places.runs_folder() / when.after)
+        state = first.state().state if first.path.is_dir() else None
+        never = early(Request("", Wants(), after=After(when.after, state)), 0.0)
+        if isinstance(never, Never):
+            raise UserError(f"--after {when.after}: {never.reason}")
+
+
+def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entry:
+    """Raises OSError."""
+    devices, inventory = spec.devices, prepared.inventory
+    named = [inventory.find(i) for i in devices.ids or ()]
+    some = any(d.visible_index is not None for d in inventory.devices) \
+        and inventory.inherited_visible is not None
+    return Entry(
+        submitted=time.time(), number=waiting.next_number(queue), host=socket.gethostname(),
+        priority=when.priority,
+        ids=tuple(d.uuid or d.id for d in named if d is not None),
+        count=0 if devices.ids else devices.pick or 1,
+        within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
+        free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
+        share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
+        after=when.after, begin=when.begin, free_for=when.free_for, environ=prepared.environ,
+        code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))
+
+
+def _keep_environ() -> str:
+    """Keep this process's environment for the runs that are submitted now. Returns the name of the
+    file, which is the same for the same environment. It may hold secrets, so it is in the queue's
+    own folder and not in a run's."""
+    queue = folder.private_folder(waiter.queue_folder())
+    text = json.dumps(dict(os.environ), sort_keys=True)
+    name = f"environ-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    try:
+        if not (queue / name).exists():
+            write_atomic(queue / name, text)
+        else:
+            os.utime(queue / name)
+    except OSError as err:
+        raise UserError(f"{queue}: can't be written: {reason(err)}") from None
+    return name
+

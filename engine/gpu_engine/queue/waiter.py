@@ -1,0 +1,324 @@
+"""The process that starts waiting runs when their turn comes: one a user and machine, begun by the
+first run that waits and gone with the last.
+
+It keeps nothing that is not on disk. So it may be killed at any time: the next `gpu-engine run
+--queue`, `gpu-engine queue`, `gpu-engine runs` or panel starts another one (`ensure`), which finds
+the same line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from gpu_engine.common import places, procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import locked, write_json
+from gpu_engine.launch import logind
+from gpu_engine.queue import order, starts
+from gpu_engine.queue.devices import INTERVAL, Devices
+from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants
+from gpu_engine.queue.places import Places
+from gpu_engine.queue.starts import Starts
+from gpu_engine.runs import waiting
+from gpu_engine.runs.folder import Run, each_run
+from gpu_engine.runs.waiting import Board, Entry
+
+_CHECKED = 30.0
+"""Seconds between two looks at all entries, in case somebody has removed a run's folder."""
+_UNUSED = 600.0
+"""Seconds after which an environment that no run needs is deleted: a run may be on its way in."""
+_LINGER = 1.0
+"""Seconds without a waiting run before the waiter ends."""
+_REFRESHED = 60.0
+"""Seconds after which the reasons are worked out anew, as they say for how long somebody holds a
+device."""
+_NUMBER = re.compile(r"[0-9]+")
+_BOARD = 2.0
+"""Seconds between two writes of the board while only the reasons change."""
+
+log = logging.getLogger(__name__)
+
+
+def ensure(folder: Path | None = None) -> bool:
+    """Start the waiter of this machine if runs wait here and it does not run. Returns whether one
+    was started. Costs next to nothing if nothing waits. Raises UserError if it can't be started.
+    """
+    folder = folder or queue_folder()
+    if not waiting.any_here(folder) or running(folder):
+        return False
+    argv = [sys.executable, "-m", "gpu_engine.queue", str(folder)]
+    if logind.here().scope:
+        argv = logind.wrapped(argv, f"queue-{os.getpid()}")
+    host = socket.gethostname()
+    path = waiting.lock_path(folder, host).with_suffix(".log")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+                     0o600)
+        with open(fd, "ab") as out:  # noqa: PTH123 - a descriptor
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
+                             start_new_session=True)
+    except OSError as err:
+        raise UserError(f"what starts waiting runs can't be started: {err}") from None
+    return True
+
+
+def running(folder: Path) -> bool:
+    """Whether the waiter of this machine runs."""
+    return bool(locked(waiting.lock_path(folder, socket.gethostname())))
+
+
+def queue_folder() -> Path:
+    """The queue's folder of this user."""
+    return places.queue_folder()
+
+
+class Waiter:
+    """Starts the runs that wait on this machine, until none is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder.parent / "runs"
+        self.host = socket.gethostname()
+        self._entries: dict[str, Entry] = {}
+        """Our runs in the line."""
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._stamp: int | None = None
+        self._checked = 0.0
+        self._line: list[Request] = []
+        self._line_of: object = None
+        self._exactly = self._gpus = self._shared = False
+        self.starts = Starts(folder)
+        self._places = Places(folder / f"places-{waiting.word(self.host)}.json")
+        self._devices = {False: Devices(cpu=False), True: Devices(cpu=True)}
+        self._decided: object = None
+        self._decisions: list[order.Decision] = []
+        self._again: float | None = None
+        """When to decide again although nothing has changed, monotonic seconds."""
+        self._told: object = None
+        self._board: dict[str, str] | None = None
+        self._board_at = 0.0
+        self._idle: float | None = None
+        self._ended: dict[str, tuple[float, str | None]] = {}
+
+    def run(self) -> None:
+        """Start runs until none waits."""
+        self._take_in()
+        while not self.done():
+            self.turn()
+            time.sleep(INTERVAL)
+        self._places.close()
+        for devices in self._devices.values():
+            devices.close()
+
+    def done(self) -> bool:
+        """Whether nothing has waited or was being started for a moment."""
+        if self._stamp is None or self._entries or self.starts.starting:
+            self._idle = None
+            return False
+        now = time.monotonic()
+        self._idle = self._idle or now
+        return now - self._idle >= _LINGER
+
+    def turn(self) -> None:
+        """Look once, start what can start, and write the board."""
+        if self.starts.look():
+            self._stamp = None
+        self._look_at_entries()
+        ours = self._in_order()
+        keys = self._devices[False].keys() if self._gpus else {}
+        line = self._places.among(ours, {key: device for device, key in keys.items()})
+        devices = self._look_at_devices(line)
+        now, monotonic = time.time(), time.monotonic()
+        others = [r for r in line if r.owner is not None]
+        state = (id(ours), others, _compared(devices, self._exactly or bool(others)))
+        if state != self._decided or (self._again is not None and monotonic >= self._again):
+            self._decided = state
+            wait = order.next_moment(line, devices, now=now, monotonic=monotonic)
+            soon = _REFRESHED if wait is None else max(0.0, wait)
+            self._again = monotonic + min(soon, _REFRESHED)
+            self._decisions = order.decide(line, devices, now=now, monotonic=monotonic,
+                                           choose=self._choose)
+            for decision in self._decisions:
+                if isinstance(decision, Start):
+                    self._begin(decision)
+                elif isinstance(decision, Never):
+                    self.starts.give_up(decision.id, decision.reason)
+                    self._stamp = None
+        self._places.watch([d for d in self._decisions if isinstance(d, Turn)])
+        self._tell()
+
+    def _begin(self, decision: Start) -> None:
+        if len(self.starts.starting) < starts.MOST:
+            self.starts.begin(decision.id, self._entries[decision.id], decision.devices)
+        self._again = time.monotonic() + INTERVAL
+
+    # --- the line ------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """Put runs into the line that say they wait and are not in it: whoever submitted them was
+        killed in between."""
+        listed = set(waiting.ids(self.folder))
+        for run in each_run():
+            if run.id not in listed and (run.path / waiting.FILE).exists() \
+                    and waiting.read(run.path) is not None:
+                with contextlib.suppress(OSError):
+                    waiting.enter(run.path)
+
+    def _look_at_entries(self) -> None:
+        """Read the entries that have changed."""
+        try:
+            stamp = waiting.line_folder(self.folder).stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+        now = time.monotonic()
+        if stamp == self._stamp and now - self._checked < _CHECKED:
+            return
+        self._stamp, self._checked = stamp, now
+        names = set(waiting.ids(self.folder))
+        entries = {name: entry for name, entry in self._entries.items() if name in names}
+        for name in names:
+            run = Run(self.runs / name)
+            try:
+                info = (run.path / waiting.FILE).stat()
+                own = (info.st_mtime_ns, info.st_ino)
+            except OSError:
+                own = (0, 0)
+            if name in entries and self._stamps.get(name) == own:
+                continue
+            entry = waiting.read(run.path)
+            if entry is None or run.state().state != "queued":
+                entries.pop(name, None)
+                if name not in self.starts.starting:
+                    with contextlib.suppress(OSError):
+                        waiting.leave(run.path)
+            elif entry.host == self.host:
+                entries[name], self._stamps[name] = entry, own
+        if entries != self._entries:
+            self._entries = entries
+            self._line_of = None
+            self.starts.forget(entries)
+        needed = {e.environ for e in entries.values()}
+        for path in self.folder.glob("environ-*.json"):
+            with contextlib.suppress(OSError):
+                if path.name not in needed and time.time() - path.stat().st_mtime > _UNUSED:
+                    path.unlink()
+
+    def _in_order(self) -> list[Request]:
+        """Our runs in their order, without those that are being started or have to pause. The same
+        list as long as nothing of it changes."""
+        pausing = self.starts.pausing()
+        after = {e.after: self._state_of(e.after) for e in self._entries.values() if e.after}
+        time_come = sum(e.begin <= time.time() for e in self._entries.values() if e.begin)
+        key = (frozenset(self.starts.starting), pausing, after, time_come)
+        if self._line_of != key:
+            self._line_of = key
+            out = [name for name in self._entries
+                   if name not in self.starts.starting and name not in pausing]
+            out.sort(key=lambda name: waiting.place(name, self._entries[name]))
+            self._line = [self._request(name, self._entries[name], after) for name in out]
+            self._gpus = any(not e.cpu for e in self._entries.values())
+            self._hold_places(after)
+            self._shared = any(r.wants.share for r in self._line)
+            self._exactly = self._shared or any(r.wants.free is not None for r in self._line)
+        return self._line
+
+    def _hold_places(self, after: Mapping[str, str | None]) -> None:
+        """Places among all users for the runs that wait for devices, also while they pause."""
+        now = time.time()
+        found = [self._request(name, entry, after) for name, entry in self._entries.items()
+                 if name not in self.starts.starting]
+        found.sort(key=lambda r: waiting.place(r.id, self._entries[r.id]))
+        keys = self._devices[False].keys() if self._gpus else {}
+        self._places.hold([(r.id, r.wants) for r in found if order.early(r, now) is None], keys)
+
+    def _request(self, name: str, entry: Entry, after: Mapping[str, str | None]) -> Request:
+        ids = self._devices[entry.cpu].id_of
+        wants = Wants(tuple(map(ids, entry.ids)), entry.count, tuple(map(ids, entry.within)),
+                      entry.free, entry.share, entry.cpu, entry.free_for)
+        first = After(entry.after, after[entry.after]) if entry.after else None
+        return Request(name, wants, entry.begin, first)
+
+    def _state_of(self, name: str) -> str | None:
+        """The state of a run that another waits for; None if it is not there."""
+        if name in self._entries or name in self.starts.starting:
+            return "queued"
+        known, now = self._ended.get(name), time.monotonic()
+        if known is None or now - known[0] > 1.0:
+            run = Run(self.runs / name)
+            known = self._ended[name] = (now, run.state().state if run.path.is_dir() else None)
+        return known[1]
+
+    # --- the devices ---------------------------------------------------------------------------
+
+    def _look_at_devices(self, line: list[Request]) -> dict[str, DeviceNow]:
+        starting = {device: name for name, s in self.starts.starting.items()
+                    for device in s.devices}
+        found: dict[str, DeviceNow] = {}
+        now = time.time()
+        for cpu, devices in self._devices.items():
+            wanted: set[str] | None = set()
+            waits = False
+            for request in line:
+                if request.wants.cpu != cpu or order.early(request, now) is not None:
+                    continue
+                waits = True
+                if not request.wants.ids:  # it may take any
+                    wanted = None
+                    break
+                wanted.update(request.wants.ids)
+            if waits:
+                found |= devices.look(starting, wanted, self._shared)
+            else:
+                devices.close()
+        return found
+
+    def _choose(self, count: int, ids: Sequence[str]) -> Sequence[str] | None:
+        return self._devices[ids[0].startswith("cpu:")].choose(count, ids)
+
+    # --- what is told --------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Write the board if what runs wait for has changed: at once if the line has, else not
+        too often."""
+        now = time.monotonic()
+        told = (id(self._decisions), tuple((n, t.reason) for n, t in self.starts.troubles.items()),
+                tuple(self.starts.starting), id(self._entries))
+        if told == self._told:
+            return
+        reasons = {d.id: f"waits {d.reason}" for d in self._decisions if isinstance(d, Wait)}
+        reasons |= {name: f"waits {t.reason}" for name, t in self.starts.troubles.items()}
+        reasons |= {name: "starts on " + ", ".join(s.devices)
+                    for name, s in self.starts.starting.items()}
+        reasons = {k: v for k, v in reasons.items() if k in self._entries}
+        if self._board is not None and reasons.keys() == self._board.keys() \
+                and now - self._board_at < _BOARD:
+            return
+        self._told = told
+        if reasons == self._board:
+            return
+        pid = os.getpid()
+        board = Board(time.time(), pid, procs.start_ticks(pid), procs.boot_id(), reasons)
+        try:
+            write_json(waiting.board_path(self.folder, self.host), asdict(board))
+        except OSError as err:
+            log.error("the board can't be written: %s", err)
+        self._board, self._board_at = reasons, now
+
+
+def _compared(devices: Mapping[str, DeviceNow], exactly: bool) -> object:
+    """What has to change of the devices so that the answer may: also how much memory is free, if
+    that is asked."""
+    if exactly:
+        return dict(devices)
+    # For how long somebody has been there changes all the time, and no answer.
+    return {d.id: (d.free, d.usable, _NUMBER.sub("", d.why)) for d in devices.values()}

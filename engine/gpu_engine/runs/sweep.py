@@ -1,0 +1,52 @@
+"""What a run knows of the sweep that it is a member of: `sweep.json` in its folder.
+
+It is written once, when the run is submitted. Standard library only, as the rest of this room that
+a rank imports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.records import read_record
+
+FILE = "sweep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A run's place in its sweep."""
+
+    sweep: str
+    """The id of the sweep: "s" and hexadecimal digits, so that it is never a run's."""
+    name: str
+    """The name of the sweep."""
+    index: int
+    """From 1."""
+    of: int
+    """How many members were to be submitted."""
+    begun: float
+    """When the sweep was submitted, Unix seconds; the same for all members."""
+    values: dict[str, str] = field(default_factory=dict)
+    """Each key that varies → its value, as it was typed for `--grid`."""
+    repeat: int | None = None
+    """Which of the runs with these values it is, from 1; None: there is only one."""
+    pick: int | None = None
+    """devices.pick and devices.free_gib as they were submitted, before the run got its devices."""
+    free_gib: float | None = None
+
+
+def read(run: Path) -> Member | None:
+    """The place in its sweep of the run in this folder; None if it is in none."""
+    data = read_json(run / FILE)
+    try:
+        return read_record(Member, data) if data is not None else None
+    except ValueError:
+        return None
+
+
+def write(run: Path, member: Member) -> None:
+    """Keep the run's place in its sweep in its folder. Raises OSError."""
+    write_json(run / FILE, asdict(member))

@@ -1,0 +1,194 @@
+"""The members of a sweep: every combination of the values, and each of them once for every seed.
+Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.plan import own_command
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
+from gpu_engine.spec.write import flat, to_dict
+from gpu_engine.sweep import words
+from gpu_engine.sweep.values import MOST, Axis
+
+_SEED = "train.seed"
+_WORD = re.compile(r"[A-Za-z_][\w-]*")
+_LONGEST_VALUE = 20
+"""Characters of a value in a member's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run of a sweep, before it is submitted."""
+
+    index: int
+    """From 1, in the order of the grid: the last key varies fastest, then the seed."""
+    values: dict[str, str]
+    """Each key that varies → its value, as typed."""
+    repeat: int | None
+    """Which of the runs with these values it is, from 1; None: there is only one."""
+    spec: RunSpec
+
+
+def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member]:
+    """All members of a sweep over `axes`, each `repeat` times with other seeds. A key without a
+    section varies the placeholder of that name in the spec's own command. Raises SpecError with
+    everything that is wrong with the grid; whether each member can run here is not looked at."""
+    problems = _problems(spec, axes, repeat)
+    if problems:
+        raise SpecError(problems)
+    found, seeds = list[Member](), range(repeat)
+    names = [axis.key for axis in axes]
+    short = dict(zip(names, words.short(names), strict=True))
+    for chosen in itertools.product(*(axis.values for axis in axes)):
+        values = {axis.key: value for axis, value in zip(axes, chosen, strict=True)}
+        point = _with_values(spec, values)
+        for number in seeds:
+            one = point
+            if repeat > 1:
+                one = replace(one, train=replace(one.train, seed=one.train.seed + number))
+            index = len(found) + 1
+            name = _name(spec.name, {short[k]: v for k, v in values.items()},
+                         number + 1 if repeat > 1 else None, index)
+            found.append(Member(index, values, number + 1 if repeat > 1 else None,
+                                replace(one, name=name)))
+    problems = [*_alike(found, axes), *_unheard(found, axes, repeat)]
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]:
+    """What is wrong with the keys, and with the number of members."""
+    names, own = [axis.key for axis in axes], _own_words(spec)
+    out = []
+    for key in dict.fromkeys(names):
+        if names.count(key) > 1:
+            out.append(Problem(key, None, "varied twice: give all its values in one --grid"))
+        if key == "name":
+            out.append(Problem(key, None, "can't vary: each member's name follows from its values"))
+        elif key not in keys() and not key.startswith("task.params.") and key not in own:
+            out.append(_unknown(key, spec))
+    for left, right in ONE_OF:
+        if left in names and right in names:
+            out.append(Problem(left, None, f"vary this or {right}, not both"))
+    if repeat < 1:
+        out.append(Problem("", None, f"--repeat {repeat}: give a number from 1"))
+    elif repeat > 1 and _SEED in names:
+        out.append(Problem(_SEED, None, "--repeat varies it too: leave one of the two out"))
+    many = math.prod(len(axis.values) for axis in axes) * max(repeat, 1)
+    if many > MOST:
+        sizes = [len(axis.values) for axis in axes] + ([repeat] if repeat > 1 else [])
+        out.append(Problem("", None, f"{' × '.join(map(str, sizes))} are {many:,} runs; a sweep "
+                                     f"has at most {MOST:,}"))
+    return out
+
+
+def _unknown(key: str, spec: RunSpec) -> Problem:
+    if "." not in key and spec.task.command and _WORD.fullmatch(key):
+        told = [k for k, words in own_command.TOLD_BY.items() if key in words]
+        if key in own_command.PLACEHOLDERS:
+            which = f": vary {told[0]}" if told else ", and can't vary"
+            return Problem(key, None, f"{{{key}}} is gpu-panel's own placeholder{which}")
+        return Problem(key, None, f"there is no such key; to vary an argument of the command, "
+                                  f"write {{{key}}} where its value belongs")
+    try:
+        apply_sets({}, [f"{key}=0"])
+    except SpecError as err:
+        return replace(err.problems[0], value=None)
+    return Problem(key, None, "there is no such key")
+
+
+def _own_words(spec: RunSpec) -> frozenset[str]:
+    """The placeholders in the command that only this sweep fills."""
+    found = {m for arg in spec.task.command or () for m in _words_in(arg)}
+    return frozenset(w for w in found - own_command.PLACEHOLDERS.keys()
+                     if _WORD.fullmatch(w) and w not in known_keys())
+
+
+def _words_in(arg: str) -> list[str]:
+    return [m.group(1) for m in own_command.TOKEN.finditer(arg) if m.group(1) is not None]
+
+
+def _with_values(spec: RunSpec, values: dict[str, str]) -> RunSpec:
+    """The spec with these values. Raises SpecError."""
+    own = {k: v for k, v in values.items() if k not in keys() and "." not in k}
+    data = to_dict(spec, defaults=False)
+    if own:
+        data["task"]["command"] = [_filled(arg, own) for arg in spec.task.command or ()]
+    apply_sets(data, [f"{k}={v}" for k, v in values.items() if k not in own])
+    return from_dict(data)
+
+
+def _filled(arg: str, own: dict[str, str]) -> str:
+    """An argument with the sweep's own placeholders replaced; the others stay."""
+    def one(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in own:
+            return match.group()
+        return own[name].replace("{", "{{").replace("}", "}}")
+
+    return own_command.TOKEN.sub(one, arg)
+
+
+def _alike(found: Sequence[Member], axes: Sequence[Axis]) -> list[Problem]:
+    """Values that are given twice, perhaps written in two ways."""
+    out = []
+    for axis in axes:
+        seen: dict[str | None, str] = {}
+        for value in axis.values:
+            member = next(m for m in found if m.values[axis.key] == value)
+            means = flat(member.spec).get(axis.key, value)
+            if means in seen or list(axis.values).count(value) > 1:
+                same = seen.get(means, value)
+                out.append(Problem(axis.key, None, f"{value} is given twice" if same == value
+                                   else f"{same} and {value} are the same value"))
+                break
+            seen[means] = value
+    return out
+
+
+def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list[Problem]:
+    """Keys that do not reach the command that a member runs: all of them would train alike."""
+    varied = [(axis.key, axis.key) for axis in axes]
+    varied += [(_SEED, f"--repeat {repeat}")] if repeat > 1 else []
+    out: dict[str, Problem] = {}
+    for member in found:
+        command = member.spec.task.command
+        if command is None:
+            continue
+        for key, said in varied:
+            own = key in member.values and "." not in key
+            params = key.startswith("task.params.")
+            if key in out or own or (own_command.is_told(command, key) and not params):
+                continue
+            line, what = clean(shlex.join(command), 60), "" if said == key else f"{said} "
+            where = own_command.TOLD_BY.get(key)
+            if where is None or params:
+                cure = "it has no placeholder. Write a word of your own, as {width}, into the " \
+                       "command, and vary that: --grid width=64,128"
+            else:
+                cure = f"write {{{where[0]}}} where its value belongs"
+            out[key] = Problem(key, None, f"{what}has no effect, as the command {line} is never "
+                                          f"told it: {cure}")
+    return list(out.values())
+
+
+def _name(base: str, values: dict[str, str], repeat: int | None, index: int) -> str:
+    """"vgg lr=3e-4 size=128 #2", at most as long as a name may be."""
+    words = [f"{key}={clean(value, _LONGEST_VALUE)}" for key, value in values.items()]
+    words += [f"#{repeat}"] if repeat is not None else []
+    text = " ".join(words)
+    room = LONGEST_NAME - len(text) - 1
+    if room < min(len(base), 12):  # the values alone are nearly too long
+        end = f" ({index})"
+        return clean(f"{base[:12]} {text}", LONGEST_NAME - len(end)) + end
+    return f"{base[:room]} {text}" if text else base

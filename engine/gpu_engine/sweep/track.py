@@ -1,0 +1,122 @@
+"""The values that one run has recorded, over all its steps: the least, the greatest and the last of
+each. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_engine.events.schema import Eval, Event, Metric, Start, Step
+
+LOSS = "loss"
+EVAL = "eval:"
+"""Before the name of an evaluation's value."""
+KINDS: tuple[type[Event], ...] = (Start, Step, Eval, Metric)
+"""The events that are looked at."""
+_MOST_NAMES = 200
+_LOGGED_LOSS = "\0loss"
+"""A value that the script logged as "loss": it counts where the steps' own losses are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a value has gone. None: it was never a finite number."""
+
+    least: float | None
+    greatest: float | None
+    last: float | None
+    """Of the last step, finite or not."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """The values of one rank: name → step → value."""
+
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
+    fresh: bool = False
+    """Whether a new attempt has begun, none of whose steps is known yet."""
+    second: bool = False
+    """Whether another process trains as the same rank: the first counts."""
+
+
+class Track:
+    """Takes in the events of a run's ranks."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+
+    def take(self, rank: int, event: Event) -> None:
+        """Add what an event says, in the order of the rank's file."""
+        at = self._ranks.setdefault(rank, _Rank())
+        if isinstance(event, Start):
+            at.fresh, at.second = True, event.process is not None
+        elif at.second:
+            return
+        elif isinstance(event, Step):
+            if event.n:
+                self._step(at, event)
+        elif isinstance(event, Eval):
+            self._named(at, event.step, event.values, EVAL)
+        elif isinstance(event, Metric):
+            self._named(at, event.step, event.values, "")
+
+    @property
+    def steps(self) -> int | None:
+        """The last step whose loss is known, of the slowest rank."""
+        last = [max(at.values[LOSS]) for at in self._ranks.values() if at.values.get(LOSS)]
+        return min(last, default=None)
+
+    def extents(self) -> dict[str, Extent]:
+        """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;
+        "eval:accuracy", of an evaluation; other names as they were logged, of the first rank that
+        has them."""
+        names = dict.fromkeys(name for at in self._ranks.values()
+                              for name, values in at.values.items() if values)
+        found = {name: _extent(self._values(name)) for name in list(names)[:_MOST_NAMES]}
+        logged = found.pop(_LOGGED_LOSS, None)
+        return found if logged is None else {LOSS: logged} | found
+
+    def _values(self, name: str) -> Mapping[int, float]:
+        found = [at.values[name] for at in self._ranks.values() if at.values.get(name)]
+        if name != LOSS or len(found) == 1:
+            return found[0]
+        # Of the last steps some ranks may not have told theirs yet.
+        common = set(found[0]).intersection(*found[1:])
+        if not common:
+            return found[0]
+        if any(len(one) != len(common) for one in found):
+            found = [{step: one[step] for step in one if step in common} for one in found]
+        if any(list(one) != list(found[0]) for one in found[1:]):  # made again in another order
+            found = [dict(sorted(one.items())) for one in found]
+        means = [sum(each) / len(found) for each in zip(*(f.values() for f in found), strict=True)]
+        return dict(zip(found[0], means, strict=True))
+
+    @staticmethod
+    def _step(at: _Rank, event: Step) -> None:
+        first = event.step - event.n + 1
+        if at.fresh:  # the attempt before got further than where this one goes on from
+            at.fresh = False
+            for values in at.values.values():
+                for step in [s for s in values if s >= first]:
+                    del values[step]
+        losses = at.values.setdefault(LOSS, {})
+        if event.losses:
+            losses.update(enumerate(event.losses, event.step - len(event.losses) + 1))
+        elif event.loss is not None:  # too many steps to tell each
+            losses[event.step] = event.loss
+
+    @staticmethod
+    def _named(at: _Rank, step: int | None, values: Mapping[str, float | None], prefix: str
+               ) -> None:
+        for name, value in values.items():
+            if value is not None:
+                full = prefix + name if prefix + name != LOSS else _LOGGED_LOSS
+                known = at.values.setdefault(full, {})
+                known[step if step is not None else len(known)] = value
+
+
+def _extent(values: Mapping[int, float]) -> Extent:
+    finite = [v for v in values.values() if math.isfinite(v)]
+    return Extent(min(finite, default=None), max(finite, default=None),
+                  values[max(values)] if values else None)

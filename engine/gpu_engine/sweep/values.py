@@ -1,0 +1,137 @@
+"""The values of one key of a grid, as a person types them: `train.lr=1e-3,3e-4`. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+
+from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.values import ANY, Kind
+from gpu_engine.spec.schema import keys
+
+MOST = 1000
+"""Values of a key, and members of a sweep."""
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_EVENLY = re.compile(rf"(log|linear)\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*,\s*(\d+)\s*\)")
+_STEPPED = re.compile(rf"({_NUMBER})\.\.({_NUMBER})([*+])({_NUMBER})")
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One key that varies, with its values in order, each as text that `--set` takes."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+def parse(text: str) -> Axis:
+    """The axis in `KEY=v1,v2,…`. A comma between quotes or brackets belongs to a value.
+    `log(1e-4,1e-2,5)` and `linear(0,1,3)` stand for so many values from the first to the second,
+    `16..256*2` and `1..9+2` for those from the first up to the second. Raises SpecError."""
+    key, equals, rest = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise SpecError([Problem("", None, f"--grid {text!r}: expected KEY=VALUE,VALUE, for "
+                                           "example train.lr=1e-3,3e-4")])
+    known = keys().get(key)
+    kind = known.kind if known is not None else ANY
+    try:
+        values = [v for piece in _pieces(rest) for v in _expanded(piece, kind)]
+    except ValueError as err:
+        raise SpecError([Problem(key, rest, str(err))]) from None
+    if len(values) > MOST:
+        raise SpecError([Problem(key, rest, f"these are {len(values):,} values; at most {MOST:,}")])
+    return Axis(key, tuple(values))
+
+
+def _pieces(text: str) -> list[str]:
+    """The text between the commas that stand outside quotes and brackets. Raises ValueError."""
+    pieces, begin, closing = [], 0, list[str]()
+    quote = ""
+    for at, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote and text[at - 1] != "\\" else quote
+        elif char in "\"'" and (closing or not text[begin:at].strip()):
+            quote = char  # in the middle of a word it is an apostrophe
+        elif char in _CLOSING:
+            closing.append(_CLOSING[char])
+        elif closing and char == closing[-1]:
+            closing.pop()
+        elif char == "," and not closing:
+            pieces.append(text[begin:at])
+            begin = at + 1
+    if quote:
+        raise ValueError(f"the quote {quote} is not closed")
+    if closing:
+        raise ValueError(f"a {closing[-1]} is missing")
+    pieces = [piece.strip() for piece in [*pieces, text[begin:]]]
+    if not all(pieces):
+        raise ValueError('a value is missing between the commas; write "" for an empty text'
+                         if len(pieces) > 1 else "expected at least one value")
+    return pieces
+
+
+def _expanded(piece: str, kind: Kind) -> list[str]:
+    """The values that one piece stands for. Raises ValueError."""
+    plain = kind.without_none
+    if plain.has("str") or plain.has("path"):
+        return [_unquoted(piece)]
+    whole = plain.name == "int"
+    if (evenly := _EVENLY.fullmatch(piece)) is not None:
+        how, first, last, count = evenly.groups()
+        return _evenly(how, float(first), float(last), int(count), whole)
+    if (stepped := _STEPPED.fullmatch(piece)) is not None:
+        first, last, how, by = stepped.groups()
+        return _stepped(float(first), float(last), how, float(by))
+    return [piece]
+
+
+def _evenly(how: str, first: float, last: float, count: int, whole: bool) -> list[str]:
+    if not 2 <= count <= MOST:
+        raise ValueError(f"{how}(first, last, count): give a count from 2 to {MOST:,}")
+    if how == "log" and (first <= 0 or last <= 0):
+        raise ValueError("log(first, last, count): first and last have to be greater than 0; "
+                         "linear(…) takes any numbers")
+    a, b = (math.log(first), math.log(last)) if how == "log" else (first, last)
+    found = [a + (b - a) * i / (count - 1) for i in range(count)]
+    if how == "log":
+        found = [math.exp(x) for x in found]
+    found[0], found[-1] = first, last
+    return [_text(round(x) if whole else float(f"{x:.6g}")) for x in found]
+
+
+def _stepped(first: float, last: float, how: str, by: float) -> list[str]:
+    grows = by > 1 and first > 0 if how == "*" else by > 0
+    if not grows or last < first:
+        raise ValueError("FIRST..LAST*FACTOR and FIRST..LAST+STEP count up: from a smaller to a "
+                         "larger number, by a factor above 1 or a step above 0")
+    found, value = list[str](), first
+    limit = last + 1e-9 * (abs(last) + (by if how == "+" else 0))  # 0.1 + 0.1 + 0.1 is above 0.3
+    while value <= limit:
+        if len(found) >= MOST:
+            raise ValueError(f"these are more than {MOST:,} values")
+        found.append(_text(float(f"{value:.10g}")))
+        value = first * by ** len(found) if how == "*" else first + by * len(found)
+    return found
+
+
+def _text(value: float) -> str:
+    """A number as short text: "64", "0.001"."""
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return str(int(value))
+    return repr(value)
+
+
+def _unquoted(piece: str) -> str:
+    """A text without the quotes around all of it. Raises ValueError if it can't be read."""
+    if len(piece) < 2 or piece[0] not in "\"'" or piece[-1] != piece[0]:
+        return piece
+    if piece[0] == "'":
+        return piece[1:-1]
+    try:
+        return str(json.loads(piece))
+    except ValueError:
+        raise ValueError(f"{piece} is no text that can be read") from None

@@ -1,0 +1,102 @@
+"""A run that is started at once says for whom its devices were meant."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import pytest
+
+from gpu_engine.common import places
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.launch.overtaking import overtaken
+from gpu_engine.runs import waiting
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.waiting import Entry
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import gpus
+from ..plans import plan
+
+GIB = 1 << 30
+MACHINE = gpus(4)
+PLAN = plan()
+
+
+def waits(*ids: str, number: int = 1, **more) -> Run:
+    """A run in the line, as `gpu-engine run --queue` makes it."""
+    run, lock = create_run("toy", "", PLAN)
+    os.close(lock)
+    entry = {"submitted": time.mktime((2026, 11, 22, 10, 2, 0, 0, 0, -1)), "number": number,
+             "host": socket.gethostname(), "count": 0 if ids else 1, **more}
+    waiting.write(run.path, Entry(ids=tuple(MACHINE.devices[int(i)].uuid for i in ids), **entry))
+    waiting.enter(run.path)
+    return run
+
+
+def on(*ids: str):
+    return from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"},
+                      "devices": {"ids": list(ids)}})
+
+
+def test_the_first_of_those_who_wait_for_its_devices_is_named(home):
+    assert overtaken(on("0"), MACHINE) is None
+    waits("3", number=1)
+    second, first = waits("1", "0", number=3), waits("0", number=2)
+    said = overtaken(on("2", "0"), MACHINE)
+    assert said.startswith(f"run {first.id} has been waiting for GPU 0 since ")
+    assert "10:02, and 1 more waits behind it: this run goes first;" in said
+    waiting.write(second.path, waiting.Entry(**{
+        **{f: getattr(waiting.read(second.path), f) for f in Entry.__slots__}, "priority": 1}))
+    waiting.enter(second.path)
+    assert f"run {second.id} has been waiting for GPU 1, GPU 0 since" \
+        in overtaken(on("1", "0"), MACHINE)
+    waiting.leave(first.path)
+    waiting.leave(second.path)
+    assert overtaken(on("2", "0"), MACHINE) is None
+    assert prepare(on("3"), inventory=MACHINE).plan.warnings[0].startswith("run ")
+    assert prepare(on("3"), inventory=MACHINE, in_turn=True).plan.warnings == ()
+
+
+@pytest.mark.parametrize(("entry", "said"), [
+    ({"count": 2}, "any 2 GPUs"), ({"free": 80 * GIB}, "any 1 GPU"), ({"free": 81 * GIB}, None),
+    ({"within": (MACHINE.devices[1].uuid,)}, None),
+    ({"within": (MACHINE.devices[0].uuid,)}, "any 1 GPU"), ({"cpu": True}, None),
+    ({"share": True}, None), ({"share": True, "free": GIB}, "any 1 GPU"),
+    ({"host": "elsewhere"}, None), ({"begin": 4e9}, None), ({"begin": 1e9}, "any 1 GPU")])
+def test_only_who_could_take_them_now_counts(home, entry, said):
+    waits(**entry)
+    found = overtaken(on("0"), MACHINE)
+    assert found is None if said is None else f"waiting for {said} since" in found
+
+
+def test_who_follows_another_run_counts_once_that_has_completed(home):
+    other, lock = create_run("toy", "", PLAN)
+    os.close(lock)
+    other.write_state(State("failed", other.id, "toy", 1.0, ended=2.0))
+    waits("0", after=other.id)
+    assert overtaken(on("0"), MACHINE) is None
+    other.write_state(State("completed", other.id, "toy", 1.0, ended=2.0))
+    assert overtaken(on("0"), MACHINE) is not None
+
+
+def test_the_line_is_read_again_only_where_it_has_changed(home, monkeypatch):
+    first = waits("0")
+    waits("1", number=2)
+    folder = places.queue_folder()
+    old = time.time() - 5
+    os.utime(waiting.line_folder(folder), (old, old))
+    before = waiting.line(folder)
+    read: list[str] = []
+    real = waiting.read
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting, "ids", lambda folder: pytest.fail("listed again"))
+        assert waiting.line(folder) is before
+    monkeypatch.setattr(waiting, "read", lambda run: read.append(run.name) or real(run))
+    third = waits("2", number=0)
+    assert list(waiting.line(folder)) == [third.id, *before]
+    assert read == [third.id]
+    waiting.leave(first.path)
+    assert list(waiting.line(folder)) == [third.id, list(before)[1]]

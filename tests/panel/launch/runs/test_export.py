@@ -1,0 +1,58 @@
+"""Exporting from the list and from a run's screen, by the real command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from gpu_panel.common.dialogs import Message
+from gpu_panel.export.dialog import TARGETS, ExportDialog
+from gpu_panel.run.screen import RunScreen
+
+from ....conftest import slots
+from ...panel_kit import panel, screen_text, until
+from .test_again import ended
+from .test_pane import at_the_runs
+
+pytestmark = pytest.mark.usefixtures("home")
+CSV = next(i for i, t in enumerate(TARGETS) if "csv" in t.words)
+
+
+async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = ended()
+    steps = [{"t": 5.0, "kind": "step", "step": 2, "n": 2, "epoch": 0, "loss": 3.0,
+              "losses": [4.0, 2.0], "lr": 0.1, "samples_per_s": 1.0, "data_wait": 0.0,
+              "skipped": 0}]
+    run.events(0).write_text("".join(json.dumps(line) + "\n" for line in steps))
+    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await pilot.press("E")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportDialog))
+        field = pilot.app.screen.query_one("#file", Input)
+        await until(pilot, lambda: field.value == f"report-{run.id}.html")
+        assert f"Export run {run.id}" in screen_text(pilot.app)
+        await pilot.press(*["down"] * CSV)
+        await until(pilot, lambda: field.value == f"{run.id}.csv")
+        await pilot.press("end", "down", "home")  # over those that have no file
+        await pilot.press(*["down"] * CSV, "tab")
+        field.value = "/proc/none/figures.csv"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+        assert "/proc/none" in screen_text(pilot.app)
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await pilot.press("E")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportDialog))
+        pilot.app.screen.query_one(OptionList).highlighted = CSV
+        await until(pilot, lambda: pilot.app.screen.query_one("#file", Input).value
+                    == f"{run.id}.csv")
+        await pilot.press("enter")
+        written = tmp_path / f"{run.id}.csv"
+        await until(pilot, written.exists)
+    with written.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], float(row["train/loss"])) for row in rows] == [("1", 4.0), ("2", 2.0)]

@@ -1,0 +1,150 @@
+"""The members of a sweep: their order, their values as `--set` gives them, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_engine.common.errors import SpecError
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import LONGEST_NAME
+from gpu_engine.spec.write import to_dict
+from gpu_engine.sweep import grid, values
+
+TASK = from_dict({"name": "vgg", "task": {"use": "gpu_engine.tasks.vgg:VGG"}})
+
+
+def own(*command: str, **more):
+    return from_dict({"name": "mine", "task": {"command": list(command)}, **more})
+
+
+def members(spec, *texts, repeat=1):
+    return grid.members(spec, [values.parse(t) for t in texts], repeat)
+
+
+def refused(spec, *texts, repeat=1) -> str:
+    with pytest.raises(SpecError) as err:
+        members(spec, *texts, repeat=repeat)
+    return str(err.value)
+
+
+_AXES = {"train.lr": st.floats(1e-9, 10).map(repr), "batch.size": st.integers(1, 4096).map(str),
+         "train.steps": st.integers(1, 10**6).map(str), "amp.dtype": st.sampled_from(
+             ["off", "bf16", "fp16"]), "train.best": st.sampled_from(["loss", "max:accuracy"]),
+         "task.params.width": st.one_of(st.integers(), st.sampled_from(["wide", "true", "0.5"])
+                                        ).map(str),
+         "parallel.node_devices": st.lists(st.integers(1, 9), min_size=1, max_size=3).map(str)}
+
+
+@given(st.lists(st.sampled_from(sorted(_AXES)), min_size=1, max_size=3, unique=True).flatmap(
+    lambda keys: st.tuples(*(st.lists(_AXES[k], min_size=1, max_size=4, unique=True).map(
+        lambda found, k=k: (k, found)) for k in keys))), st.integers(1, 3))
+def test_every_combination_once_in_order_with_the_values_that_set_gives(axes, repeat):
+    found = members(TASK, *(f"{k}={','.join(v)}" for k, v in axes), repeat=repeat)
+    expected = [(point, r) for point in itertools.product(*(v for _, v in axes))
+                for r in range(repeat)]
+    assert [(tuple(m.values.values()), m.spec.train.seed) for m in found] == expected
+    assert [m.index for m in found] == list(range(1, len(found) + 1))
+    assert len({m.spec.name for m in found}) == len(found)
+    for member in found:
+        data = to_dict(TASK)
+        apply_sets(data, [f"{k}={v}" for k, v in member.values.items()])
+        data["train"]["seed"] = (member.repeat or 1) - 1
+        assert to_dict(member.spec) == to_dict(from_dict(data)) | {"name": member.spec.name}
+        assert len(member.spec.name) <= LONGEST_NAME
+
+
+def test_names_tell_the_values_shortly():
+    found = members(TASK, "train.lr=3e-4", "batch.size=128", repeat=2)
+    assert [m.spec.name for m in found] == ["vgg lr=3e-4 size=128 #1", "vgg lr=3e-4 size=128 #2"]
+    same = members(TASK, "train.seed=1,2", "task.params.seed=3")
+    assert same[0].spec.name == "vgg train.seed=1 task.params.seed=3"
+    long = members(own("x", "{" + "w" * 40 + "}"), f"{'w' * 40}={'v' * 300},{'v' * 299}")
+    assert [len(m.spec.name) for m in long] == [66, 66]
+    many = members(own("x", *(f"{{{c * 15}}}" for c in "abcde")), *(f"{c * 15}={c * 30},{c * 31}"
+                                                                   for c in "abcde"))
+    assert len({m.spec.name for m in many}) == 32
+    assert max(len(m.spec.name) for m in many) == LONGEST_NAME
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("train.lr=1e-3, 3e-4", ["1e-3", "3e-4"]),
+    ("devices.ids=0,1", ["0", "1"]),
+    ("devices.ids=[0,1],[2,3]", ["[0,1]", "[2,3]"]),
+    ("task.use=a.py:A,'b,c.py:B',\"d\\\"e\"", ["a.py:A", "b,c.py:B", 'd"e']),
+    ("task.use=it's,o'clock", ["it's", "o'clock"]),
+    ("task.params.x='a,b',{c = 1, d = [2, 3]}", ["'a,b'", "{c = 1, d = [2, 3]}"]),
+    ("task.params.x=\"1..8*2\"", ['"1..8*2"']),
+    ("batch.size=16..256*2", ["16", "32", "64", "128", "256"]),
+    ("batch.size=16..255*2,500", ["16", "32", "64", "128", "500"]),
+    ("train.lr=0.1..0.3+0.1", ["0.1", "0.2", "0.3"]),
+    ("train.clip=linear(0,1,3)", ["0", "0.5", "1"]),
+    ("batch.size=log(10, 1000, 4)", ["10", "46", "215", "1000"]),
+])
+def test_values_as_they_are_typed(text, found):
+    assert list(values.parse(text).values) == found
+
+
+def test_a_logarithmic_range_has_equal_ratios():
+    found = [float(v) for v in values.parse("train.lr=log(1e-4,1e-2,5)").values]
+    assert found[0] == 1e-4
+    assert found[-1] == 1e-2
+    assert all(math.isclose(b / a, 10 ** 0.5, rel_tol=1e-5)
+               for a, b in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("train.lr", "expected KEY=VALUE,VALUE, for example train.lr=1e-3,3e-4"),
+    ("train.lr=", "expected at least one value"),
+    ("train.lr=1,,2", 'a value is missing between the commas; write "" for an empty text'),
+    ("task.use='a,b", "the quote ' is not closed"),
+    ("devices.ids=[0,1", "a ] is missing"),
+    ("train.lr=log(0,1,3)", "have to be greater than 0"),
+    ("train.lr=log(1,2,1)", "give a count from 2"),
+    ("batch.size=8..4*2", "count up"),
+    ("batch.size=1..9+0", "count up"),
+    ("batch.size=1..99999+1", "more than 1,000 values"),
+    ("train.lr=1,x", 'train.lr = "x": expected a number greater than 0'),
+    ("train.lr=1e-3,0.001", "1e-3 and 0.001 are the same value"),
+    ("train.lr=1,1", "1 is given twice"),
+    ("trian.lr=1", "did you mean train.lr?"),
+    ("lr=1,2", "did you mean train.lr?"),
+    ("name=a,b", "each member's name follows from its values"),
+])
+def test_a_grid_that_is_wrong_says_what_would_do(text, says):
+    assert says in refused(TASK, text)
+
+
+def test_keys_that_exclude_each_other_and_too_many_members():
+    said = refused(TASK, "train.steps=1,2", "train.epochs=1,2", "train.seed=1", "train.seed=2",
+                   repeat=2)
+    assert "train.epochs: vary this or train.steps, not both" in said
+    assert "train.seed: varied twice" in said
+    assert "--repeat varies it too" in said
+    assert "40 × 13 × 2 are 1,040 runs; a sweep has at most 1,000" in refused(
+        TASK, "batch.size=1..40+1", "train.steps=1..13+1", repeat=2)
+
+
+def test_a_command_gets_its_own_words_and_must_be_told_every_key():
+    spec = own("python", "t.py", "--w={width}", "{{width}}", "{lr}")
+    found = members(spec, "width=64,{x}", "train.lr=1e-3")
+    assert [m.spec.task.command for m in found] == [
+        ["python", "t.py", "--w=64", "{{width}}", "{lr}"],
+        ["python", "t.py", "--w={{x}}", "{{width}}", "{lr}"]]
+    said = refused(own("python", "t.py"), "train.lr=1,2", "train.clip=1,2", "task.params.a=1",
+                   repeat=3)
+    assert "train.lr: has no effect, as the command python t.py is never told it: write {lr}" \
+        in said
+    assert "train.seed: --repeat 3 has no effect" in said
+    assert "write {seed} where its value belongs" in said
+    assert "train.clip: has no effect" in said
+    assert "task.params.a: has no effect" in said
+    assert "Write a word of your own, as {width}, into the command" in said
+    assert "{lr} is gpu-panel's own placeholder: vary train.lr" in refused(
+        own("x", "{lr}"), "lr=1,2")
+    assert "write {width} where its value belongs" in refused(own("x"), "width=1,2")
+    assert len(members(own("x", "{seed}"), repeat=3)) == 3

@@ -1,0 +1,150 @@
+"""Sweeps on disk: submitted whole or not at all, shown, stopped, tried again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.queue import change
+from gpu_engine.queue import submit as queue
+from gpu_engine.runs import attempts, sweep, waiting
+from gpu_engine.runs.folder import all_runs
+from gpu_engine.sweep import figures
+
+from ..command_line import called
+from .made import ended, nobody_starts, submitted
+
+
+@pytest.fixture(autouse=True)
+def _no_waiter(home, monkeypatch):
+    nobody_starts(monkeypatch)
+
+
+def said(*words: str, code: int = 0) -> str:
+    done = called(*words)
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_the_table_and_what_scripts_get():
+    made = submitted("train.lr=1e-3,3e-4", "task.params.width=8,16", repeat=2)
+    runs = made.runs
+    assert [w.run for w in change.line()] == list(runs)  # in the order of the grid
+    assert [sweep.read(r.path).values for r in runs[:3]] == [
+        {"train.lr": "1e-3", "task.params.width": "8"}] * 2 + [
+        {"train.lr": "1e-3", "task.params.width": "16"}]
+    for run, losses in zip(runs, ([2.0, 1.0], [2.0, 0.6], [3.0, 0.5, 0.9]), strict=False):
+        ended(run, losses, evaluation={"accuracy": losses[-1] / 2})
+    ended(runs[3], [9.0, 8.0], "CUDA out of memory\nmore")
+    ended(runs[4], [], "CUDA out of memory")
+    assert "3 of 8 done, 3 waiting, 2 failed" in said("sweep")
+    text = said("sweep", made.id)
+    assert text.splitlines()[:5] == [
+        f"{made.id} toy: 3 of 8 done, 3 waiting, 2 failed", "",
+        "lr    width  runs                 best loss          last               steps  time",
+        "1e-3  16     1 done, 1 failed     0.500              0.900              3      01:00",
+        "1e-3  8      2 done               0.800 ± 0.283 (2)  0.800 ± 0.283 (2)  2      01:00"]
+    assert f"2 failed ({runs[3].id}, {runs[4].id}): rank 0: CUDA out of memory\n" in text
+    best = json.loads(said("sweep", "last", "--by", "max:eval:accuracy", "--json"))
+    assert best["by"] == "max:eval:accuracy"
+    assert best["points"][0] | {"seconds": 0} == {
+        "values": {"train.lr": "1e-3", "task.params.width": "16"},
+        "counts": {"done": 1, "failed": 1}, "partial": False, "steps": [3, 3], "seconds": 0,
+        "best": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
+        "last": {"n": 1, "mean": 0.45, "spread": None, "odd": 0},
+        "runs": [runs[2].id, runs[3].id]}
+    rows = list(csv.DictReader(io.StringIO(said("sweep", made.id[:4], "--csv"))))
+    assert [(r["run"], r["train.lr"], r["repeat"], r["state"], r["best loss"], r["cause"])
+            for r in rows[2:5]] == [
+        (runs[2].id, "1e-3", "1", "completed", "0.5", ""),
+        (runs[3].id, "1e-3", "2", "failed", "8.0", "rank 0: CUDA out of memory"),
+        (runs[4].id, "3e-4", "1", "failed", "", "rank 0: CUDA out of memory")]
+    assert "no run of the sweep has recorded 'acc'" in said("sweep", made.id, "--by", "acc", code=2)
+    assert "there is no sweep 'nope'" in said("sweep", "nope", code=2)
+
+
+def test_what_was_read_of_ended_runs_is_read_once(monkeypatch):
+    made = submitted("train.lr=1,2")
+    ended(made.runs[0], [3.0, 2.0])
+    first = said("sweep", made.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "of", lambda run: pytest.fail(f"{run} is read again"))
+        assert said("sweep", made.id) == first
+    ended(made.runs[0], [1.0])  # an attempt more
+    assert "1.000" in said("sweep", made.id)
+    kept = figures.FiguresOf(made.id)._path
+    kept.write_text("{")  # damaged: as if it were not there
+    assert "1.000" in said("sweep", made.id)
+    for run in made.runs:
+        said("stop", run.id) if run.state().live else None
+        said("runs", "rm", run.id)
+    assert "no sweeps yet" in called("sweep").stderr
+    assert not kept.exists()
+
+
+def test_nothing_is_submitted_unless_every_member_can_run():
+    with pytest.raises(SpecError) as err:
+        submitted("batch.size=8,9,10", "train.steps=1,2", devices={"ids": ["cpu:0", "cpu:1"]},
+                  parallel={"mode": "ddp"})
+    assert str(err.value) == (
+        "batch.size = 9: a global batch must divide by 2 replicas; 8 or 10 would "
+        "(run 3 of 6, toy size=9 steps=1, and 1 more)")
+    assert all_runs() == []
+
+
+def test_a_submission_that_breaks_off_is_taken_back(monkeypatch):
+    create, calls = queue.create_run, []
+
+    def full(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise UserError("the disk is full")
+        return create(*args)
+
+    monkeypatch.setattr(queue, "create_run", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        submitted("train.lr=1,2,3,4")
+    assert len(calls) == 3
+    assert all_runs() == []
+    assert change.line() == []
+
+
+def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out():
+    made = submitted("train.lr=1,2,3")
+    good, bad, waits = made.runs
+    ended(good, [1.0])
+    ended(bad, [1.0], "boom")
+    spec = (bad.path / "spec.toml").read_text()
+    (bad.path / "spec.toml").write_text(spec.replace("pick = 1", 'ids = ["cpu:1"]'))  # it started
+    assert said("sweep", "retry", made.id) == f"1 run will be tried again: {bad.id}\n"
+    state = bad.state()
+    assert (state.state, state.attempt, len(state.attempts)) == ("queued", 2, 1)
+    assert attempts.read_spec(bad)["devices"] == {"share": False, "pick": 1}
+    entry = waiting.read(bad.path)
+    assert (entry.count, entry.ids) == (1, ())
+    assert [w.run for w in change.line()] == [waits, bad]
+    assert "has failed" in said("sweep", "retry", made.id, code=2)
+    assert said("sweep", "stop", made.id).startswith("2 runs stopped: ")
+    assert [r.state().state for r in made.runs] == ["completed", "stopped", "stopped"]
+    assert change.line() == []
+    assert "have ended" in said("sweep", "stop", made.id)
+
+
+def test_the_command_line_makes_a_sweep_and_shows_it_before(home):
+    words = ("--set", "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--devices", "cpu:0",
+             "--grid", "train.lr=1,2", "--repeat", "2")
+    shown = said("run", *words, "--dry-run")
+    assert said("plan", *words) == shown
+    assert shown.splitlines()[:3] == ["   train.lr  seed  name", "1  1         0     run lr=1 #1",
+                                      "2  1         1     run lr=1 #2"]
+    assert "4 runs; the first, single:" in shown
+    assert all_runs() == []
+    told = json.loads(said("run", *words, "--json", "--priority", "3"))
+    assert [w.run.id for w in change.line()] == told["runs"]
+    assert {w.entry.priority for w in change.line()} == {3}
+    assert {sweep.read(r.path).sweep for r in all_runs()} == {told["id"]}
+    assert "--dry-run goes with --grid" in said("run", "default", "--dry-run", code=2)

@@ -1,0 +1,122 @@
+"""A sweep summed up, against figures worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.events.schema import Eval, Metric, Start, Step
+from gpu_engine.sweep import words
+from gpu_engine.sweep.table import By, One, Stat, count, failures, parse_by, points, stat
+from gpu_engine.sweep.track import Extent, Track
+
+
+def one(index, value, state="completed", *, least=None, last=None, repeat=None, why=None,
+        seconds=10.0, accuracy=None, steps=20):
+    extents = {} if least is None else {
+        "loss": Extent(least, least, least if last is None else last)}
+    if accuracy is not None:
+        extents["eval:accuracy"] = Extent(*accuracy)
+    return One(f"{index:04x}", index, {"train.lr": value}, repeat, f"t lr={value}", state, why,
+               seconds, steps, extents)
+
+
+def test_mean_and_sample_standard_deviation_over_the_seeds():
+    found = points([one(1, "a", least=0.3), one(2, "a", least=0.5, seconds=20.0, steps=10),
+                    one(3, "a", least=0.7), one(4, "b", least=0.4), one(5, "b", least=0.2)], By())
+    assert [p.values["train.lr"] for p in found] == ["b", "a"]
+    # b: mean 0.3; the squares of ±0.1 add up to 0.02, over n - 1 = 1
+    assert found[0].best == Stat(2, pytest.approx(0.3), pytest.approx(math.sqrt(0.02)))
+    # a: mean 0.5; 0.04 + 0 + 0.04 = 0.08, over n - 1 = 2
+    assert found[1].best == Stat(3, pytest.approx(0.5), pytest.approx(0.2))
+    assert found[1].steps == (10, 20)
+    assert found[1].seconds == pytest.approx(40 / 3)
+    assert words.cells(found[1]) == ["a", "3 done", "0.500 ± 0.200 (3)", "0.500 ± 0.200 (3)",
+                                     "10–20", "00:13"]
+
+
+def test_only_runs_that_are_done_count_while_there_are_any():
+    mixed = [one(1, "a", least=0.5), one(2, "a", "failed", least=0.1, why="rank 0: boom"),
+             one(3, "a", "running", least=0.2), one(4, "b", "running", least=0.4),
+             one(5, "b", "lost", least=0.6, why="rank 0: boom"), one(6, "c", "queued"),
+             one(7, "d", "stopped", least=0.9), one(8, "c", "failed", why="no room")]
+    found = points(mixed, By())
+    assert [(p.values["train.lr"], p.best.mean, p.partial) for p in found] == [
+        ("a", 0.5, False), ("b", 0.5, True), ("d", 0.9, True), ("c", None, True)]
+    assert found[0].counts == {"done": 1, "running": 1, "failed": 1}
+    assert words.cells(found[1])[2].startswith("~0.500 ± 0.141 (2)")
+    assert words.cells(found[3]) == ["c", "1 waiting, 1 failed", "–", "–", "–", "–"]
+    assert count(mixed) == {"done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
+    assert [(why, [m.index for m in whose]) for why, whose in failures(mixed)] == [
+        ("rank 0: boom", [2, 5]), ("no room", [8])]
+
+
+def test_another_value_may_decide_and_the_greatest_be_best():
+    found = [one(1, "a", least=0.1, accuracy=(0.2, 0.8, 0.7)),
+             one(2, "b", least=0.2, accuracy=(0.1, 0.9, 0.9))]
+    by = parse_by("max:eval:accuracy", found)
+    assert by == By("eval:accuracy", largest=True)
+    assert [(p.values["train.lr"], p.best.mean, p.last.mean) for p in points(found, by)] == [
+        ("b", 0.9, 0.9), ("a", 0.8, 0.7)]
+    assert parse_by("min:loss", found) == parse_by("loss", found) == By()
+    with pytest.raises(UserError, match="recorded 'eval:acuracy'; there are loss, eval:accuracy"):
+        parse_by("max:eval:acuracy", found)
+
+
+def test_values_that_are_not_finite_are_left_out_and_counted():
+    assert stat([1.0, math.nan, None, 3.0, math.inf]) == Stat(2, 2.0, math.sqrt(2), odd=2)
+    assert stat([]) == Stat(0, None, None)
+    found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7)], By())
+    assert words.cells(found[0])[2:4] == ["0.600 ± 0.141 (2)", "0.700"]
+    assert words.notes(found, By())[-1] == \
+        "1 run ended with a loss that is not finite; means leave it out"
+
+
+def start(attempt=1, process=None):
+    return Start(0, 0, 0, 1, 1, 2, attempt=attempt, process=process)
+
+
+def step(last, *losses, **more):
+    return Step(last, 0.1, 0, n=more.pop("n", len(losses)), losses=losses, **more)
+
+
+def test_a_runs_loss_is_the_mean_of_its_ranks_at_each_step():
+    track = Track()
+    for rank, losses in enumerate(((3.0, 1.0, 2.0), (1.0, 2.0, 1.0))):
+        track.take(rank, start())
+        track.take(rank, step(3, *losses))
+    track.take(0, step(4, 0.1))  # rank 1 has not told its yet
+    assert track.steps == 3
+    assert track.extents() == {"loss": Extent(1.5, 2.0, 1.5)}  # means 2, 1.5, 1.5
+
+
+def test_steps_that_a_later_attempt_makes_again_count_once():
+    track = Track()
+    track.take(0, start())
+    track.take(0, step(4, 4.0, 3.0, 0.5, 0.1))
+    track.take(0, Eval(4, {"accuracy": 0.9}))
+    track.take(0, start(2))
+    track.take(0, step(3, 2.5))  # from the checkpoint of step 2
+    assert track.steps == 3
+    assert track.extents() == {"loss": Extent(2.5, 4.0, 2.5)}  # nor the evaluation of step 4
+    track.take(0, step(4, 2.0))
+    track.take(0, Eval(4, {"accuracy": 0.5}))
+    track.take(0, step(9, n=5, loss=1.5, loss_min=0.2, loss_max=3.0, loss_last=1.0))
+    track.take(0, Metric(9, {"loss": 7.0, "ppl": 5.0}))
+    track.take(7, start(process=2))  # another process that trains as the same rank
+    track.take(7, step(1, 0.0))
+    assert track.steps == 9
+    assert track.extents() == {"loss": Extent(1.5, 4.0, 1.5), "ppl": Extent(5.0, 5.0, 5.0),
+                               "eval:accuracy": Extent(0.5, 0.5, 0.5)}
+
+
+def test_a_loss_that_was_only_logged():
+    track = Track()
+    track.take(0, Metric(None, {"loss": 2.0}))
+    track.take(0, Metric(None, {"loss": math.nan}))
+    found = track.extents()["loss"]
+    assert (found.least, found.greatest) == (2.0, 2.0)
+    assert math.isnan(found.last)
+    assert track.steps is None

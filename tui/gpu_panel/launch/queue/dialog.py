@@ -1,0 +1,260 @@
+"""The dialog that puts a run into the queue: what it waits for. Enter is enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Button, Input, Static
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.units import GIB
+from gpu_engine.devices.records import Inventory
+from gpu_engine.queue import submit
+from gpu_engine.queue.order import Wants
+from gpu_engine.runs.folder import Run
+from gpu_engine.spec.schema import RunSpec
+from gpu_engine.sweep import submit as sweep
+from gpu_engine.sweep.grid import Member
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.dialogs import harmless
+from gpu_panel.common.errors import record, sentence
+from gpu_panel.launch.queue import wish
+from gpu_panel.launch.queue.wish import Wish, Wrong
+from gpu_panel.launch.runs.line import RunLine
+
+_THESE, _ANY, _NONE = "these", "any", ""
+_MOST_RUNS = 100
+"""The most runs that are offered to be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A run that was put into the queue."""
+
+    run: Run
+    devices: str
+    """What it waits for, "GPU 0, GPU 1"."""
+    sweep: str | None
+    """"sweep s0ec2 of 4 runs", of which `run` is the first; None: it is a single run."""
+    doubt: str | None
+    """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
+
+
+class QueueDialog(ModalScreen[Queued | None]):
+    """Closes once the run is in the queue. Errors are shown at their fields, so that nothing that
+    was typed is lost."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "cancel"),
+        Binding("up", "app.focus_previous", "field before", show=False),
+        Binding("down", "app.focus_next", "next field", show=False),
+    ]
+    DEFAULT_CSS = """
+    QueueDialog {
+        .dialog { padding: 0 2; }
+        #fields { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
+        .row { height: auto; }
+        .label { width: 15; color: $text-muted; }
+        .row Input, .row Choice { width: 1fr; }
+        #q-count { width: 5; }
+        .unit { width: auto; color: $text-muted; margin: 0 1; }
+        .wrong { color: $text-error; margin-left: 15; display: none; }
+        #note { color: $text-muted; }
+        #trouble { color: $text-error; display: none; &.-plain { color: $text-muted; } }
+    }
+    """
+
+    def __init__(self, spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None,
+                 first: Wish, others: Sequence[RunLine]) -> None:
+        """`spec`: with the ticked devices. `first`: what the fields say at first. `others`: the
+        live and the waiting runs."""
+        super().__init__()
+        self._spec, self._inventory, self._base, self._first = spec, inventory, base, first
+        self._others = others[:_MOST_RUNS]
+        self._busy = False
+
+    # --- what is shown -------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        first = self._first
+        with Vertical(classes="dialog") as box:
+            box.border_title = harmless(f"Put {self._spec.name} into the queue")
+            box.border_subtitle = "enter queue it · esc cancel"
+            with VerticalScroll(id="fields", can_focus=False):
+                yield from self._row(wish.DEVICES, "waits for", self._devices())
+                yield from self._row(
+                    wish.COUNT, "how many", Input(first.count, compact=True, id="q-count",
+                                                  type="integer", max_length=4),
+                    Static("each with", classes="unit"),
+                    Input(first.free, compact=True, id="q-free", max_length=8,
+                          placeholder="any memory"), Static("GiB free", classes="unit"))
+                yield from self._row(wish.AFTER, "after run", self._runs())
+                yield from self._row(wish.BEGIN, "not before", Input(
+                    first.begin, compact=True, id="q-begin", max_length=40,
+                    placeholder="now; or 22:00, tomorrow 6:30, +90m"))
+                yield from self._row(wish.PRIORITY, "priority", Input(
+                    first.priority, compact=True, id="q-priority", max_length=8,
+                    placeholder="0; a higher one goes first"))
+                yield from self._row(wish.FREE_FOR, "free for", Input(
+                    first.free_for, compact=True, id="q-free-for", max_length=8,
+                    placeholder="0; so many seconds before it starts"))
+                yield from self._row(wish.VARY, "vary", Input(
+                    first.vary, compact=True, id="q-vary", max_length=400,
+                    placeholder="nothing; or train.lr=1e-3,3e-4 batch.size=64,128"))
+                yield from self._row(wish.REPEAT, "repeat", Input(
+                    first.repeat, compact=True, id="q-repeat", max_length=4,
+                    placeholder="1; more times with other seeds"))
+                yield Static(self._note(), id="note")
+                yield Static("", id="trouble", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Cancel", id="no", compact=True, action="screen.cancel")
+                yield Button("Queue it", id="yes", compact=True, variant="primary",
+                             action="screen.submit")
+
+    def _row(self, field: str, label: str, *widgets: Widget) -> Iterable[Widget]:
+        yield Horizontal(Static(label, classes="label"), *widgets, classes="row",
+                         id=f"row-{field}")
+        yield Static("", classes="wrong", id=f"wrong-{field}", markup=False)
+
+    def _devices(self) -> Choice:
+        options = [(_THESE, self._ticked)] if self._ticked else []
+        choice = Choice([*options, (_ANY, "any devices")], id="q-devices")
+        choice.set_reactive(Choice.value, _ANY if self._first.any or not options else _THESE)
+        return choice
+
+    @property
+    def _ticked(self) -> str:
+        """"GPU 0, GPU 1"; "" if nothing is ticked."""
+        found = [self._inventory.find(name) for name in self._spec.devices.ids or ()]
+        return ", ".join(device.label for device in found if device is not None)
+
+    def _runs(self) -> Choice:
+        named = [(one.id, f"{one.id} {clean(one.name)[:30]}") for one in self._others]
+        return Choice([(_NONE, "none"), *named], id="q-after", closed=True,
+                      notes=["", *("waits" if one.waits else one.state for one in self._others)])
+
+    def _note(self) -> str:
+        return "It shares its devices with others, as its preset says, and waits only for " \
+            "memory." if self._spec.devices.share else \
+            "It starts by itself, also when the panel is closed."
+
+    def on_mount(self) -> None:
+        self._show_count()
+        self.query_one("#yes").focus()
+
+    def _show_count(self) -> None:
+        self.query_one(f"#row-{wish.COUNT}").display = self._any
+
+    @property
+    def _any(self) -> bool:
+        return self.query_one("#q-devices", Choice).value == _ANY
+
+    # --- keys ----------------------------------------------------------------------------------
+
+    @on(Choice.Changed, "#q-devices")
+    def _chosen(self) -> None:
+        self._show_count()
+        self._clear()
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        self._clear()
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_submit()
+
+    def action_cancel(self) -> None:
+        """Close the dialog, unless the run is just being put into the queue."""
+        if not self._busy:
+            self.dismiss(None)
+
+    def action_submit(self) -> None:
+        """Put the run into the queue."""
+        if not self._busy:
+            self._busy = True
+            self._submit()
+
+    # --- submitting ----------------------------------------------------------------------------
+
+    @work(exit_on_error=False)
+    async def _submit(self) -> None:
+        self._clear()
+        try:
+            asked = self._wish()
+            spec, when = asked.spec(self._spec), asked.when(time.time())
+            members = asked.members(spec)
+            self._say("keeping the code as it is now …", plain=True)
+            self.dismiss(await in_thread(lambda: self._put(spec, when, asked, members),
+                                         name="panel-queue"))
+        except Wrong as err:
+            self._blame(err.field, str(err))
+        except UserError as err:
+            field, why = wish.field_of(err)
+            self._blame(field, why)
+        except Exception as err:  # noqa: BLE001  shown with a pointer to the whole traceback
+            self._say(sentence(err, record(err)))
+        finally:
+            self._busy = False
+
+    def _put(self, spec: RunSpec, when: submit.When, asked: Wish, members: Sequence[Member]
+             ) -> Queued:
+        """Blocks. Raises UserError."""
+        name = None
+        if members:
+            found = sweep.submit(members, when, spec.name, self._base)
+            run, doubt = found.runs[0], found.doubt
+            name = f"sweep {found.id} of {len(found.runs)} runs"
+        else:
+            prepared = submit.prepare(spec, self._inventory)
+            run, doubt = submit.submit(spec, when, prepared, base=self._base), prepared.kept.doubt
+        chosen, free = spec.devices, spec.devices.free_gib
+        devices = self._ticked if not asked.any else Wants(
+            count=chosen.pick or 1, free=None if free is None else int(free * GIB),
+            cpu=self._inventory.is_cpu).text
+        return Queued(run, devices, name, doubt)
+
+    def _wish(self) -> Wish:
+        def text(field: str) -> str:
+            return self.query_one(f"#q-{field}", Input).value
+
+        after = self.query_one("#q-after", Choice).value
+        return Wish(self._any, text("count"), text("free"), after, text("begin"), text("priority"),
+                    text("free-for"), text("vary"), text("repeat"))
+
+    def _blame(self, field: str | None, why: str) -> None:
+        """Say at the field what does not fit, and go there."""
+        self._say("")
+        if field in (wish.COUNT, wish.FREE) and not self._any:
+            field = wish.DEVICES
+        if field is None:
+            self._say(why)
+            return
+        row = wish.COUNT if field == wish.FREE else field
+        place = self.query_one(f"#wrong-{row}", Static)
+        place.update(harmless(why))
+        place.display = True
+        self.query_one(f"#q-{field}").focus()
+
+    def _say(self, text: str, plain: bool = False) -> None:
+        place = self.query_one("#trouble", Static)
+        place.set_class(plain, "-plain")
+        place.display = bool(text)
+        place.update(harmless(text))
+
+    def _clear(self) -> None:
+        self._say("")
+        for place in self.query(".wrong"):
+            place.display = False

@@ -1,0 +1,135 @@
+"""The table of a sweep as rows of text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gpu_engine.common.clean import clean
+from gpu_engine.sweep import words
+from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
+from gpu_panel.common import units
+from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
+from gpu_panel.run.text.states import glyph, tone
+
+MARK = "▣"
+POINT = "point "
+"""Begins the key of a row that is a point with several members; other keys are runs' ids."""
+_GAP = 2
+_NARROW = 10
+"""Cells of a value, where there is little room."""
+_GO = (-1, -2, -3)
+"""The columns that go first where there is too little room: time, steps, the last value."""
+
+
+def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
+          unfolded: Collection[str] = (), marked: Collection[str] = ()
+          ) -> tuple[Line, list[Row]]:
+    """(header, rows) of the table for `width` cells. `unfolded`: keys of the points whose members
+    are shown; `marked`: ids of runs."""
+    table = [words.heads(keys, by)]
+    kinds: list[tuple[Point, One | None]] = []
+    for point in points:
+        several = len(point.members) > 1
+        table.append(words.cells(point) if several else _single(point, by))
+        kinds.append((point, None if several else point.members[0]))
+        if several and key_of(point) in unfolded:
+            for one in point.members:
+                table.append(_member(one, len(keys), by))
+                kinds.append((point, one))
+    folds = any(len(point.members) > 1 for point in points)
+    front = (2 if marked else 0) + (2 if folds else 0)
+    sizes = _sizes(table, len(keys), width - front)
+    head: Line = ((" " * front + _joined(table[0], sizes, len(keys)), "dim"),)
+    best = next((p for p in points if p.best.mean is not None and not p.partial), None)
+    rows = []
+    for (point, one), texts in zip(kinds, table[1:], strict=True):
+        parts: list[Part] = []
+        ids = {one.id} if one is not None else {m.id for m in point.members}
+        if marked:
+            parts.append((MARK + " " if ids <= set(marked) else "  ", "accent"))
+        inner = one is not None and len(point.members) > 1
+        if folds:
+            sign = "  " if one is not None else "▾ " if key_of(point) in unfolded else "▸ "
+            parts.append((sign, "dim"))
+        text = _joined(texts, sizes, len(keys))
+        style = tone(one.state) if inner and one is not None else "good" if point is best else ""
+        bad = one is not None and one.kind == FAILED
+        parts.append((text, "bad" if bad else "dim" if inner and style == "good" else style))
+        if one is not None and bad and one.why:
+            parts.append((f"  {one.why}", "bad"))
+        rows.append(Row(one.id if one is not None else key_of(point), (tuple(parts),)))
+    return head, rows
+
+
+def below(points: Sequence[Point], by: By, width: int) -> list[Row]:
+    """What is said below the table: what the figures are, and why runs have failed."""
+    rows = [_text("")]
+    several = [m for p in points for m in p.members if len(p.members) > 1]
+    for why, whose in failures(several):
+        first = ", ".join(one.id for one in whose[:4]) + (", …" if len(whose) > 4 else "")
+        rows += [_text(line, "bad") for line in wrap(f"{len(whose)} failed ({first}): {why}",
+                                                     width)]
+    for note in words.notes(points, by):
+        rows += [_text(line, "dim") for line in wrap(note, width)]
+    return rows if len(rows) > 1 else []
+
+
+def key_of(point: Point) -> str:
+    """The key of a point's row."""
+    return POINT + str(point.members[0].index)
+
+
+def markdown(points: Sequence[Point], keys: Sequence[str], by: By) -> list[str]:
+    """The table for a report or an issue."""
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(t.replace("|", "\\|") for t in texts) + " |"
+
+    head = words.heads(keys, by)
+    return [line(head), "|" + "---|" * len(head), *(line(words.cells(p)) for p in points)]
+
+
+def _single(point: Point, by: By) -> list[str]:
+    """The line of a point that is one run."""
+    one = point.members[0]
+    texts = words.cells(point)
+    texts[len(point.values)] = f"{one.id} {glyph(one.state)} {one.kind}"
+    return texts
+
+
+def _member(one: One, keys: int, by: By) -> list[str]:
+    """The line of a run below its point."""
+    number = f"└ #{one.repeat}" if one.repeat is not None else "└"
+    return [*[number, *[""] * keys][:keys], f"{one.id} {glyph(one.state)} {one.kind}",
+            units.loss(one.best(by)), units.loss(one.last(by)), units.count(one.steps),
+            units.clock(one.seconds)]
+
+
+def _sizes(table: Sequence[Sequence[str]], keys: int, width: int) -> list[int]:
+    """The width of each column, 0 for one that is left out."""
+    sizes = [max(cells(text) for text in column) for column in zip(*table, strict=True)]
+    at = 0
+    while sum(size + _GAP for size in sizes if size) > width and at < len(_GO):
+        sizes[_GO[at]] = 0
+        at += 1
+    if sum(size + _GAP for size in sizes if size) > width:
+        sizes = [min(size, _NARROW) if i < keys else size for i, size in enumerate(sizes)]
+    return sizes
+
+
+def _joined(texts: Sequence[str], sizes: Sequence[int], keys: int) -> str:
+    out = ""
+    for at, (text, size) in enumerate(zip(texts, sizes, strict=True)):
+        if size:
+            right = at > keys  # figures
+            out += (" " * max(size - cells(text), 0) + text if right
+                    else fit(clean(text), size)) + " " * _GAP
+    return out.rstrip() if not out.strip() else out[:-_GAP]
+
+
+def _text(text: str, style: str = "dim") -> Row:
+    return Row("", (((text, style),),))
+
+
+def progress(members: Sequence[One]) -> bool:
+    """Whether any of them may still change by itself."""
+    return any(one.kind == RUNNING or one.state == "queued" for one in members)

@@ -1,0 +1,267 @@
+"""The table of one sweep: a line for each combination of values, with its runs below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import work
+from textual.binding import BindingType
+
+from gpu_engine.runs.folder import Run
+from gpu_engine.sweep import words
+from gpu_engine.sweep.figures import FiguresOf
+from gpu_engine.sweep.group import Group, default_by, find, read
+from gpu_engine.sweep.table import FAILED, By, One, Point, names, points
+from gpu_panel import keys
+from gpu_panel.common.background import in_thread
+from gpu_panel.common.clipboard import copy
+from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.errors import guard
+from gpu_panel.common.panes import Pane
+from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.sweep import lines
+
+
+class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
+    """The points of a sweep, the best first."""
+
+    NAME = "sweep"
+    TITLE = "Sweep"
+    CALLED = "the sweep"
+    TAB = False
+    KEYS = keys.of("sweep")
+    BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    HELP = """A line for each combination of values, the best first: the best and the last value of
+its runs that are done, as their mean, ± their sample standard deviation, and how many they are; ~
+marks those of which no run is done yet. Enter shows the runs of a line, and opens one. b chooses
+the value that decides, O whether the least or the greatest is best. m marks runs, and c compares
+the marked ones, or those of the line. s stops the whole sweep, u tries failed runs again."""
+
+    def __init__(self, sweep: str) -> None:
+        """`sweep`: its id."""
+        super().__init__(id=self.NAME)
+        self._sweep = sweep
+        self._group: Group | None = None
+        self._figures = FiguresOf(sweep)
+        self.members: list[One] | None = None
+        """The members as they were read last; None before the first time."""
+        self.by = By()
+        """The value that decides."""
+        self._points: list[Point] = []
+        self._unfolded: set[str] = set()
+        self.marked: set[str] = set()
+        """Ids of the marked runs."""
+        self._reading = False
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read what is new, unless that is still being done or nothing can be."""
+        done = self.members is not None and not lines.progress(self.members)
+        if not self._reading and not done:
+            self.look_at_once()
+
+    def look_at_once(self) -> None:
+        """Read what is new now."""
+        self._reading = True
+        self._read()
+
+    @work(exit_on_error=False, group="sweep", exclusive=True)
+    async def _read(self) -> None:
+        try:
+            with guard(self.app):
+                first = self.members is None
+                group, members, by = await in_thread(self._gather, name="panel-sweep")
+                if not self.is_mounted:
+                    return
+                self._group, self.members = group, members
+                self.by = by if first else self.by
+                self._arrange()
+        finally:
+            self._reading = False
+
+    def _gather(self) -> tuple[Group, list[One], By]:
+        """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
+        group = self._group or find(self._sweep)
+        members = read(group, self._figures)
+        return group, members, default_by(group, members) if self.members is None else self.by
+
+    def _arrange(self) -> None:
+        members = self.members or []
+        self._points = points(members, self.by)
+        self.marked &= {one.id for one in members}
+        if self._group is not None:
+            said = words.summary(self._group.of, members)
+            self.entitle(f"Sweep {self._group.id} {self._group.name} ─ {said}",
+                         "b value · O least/greatest · y copy" if members else "")
+        self.repaint()
+        self.refresh_bindings()
+
+    def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
+        if self.members is None or self._group is None:
+            return None, [Row("", ((("Reading the sweep …", "dim"),),))]
+        if not self.members:
+            return None, [Row("", ((("None of its runs is there any more", "dim"),),))]
+        head, rows = lines.build(self._points, self._group.keys, self.by, width,
+                                 unfolded=self._unfolded, marked=self.marked)
+        return head, [*rows, *lines.below(self._points, self.by, width)]
+
+    # --- what the keys do ----------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer what can be done now."""
+        members = self.members or []
+        if action == "retry":
+            return any(one.kind == FAILED for one in members)
+        if action == "stop":
+            return lines.progress(members)
+        if action == "clear":
+            return bool(self.marked)
+        if action == "compare":
+            return len(self._chosen()) > 1
+        if action in ("open", "mark", "value", "turn", "copy"):
+            return bool(members)
+        return True
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        super().watch_cursor(old, new)
+        self.refresh_bindings()
+
+    def _point_at_cursor(self) -> Point | None:
+        key = self.key_at_cursor
+        return next((p for p in self._points
+                     if key == lines.key_of(p) or key in [m.id for m in p.members]), None)
+
+    def _at_cursor(self) -> list[One]:
+        """The run under the cursor, or the runs of the line."""
+        point, key = self._point_at_cursor(), self.key_at_cursor
+        if point is None:
+            return []
+        return [m for m in point.members if m.id == key] or list(point.members)
+
+    def _chosen(self) -> list[One]:
+        """The marked runs, in the order of the table; if none is, those of the line under the
+        cursor."""
+        if self.marked:
+            return [m for p in self._points for m in p.members if m.id in self.marked]
+        return self._at_cursor()
+
+    def _run(self, ident: str) -> Run:
+        assert self._group is not None
+        return next(run for run, _ in self._group.members if run.id == ident)
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        event.stop()
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Show or hide the runs of a line, or open the screen of a run."""
+        key = self.key_at_cursor
+        if key is None:
+            return
+        if key.startswith(lines.POINT):
+            self._unfolded ^= {key}
+            self.repaint()
+            return
+        from gpu_panel.run.screen import RunScreen
+
+        self.app.push_screen(RunScreen(self._run(key)))
+
+    def action_fold(self, open_it: bool) -> None:
+        """Show or hide the runs of the line under the cursor."""
+        point = self._point_at_cursor()
+        if point is not None and len(point.members) > 1:
+            key = lines.key_of(point)
+            (self._unfolded.add if open_it else self._unfolded.discard)(key)
+            self.repaint()
+            if not open_it and key in self.keys:
+                self.cursor = self.keys.index(key)
+
+    def action_mark(self) -> None:
+        """Mark the run, or all of the line, or take the marks away; and go to the next line."""
+        ids = {one.id for one in self._at_cursor()}
+        self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
+        self._arrange()
+        self.action_cursor_down()
+
+    def action_clear(self) -> None:
+        """Take all marks away."""
+        self.marked = set()
+        self._arrange()
+
+    def action_compare(self) -> None:
+        """Open the compare screen for the marked runs, or those of the line."""
+        from gpu_panel.compare.screen import CompareScreen
+        from gpu_panel.compare.store import MOST
+
+        chosen = self._chosen()
+        if len(chosen) > MOST:
+            self.notify(f"At most {MOST} runs are compared; these are {len(chosen)}",
+                        severity="warning")
+        elif len(chosen) > 1:
+            self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
+
+    def action_turn(self) -> None:
+        """Have the greatest value be the best, or the least."""
+        self.by = By(self.by.name, not self.by.largest)
+        self._arrange()
+        self.notify(f"The {'greatest' if self.by.largest else 'least'} {self.by.name} is best",
+                    markup=False)
+
+    def action_copy(self) -> None:
+        """Copy the table as Markdown."""
+        if self._group is not None:
+            copy(self.app, "\n".join(lines.markdown(self._points, self._group.keys, self.by)))
+
+    @work(exit_on_error=False, group="value", exclusive=True)
+    async def action_value(self) -> None:
+        """Choose the value that decides, by typing a part of its name."""
+        from gpu_panel.run.picker import CurvePicker
+
+        def entries() -> list[tuple[str, str, str, str]]:
+            return [(name, name, "", "") for name in names(self.members or [])]
+
+        name = await self.app.push_screen_wait(CurvePicker(entries, self.by.name, "sweep's"))
+        if name is not None and name != self.by.name:
+            self.by = By(name)
+            self._arrange()
+
+    @work(exit_on_error=False, group="do", exclusive=True)
+    async def action_stop(self) -> None:
+        """Ask the person, then stop all members."""
+        with guard(self.app):
+            if (group := self._group) is None:
+                return
+            if not await self.app.push_screen_wait(Confirm(
+                    f"Stop sweep {group.id}", "The runs that wait leave the queue; those that run "
+                    "finish their step, save a checkpoint and end.", yes="Stop it",
+                    no="Keep running")):
+                return
+            from gpu_engine.sweep import again
+
+            done = await in_thread(lambda: again.stop(group), name="panel-stop")
+            self.look_at_once()
+            self._say(f"{len(done.runs)} runs were asked to stop", done.trouble)
+
+    @work(exit_on_error=False, group="do", exclusive=True)
+    async def action_retry(self) -> None:
+        """Ask the person, then put the failed members into the queue again."""
+        with guard(self.app):
+            if (group := self._group) is None:
+                return
+            many = sum(one.kind == FAILED for one in self.members or ())
+            if not await self.app.push_screen_wait(Confirm(
+                    f"Try {many} failed run{'s' * (many > 1)} again", "Each waits in the queue for "
+                    "another attempt, which goes on from its last checkpoint.", yes="Try again")):
+                return
+            from gpu_engine.queue.submit import When
+            from gpu_engine.sweep import again
+
+            done = await in_thread(lambda: again.retry(group, When()), name="panel-retry")
+            self.look_at_once()
+            self._say(f"{len(done.runs)} runs wait for another attempt", done.trouble)
+
+    def _say(self, text: str, trouble: Sequence[str]) -> None:
+        self.notify("\n".join([text, *trouble]), markup=False,
+                    severity="warning" if trouble else "information")

@@ -1,0 +1,53 @@
+"""The screen of one sweep."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.common.panes import Pane, PaneScreen
+from gpu_panel.sweep.pane import SweepPane
+
+EVERY = 2.0
+"""Seconds between two looks while runs of it may still change."""
+
+
+class SweepScreen(PaneScreen):
+    """One pane, the table."""
+
+    SCOPE = "sweep-screen"
+    PANES: ClassVar[tuple[type[Pane], ...]] = (SweepPane,)
+    AUTO_FOCUS = f"#{SweepPane.NAME}"
+    DEFAULT_CSS = "SweepScreen { SweepPane { height: 1fr; } }"
+
+    def __init__(self, sweep: str) -> None:
+        """`sweep`: its id."""
+        super().__init__()
+        self.table = SweepPane(sweep)
+        self.table.add_class("pane")
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self.set_interval(EVERY, self._look)
+        self.table.look_at_once()
+
+    def on_screen_resume(self) -> None:
+        """A run may have been resumed on its own screen."""
+        if self.table.members is not None:
+            self.table.look_at_once()
+
+    def _look(self) -> None:
+        if self.is_active:
+            self.table.look()
+
+    def bring_forward(self, name: str) -> None:
+        """There is only one pane."""
+
+    def action_back(self) -> None:
+        """Back to the list of runs."""
+        self.dismiss(None)
