@@ -1,0 +1,1 @@
+"""A run's figures, out of its folder: as CSV, for TensorBoard, Weights & Biases and Trackio."""

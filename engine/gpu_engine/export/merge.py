@@ -1,0 +1,228 @@
+"""Merges the steps of all ranks, and what was read of devices meanwhile, into rows. Pure.
+
+A row is made of the steps of the lowest rank that has them: one step, or those of which that rank
+has recorded only the mean. The other ranks count with the mean of the same steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from math import isfinite
+
+from gpu_engine.events import schema
+from gpu_engine.export.row import Row
+from gpu_engine.export.steps import LOSS, Piece, Place, RankSteps, greatest
+
+_MOST_READINGS = 1024
+
+
+class DeviceReadings:
+    """The figures of one machine's devices that were read and not yet put into a row."""
+
+    def __init__(self, host: str | None = None) -> None:
+        """`host`: its name, which then stands before its devices'; None: this machine."""
+        self._before = f"device/{host}:" if host else "device/"
+        self._told: deque[schema.Devices] = deque()
+
+    @property
+    def upto(self) -> float:
+        """The time of the newest reading, Unix seconds; -inf without one."""
+        return self._told[-1].t if self._told else float("-inf")
+
+    def take(self, event: schema.Devices) -> None:
+        """Add a reading."""
+        self._told.append(event)
+        if len(self._told) > _MOST_READINGS:
+            self._told.popleft()
+
+    def before(self, t: float) -> dict[str, float]:
+        """The means of all readings up to `t`, which are then forgotten; of memory the greatest."""
+        total: dict[str, list[float]] = {}
+        while self._told and self._told[0].t <= t:
+            event = self._told.popleft()
+            for what in ("utilization", "memory_used", "temperature", "power"):
+                for id, value in zip(event.ids, getattr(event, what), strict=False):
+                    if value is not None:
+                        total.setdefault(f"{self._before}{id}/{what}", []).append(float(value))
+        return {name: max(each) if name.endswith("/memory_used") else sum(each) / len(each)
+                for name, each in total.items()}
+
+
+class Merge:
+    """Makes rows from the ranks' steps. Those in `ranks` may be added to at any time."""
+
+    def __init__(self, ranks: dict[int, RankSteps], devices: Iterable[DeviceReadings],
+                 lost: Callable[[int], int | None]) -> None:
+        """`lost`: attempt → the first of its steps that a later attempt has done again, if that is
+        known already."""
+        self._all, self._devices, self._lost = ranks, devices, lost
+        self._counted = ranks
+        """Those of which the mean is made."""
+        self._latest: dict[int, schema.Step] = {}
+        """Rank → its last step event, for what is summed over ranks."""
+        self._done: Place | None = None
+        """The last place whose steps are in a row."""
+        self._place: Place | None = None
+        self._lead: Piece | None = None
+        """What the next row is made of; no piece: only of values with names."""
+        self._at: Row | None = None
+        """The last row."""
+        self.late = 0
+        """Steps of ranks that came when their row had been made."""
+
+    def look(self) -> Place | None:
+        """The place of the next row; None if there is nothing to make one of."""
+        self._counted = self._all
+        if any(one.apart for one in self._all.values()):
+            self._counted = {rank: one for rank, one in self._all.items() if not one.apart}
+        self._drop_late()
+        self._lead = None
+        named = None
+        for one in self._counted.values():
+            if one.pieces and (self._lead is None or one.pieces[0].place < self._lead.place):
+                self._lead = one.pieces[0]
+            if one.named and (named is None or one.named[0].place < named):
+                named = one.named[0].place
+        place = None
+        if self._lead is not None:
+            place = self._lead.place._replace(step=self._lead.last)
+        if named is not None and (place is None or named < place):
+            self._lead, place = None, named
+        self._place = place
+        return place
+
+    @property
+    def time(self) -> float:
+        """When the step of the next row ended, after `look`; -inf if it is of no step."""
+        return self._lead.t if self._lead is not None else float("-inf")
+
+    def lacking(self) -> list[int]:
+        """After `look`: the ranks of which more must be read before the row can be made; all, if
+        there is none yet."""
+        place = self._place
+        return [rank for rank, one in self._counted.items()
+                if place is None or one.upto is None or one.upto <= place]
+
+    def row(self) -> Row | None:
+        """After `look`: the next row, of what is there of all ranks. None if it is of lost work,
+        or of nothing that is known."""
+        place, lead = self._place, self._lead
+        if place is None:
+            return None
+        values, t = self._named_at(place)
+        if lead is not None:
+            if self._done is not None and place.attempt != self._done.attempt:
+                self._latest.clear()
+            t, self._done = lead.t, place
+            values = self._losses(place) | self._of_steps(place, lead.event) | values
+        lost = self._lost(place.attempt)
+        if lost is not None and place.step >= lost:
+            self._readings(t)  # they are of the lost work too
+            return None
+        if lead is not None:
+            values |= self._readings(t)
+        if not values:
+            return None
+        self._at = Row(place.step, t, place.attempt, values)
+        return self._at
+
+    def rest(self) -> Iterator[Row]:
+        """At the end: what was read of memory and devices after the last step."""
+        values = self._readings(float("inf"))
+        if values and self._at is not None:
+            yield replace(self._at, values=values)
+
+    # --- the next place ---------------------------------------------------------------------
+
+    def _drop_late(self) -> None:
+        """Leave out pieces of steps of which a row was made without them."""
+        if self._done is None:
+            return
+        for one in self._counted.values():
+            while one.pieces and one.pieces[0].place <= self._done:
+                piece = one.pieces.popleft()
+                over = piece.last - self._done.step
+                same = piece.place[:2] == self._done[:2]
+                self.late += 1
+                if same and over > 0:
+                    one.pieces.appendleft(piece._replace(
+                        place=piece.place._replace(step=self._done.step + 1)))
+                    break
+
+    # --- a row ------------------------------------------------------------------------------
+
+    def _losses(self, place: Place) -> dict[str, float]:
+        """The mean of the ranks' losses up to `place`, and the least and greatest of them."""
+        means: list[float] = []
+        lo: list[float] = []
+        hi: list[float] = []
+        for rank, one in self._counted.items():
+            total, many = 0.0, 0
+            while one.pieces and one.pieces[0].place <= place:
+                piece = one.pieces.popleft()
+                until = min(piece.last, place.step)
+                n = until - piece.place.step + 1
+                if piece.loss is not None:
+                    total, many = total + piece.loss * n, many + n
+                    for value in (piece.loss, piece.lo, piece.hi):
+                        if value is not None and isfinite(value):
+                            lo.append(value)
+                            hi.append(value)
+                if piece.event is not None and until == piece.last:
+                    self._latest[rank] = piece.event
+                if until < piece.last:
+                    one.pieces.appendleft(
+                        piece._replace(place=piece.place._replace(step=until + 1)))
+                    break
+            if many:
+                means.append(total / many)
+        if not means:
+            return {}
+        found = {LOSS: sum(means) / len(means)}
+        if len(lo) > 1:
+            found |= {f"{LOSS}_min": min(lo), f"{LOSS}_max": max(hi)}
+        return found
+
+    def _of_steps(self, place: Place, event: schema.Step | None) -> dict[str, float]:
+        """What the lead's step event carries beside losses; of what is each rank's own, the sum or
+        the mean over the latest events of all ranks, once every rank has one."""
+        if event is None:
+            return {}
+        there = [rank for rank, one in self._counted.items()
+                 if rank in self._latest or (one.pieces
+                                             and one.pieces[0].place.attempt == place.attempt)]
+        each = [self._latest[rank] for rank in there if rank in self._latest]
+        if len(each) < len(there):
+            each = []
+        rates = [e.samples_per_s for e in each if e.samples_per_s is not None]
+        waits = [e.data_wait for e in each if e.data_wait is not None]
+        told = {"train/lr": event.lr, "train/epoch": event.epoch, "train/skipped": event.skipped,
+                "train/grad_norm": event.grad_norm,
+                "train/samples_per_s": sum(rates) if rates else None,
+                "train/data_wait": sum(waits) / len(waits) if waits else None}
+        return {name: float(value) for name, value in told.items() if value is not None}
+
+    def _named_at(self, place: Place) -> tuple[dict[str, float], float]:
+        """The values with names at `place`, the mean over the ranks that have told one, and when
+        the last was told."""
+        told: dict[str, dict[int, float]] = {}
+        t = 0.0
+        for rank, one in self._counted.items():
+            while one.named and one.named[0].place <= place:
+                event = one.named.popleft()
+                t = max(t, event.t)
+                for name, value in event.values.items():
+                    told.setdefault(name, {})[rank] = value
+        return {name: sum(each.values()) / len(each) for name, each in told.items()}, t
+
+    def _readings(self, t: float) -> dict[str, float]:
+        """Memory and devices since the row before, up to `t`."""
+        found: dict[str, float] = {}
+        for one in self._counted.values():
+            while one.memory and one.memory[0].t <= t:
+                greatest(found, one.memory.popleft().values)
+        for readings in self._devices:
+            found |= readings.before(t)
+        return found

@@ -1,0 +1,119 @@
+"""What is exported: rows of named values, one for each step. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpu_engine.common.clean import clean
+
+MOST_NAMES = 2000
+"""Names of values; what a script logs under further names is left out."""
+_LONGEST = 200
+"""Characters of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one step, or of several of which only the mean was recorded."""
+
+    step: int
+    """The last of these steps."""
+    t: float
+    """When it ended, Unix seconds."""
+    attempt: int
+    values: Mapping[str, float]
+    """Name → value. Values that are not known are left out; some may be NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a target is told of the run before its rows."""
+
+    id: str
+    name: str
+    created: float
+    """Unix seconds."""
+    config: Mapping[str, Any]
+    """The spec as a nested dict, without what is not set."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """"digits 3f2a": tells runs of the same preset apart."""
+        return f"{self.name} {self.id}"
+
+
+class Anew(Exception):
+    """What was written so far can't be continued: the export begins again from the first row."""
+
+
+class Target(Protocol):
+    """Where rows go. The calls come in this order: `begin`, then any number of `write`, `rewind`
+    and `publish`, and at the end either `close` or `abandon`. All but `abandon` may raise OSError
+    and UserError. After `abandon` it may begin again, if one of the others has raised Anew."""
+
+    def begin(self, about: About) -> None:
+        """Get ready; nothing new is seen under the final name yet."""
+        ...
+
+    def write(self, row: Row) -> None:
+        """Add a row. Raises Anew if that is only possible from the beginning."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """An attempt begins at `step`, which has been written before: those rows and all after
+        them are lost work. Raises Anew where they can only be taken back by writing all again."""
+        ...
+
+    def publish(self) -> None:
+        """Let everything that was written so far be seen. More rows may follow."""
+        ...
+
+    def close(self) -> str:
+        """The export is whole. Returns where it is, for people."""
+        ...
+
+    def abandon(self) -> None:
+        """The export ends before it is whole: take back what must not be seen. Raises nothing."""
+        ...
+
+
+class Names:
+    """Names as a target takes them. Two different names stay different, and a name always
+    becomes the same one if the names before it are the same."""
+
+    def __init__(self, refused: str = "") -> None:
+        """`refused`: a regular expression for the characters that become "_"."""
+        self._refused = re.compile(refused) if refused else None
+        self._made: dict[str, str | None] = {}
+        self._taken: set[str] = set()
+
+    @property
+    def left_out(self) -> int:
+        """How many names were left out, as there are too many."""
+        return sum(made is None for made in self._made.values())
+
+    def __call__(self, name: str) -> str | None:
+        """The name to use for `name`; None if its values are left out."""
+        if name not in self._made:
+            if len(self._made) >= 2 * MOST_NAMES:
+                return None
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> str | None:
+        if len(self._taken) >= MOST_NAMES:
+            return None
+        wanted = clean(name, _LONGEST) or "_"
+        if self._refused is not None:
+            wanted = self._refused.sub("_", wanted)
+        made, number = wanted, 1
+        while made in self._taken:
+            number += 1
+            made = f"{wanted}_{number}"
+        self._taken.add(made)
+        return made

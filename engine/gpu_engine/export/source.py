@@ -1,0 +1,143 @@
+"""Reads a run's events as rows, in bounded memory, also while the ranks are writing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpu_engine.events import schema
+from gpu_engine.events.paths import devices_paths, events_path, ranks_with_files
+from gpu_engine.events.reader import Tail, attempts
+from gpu_engine.export.merge import DeviceReadings, Merge
+from gpu_engine.export.row import Row
+from gpu_engine.export.steps import RankSteps
+
+_PIECE = 1 << 16
+"""Bytes that are read of a file at a time."""
+PATIENCE = 5.0
+"""Seconds for which the other ranks of a live run wait for a rank that has written no step."""
+
+
+class Source:
+    """The rows of one run, from the first on."""
+
+    def __init__(self, run: Path, rank: int | None = None) -> None:
+        """`run`: the run folder; `rank`: the only rank to read; None: all."""
+        self._run, self._only = run, rank
+        self._ranks: dict[int, RankSteps] = {}
+        self._tails: dict[int, Tail] = {}
+        self._devices: dict[str | None, tuple[Tail, DeviceReadings]] = {}
+        self._readings: list[DeviceReadings] = []
+        self._begins: dict[int, int] = {}
+        """Attempt after the first → its first step, of those that had begun when the reading
+        began."""
+        self._absent: set[int] = set()
+        """Ranks that nobody waits for until they write a step."""
+        self._waiting: dict[int, float] = {}
+        """Rank that others wait for → since when, monotonic time."""
+        self._look()
+        for tail in self._tails.values():
+            for number, step in attempts(tail.path):
+                if number > 1:
+                    self._begins[number] = min(step, self._begins.get(number, step))
+        self._merge = Merge(self._ranks, self._readings, self._lost)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks whose files are read."""
+        return list(self._ranks)
+
+    @property
+    def skipped(self) -> int:
+        """How many lines did not parse so far."""
+        return sum(tail.skipped for tail in self._tails.values())
+
+    @property
+    def late(self) -> int:
+        """How many steps of a rank came when those of the others had been exported."""
+        return self._merge.late
+
+    @property
+    def begins(self) -> dict[int, int]:
+        """Attempt after the first → its first step, of those that had begun when the reading
+        began."""
+        return dict(self._begins)
+
+    def rows(self, *, live: bool = False) -> Iterator[Row]:
+        """The rows that can be made now. `live`: the ranks may go on, so a step waits for those
+        that have not written it yet; otherwise everything that is there is made rows of."""
+        self._look()
+        exhausted: set[int] = set()
+        """Ranks whose files were read to their ends. Each end is seen once: other files may grow
+        for ever."""
+        over: set[str | None] = set()
+        while True:
+            place = self._merge.look()
+            lacking = self._merge.lacking()
+            unread = [r for r in lacking if r not in exhausted]
+            if unread:  # also of those that nobody waits for: they may have gone on
+                exhausted.update(r for r in unread if not self._read(r))
+                continue
+            if live:
+                lacking = [r for r in lacking if r not in self._absent]
+            if place is None or (live and lacking and self._hold(lacking)):
+                return
+            self._read_devices(self._merge.time, over)
+            row = self._merge.row()
+            if row is not None:
+                yield row
+
+    def rest(self) -> Iterator[Row]:
+        """At the end, after the last of `rows`: what was read of memory and devices since."""
+        self._read_devices(float("inf"), set())
+        yield from self._merge.rest()
+
+    def _hold(self, lacking: Sequence[int]) -> bool:
+        """Whether to wait for these ranks, which have not written what the others have."""
+        now = time.monotonic()
+        self._waiting = {r: self._waiting.get(r, now) for r in lacking}
+        for rank, since in self._waiting.items():
+            if now - since >= PATIENCE:
+                self._absent.add(rank)
+        return not self._absent.issuperset(lacking)
+
+    def _lost(self, attempt: int) -> int | None:
+        if not self._begins:
+            return None
+        return min((step for number, step in self._begins.items() if number > attempt),
+                   default=None)
+
+    def _look(self) -> None:
+        """Look for files that have appeared."""
+        found = ranks_with_files(self._run) if self._only is None else [self._only]
+        for rank in found:
+            if rank not in self._tails:
+                self._tails[rank] = Tail(events_path(self._run, rank))
+                self._ranks[rank] = RankSteps()
+        for host, path in devices_paths(self._run).items():
+            if host not in self._devices:
+                self._devices[host] = (Tail(path), DeviceReadings(host))
+                self._readings.append(self._devices[host][1])
+
+    def _read(self, rank: int) -> bool:
+        """Read more of a rank's file. Returns whether there was more."""
+        tail, one = self._tails[rank], self._ranks[rank]
+        offset, upto = tail.offset, one.upto
+        one.take(tail.read(_PIECE))
+        if one.upto != upto:
+            self._waiting.pop(rank, None)
+            self._absent.discard(rank)
+        return tail.offset != offset
+
+    def _read_devices(self, t: float, over: set[str | None]) -> None:
+        """Read the devices' figures up to the time `t`. `over`: the hosts whose file was read to
+        its end."""
+        for host, (tail, readings) in self._devices.items():
+            while host not in over and readings.upto < t:
+                offset = tail.offset
+                for event in tail.read(_PIECE):
+                    if isinstance(event, schema.Devices):
+                        readings.take(event)
+                if tail.offset == offset:
+                    over.add(host)

@@ -1,0 +1,1 @@
+"""Telling a person, away from the screen, what has become of a run."""

@@ -1,0 +1,21 @@
+"""What a person can be told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Event = Literal["finished", "failed", "stopped", "stalled", "lost", "test", "message"]
+"""The last two are no events of a run: a message that tries whether it arrives, and a text of the
+person's own."""
+
+EVENTS: dict[str, str] = {
+    "finished": "the run has completed",
+    "failed": "it has failed: the first cause",
+    "stopped": "somebody or something has stopped it",
+    "stalled": "its ranks stand still; once each time",
+    "lost": "its supervisor was killed",
+}
+"""The names that `on` in notify.toml takes, and what each means."""
+
+USUAL = ("finished", "failed", "stalled", "lost")
+"""What an entry without `on` gets."""

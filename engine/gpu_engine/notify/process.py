@@ -1,0 +1,96 @@
+"""The process that tells of one run: it follows the run, and ends when the run's end was told.
+
+It is no part of the run. Nothing waits for it, it writes into no file that others write, and if it
+is killed the run goes on and nobody is told. notify.toml is read anew for each message, so an
+entry that is changed while a run trains counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpu_engine.notify.journal import NOT_WANTED, SENT, Journal
+from gpu_engine.notify.watch import Happened, RunWatch, where
+from gpu_engine.runs import job, notes
+from gpu_engine.runs.folder import Run
+
+EVERY = 1.5
+"""Seconds between two looks at a run."""
+_SLURM_EVERY = 30.0
+"""Seconds between two questions to Slurm about a job that has not ended."""
+NICE = 10
+
+
+def follow(run: Run) -> None:
+    """Tell of `run` until it has ended and that was told. Returns at once if another process does.
+
+    A run can be started again while its end is being told, and the process that this start brings
+    then finds the lock taken and ends. So whoever lets go of the lock looks once more.
+    """
+    journal, said = Journal(run.path), frozenset[str]()
+    while journal.take():
+        watch = RunWatch(run, said | journal.said())
+        try:
+            _follow(watch, journal)
+        finally:
+            journal.let_go()
+        if watch.is_over():
+            return
+        said = watch.said
+
+
+def _follow(watch: RunWatch, journal: Journal) -> None:
+    asked = time.monotonic() - _SLURM_EVERY
+    is_job = (watch.run.path / job.FILE).exists()
+    while True:
+        happened = watch.look()
+        if happened is not None:
+            _tell(watch.run, happened, journal)
+        elif watch.is_over():
+            return
+        if is_job and time.monotonic() - asked >= _SLURM_EVERY:
+            asked = time.monotonic()
+            _ask_slurm()
+            continue
+        time.sleep(EVERY)
+
+
+def _ask_slurm() -> None:
+    from gpu_engine.slurm import watch
+
+    watch.refresh()
+
+
+def _tell(run: Run, happened: Happened, journal: Journal) -> None:
+    # Half of the memory that this process may come to need, and only now.
+    import socket
+
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.notify import config, messages, send
+
+    try:
+        entries = config.read()
+    except UserError as err:
+        journal.write(happened.key, "anybody", str(err))
+        return
+    now = time.time()
+    took = happened.state.took(now)
+    wanted = [to for to in entries if happened.event in to.on
+              and (took is None or took >= to.min_seconds)]
+    if not wanted:
+        journal.write(happened.key, "nobody", NOT_WANTED)
+        return
+    named = notes.read(run.path).name or happened.state.name
+    message = messages.of_run(happened.event, happened.state, happened.progress, name=named,
+                              machine=socket.gethostname(), on=where(run), why=happened.why,
+                              now=now)
+    send.deliver_all(wanted, message,
+                     lambda to, result: journal.write(happened.key, to.name, result or SENT))
+
+
+def begin(run: Run) -> None:
+    """Follow `run` as a process of its own: with low priority, and what it writes private."""
+    os.umask(0o077)
+    os.nice(NICE)
+    follow(run)

@@ -1,0 +1,281 @@
+"""Delivering one message to one entry, within a bounded time and without a word of its secrets.
+
+Redirects are never followed: an endpoint could have us write to an address of this machine or of
+its network. TLS certificates are verified. Of an answer only the status is read. What is said of a
+failure never comes from the endpoint or from the libraries, whose words may have the address in
+them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from gpu_engine.common import procs
+from gpu_engine.common.files import reason
+from gpu_engine.common.version import version
+from gpu_engine.notify import bodies
+from gpu_engine.notify.bodies import Post
+from gpu_engine.notify.config import To
+from gpu_engine.notify.messages import Message
+
+SECONDS = 10.0
+"""For one request in all, from looking up the host to the end of the answer's head."""
+TRIES = 3
+PAUSES = (1.0, 3.0)
+"""Seconds between them."""
+_LONGEST_PAUSE = 5.0
+"""Seconds that an endpoint may ask for between two tries."""
+COMMAND_SECONDS = 30.0
+"""For a command."""
+_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL for a command's group."""
+_OWN = ("GPU_PANEL_RUN", "GPU_PANEL_ATTEMPT")
+"""A process with these counts as one of the run's ranks."""
+
+Result = str | None
+"""Why a message was not delivered; None: it was."""
+
+
+def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:
+    """Deliver `message` to `to`. Takes at most `TRIES` times `SECONDS` and the pauses; a command
+    gets `COMMAND_SECONDS`. Raises nothing."""
+    try:
+        if to.kind == "command":
+            return _command(to.command, message)
+        return _post(bodies.post(to, message), sleep)
+    except Exception as err:  # noqa: BLE001  its text may have a secret in it
+        return f"a fault of gpu-panel: {type(err).__name__}"
+
+
+def deliver_all(to: Iterable[To], message: Message,
+                done: Callable[[To, Result], object] = lambda to, result: None,
+                ) -> list[tuple[To, Result]]:
+    """Deliver `message` to all entries at once, each in a thread of its own, and return how that
+    went, in their order. `done` is called with each as it is known, in this thread."""
+    entries = list(to)
+    results: dict[int, Result] = {}
+    known = threading.Condition()
+
+    def one(number: int) -> None:
+        result = deliver(entries[number], message)
+        with known:
+            results[number] = result
+            known.notify()
+
+    for number in range(len(entries)):
+        threading.Thread(target=one, args=(number,), name="notify", daemon=True).start()
+    told: set[int] = set()
+    while len(told) < len(entries):
+        with known:
+            while not (new := results.keys() - told):
+                known.wait()
+        for number in sorted(new):
+            told.add(number)
+            done(entries[number], results[number])
+    return [(entry, results[number]) for number, entry in enumerate(entries)]
+
+
+# --- a request ----------------------------------------------------------------------------------
+
+class _Failure(Exception):
+    """A request failed: why, whether another try may help, and after how many seconds."""
+
+    def __init__(self, why: str, *, again: bool, after: float | None = None) -> None:
+        super().__init__(why)
+        self.why, self.again, self.after = why, again, after
+
+
+def _post(post: Post, sleep: Callable[[float], object]) -> Result:
+    for number in range(TRIES):
+        try:
+            _try(post)
+            return None
+        except _Failure as failure:
+            if not failure.again or number == TRIES - 1:
+                tries = f", {number + 1} times" if number else ""
+                return failure.why + tries
+            sleep(PAUSES[number] if failure.after is None
+                  else min(failure.after, _LONGEST_PAUSE))
+    raise AssertionError
+
+
+def _try(post: Post) -> None:
+    """Send a request once. Raises _Failure.
+
+    It is made in a thread that is left behind when time is up: looking up a host can't be
+    interrupted, and a socket's own timeout begins anew with each byte of an answer that drips.
+    """
+    made: list[http.client.HTTPConnection] = []
+    answer: list[http.client.HTTPResponse | Exception] = []
+    ready = threading.Event()
+
+    def work() -> None:
+        try:
+            answer.append(_request(post, made))
+        except Exception as err:  # noqa: BLE001  handed to the caller
+            answer.append(err)
+        ready.set()
+
+    threading.Thread(target=work, name="notify-request", daemon=True).start()
+    ready.wait(SECONDS)
+    got = answer[0] if answer else None
+    for connection in made:
+        _cut(connection, got)
+    if got is None:
+        raise _Failure(f"no answer within {SECONDS:.0f} s", again=False)
+    if isinstance(got, Exception):
+        raise _failure(got) from None
+    if got.status in range(200, 300):
+        return
+    if got.status in range(300, 400):
+        raise _Failure(f"the endpoint answered {got.status}, a redirect, which is never followed",
+                       again=False)
+    raise _Failure(f"the endpoint answered {got.status}",
+                   again=got.status == 429 or got.status >= 500,
+                   after=_seconds(got.getheader("Retry-After")))
+
+
+def _request(post: Post, made: list[http.client.HTTPConnection]) -> http.client.HTTPResponse:
+    """Connect, through a proxy if the environment names one, send, and read the answer's head."""
+    parts = urlsplit(post.url)
+    host, target = parts.hostname or "", parts.path or "/"
+    if parts.query:
+        target += f"?{parts.query}"
+    headers = {"User-Agent": f"gpu-panel/{version()}", **post.headers}
+    at, proxy_headers = (host, parts.port), {}
+    proxy = _proxy(parts.scheme, parts.netloc)
+    if proxy is not None:
+        (proxy_host, proxy_port), proxy_headers = proxy
+        at = (proxy_host, proxy_port)
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(*at, timeout=SECONDS,
+                                                 context=ssl.create_default_context())
+        if proxy is not None:
+            connection.set_tunnel(host, parts.port, proxy_headers)
+    else:
+        connection = http.client.HTTPConnection(*at, timeout=SECONDS)
+        if proxy is not None:
+            target, headers = f"http://{parts.netloc}{target}", {**headers, **proxy_headers}
+            headers["Host"] = parts.netloc
+    made.append(connection)
+    connection.request("POST", target, post.body, headers)
+    return connection.getresponse()
+
+
+def _proxy(scheme: Literal["http", "https"] | str, netloc: str
+           ) -> tuple[tuple[str, int], dict[str, str]] | None:
+    """The proxy that http_proxy, https_proxy and no_proxy ask for: where it is, and the header that
+    it wants to see."""
+    found = urllib.request.getproxies().get(scheme)
+    if not found or urllib.request.proxy_bypass(netloc):
+        return None
+    parts = urlsplit(found if "://" in found else f"http://{found}")
+    if not parts.hostname:
+        return None
+    headers = {}
+    if parts.username:
+        words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Proxy-Authorization"] = "Basic " + base64.b64encode(words.encode()).decode()
+    return (parts.hostname, parts.port or 3128), headers
+
+
+def _cut(connection: http.client.HTTPConnection, got: object) -> None:
+    """Close the connection; where no answer came, also under a thread that waits for one."""
+    with contextlib.suppress(OSError, AttributeError):
+        if got is None and connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(Exception):
+        if isinstance(got, http.client.HTTPResponse):
+            got.close()
+        connection.close()
+
+
+def _failure(err: Exception) -> _Failure:
+    """What an exception means, in our own words."""
+    if isinstance(err, TimeoutError):
+        return _Failure(f"no answer within {SECONDS:.0f} s", again=False)
+    if isinstance(err, ssl.SSLCertVerificationError):
+        return _Failure("its certificate can't be verified", again=False)
+    if isinstance(err, ssl.SSLError):
+        return _Failure("no TLS connection could be made", again=False)
+    if isinstance(err, socket.gaierror):
+        return _Failure("its host can't be found", again=True)
+    if isinstance(err, http.client.RemoteDisconnected):
+        return _Failure("the endpoint closed the connection without an answer", again=True)
+    if isinstance(err, OSError) and not err.errno:  # a proxy that refuses, in words of its own
+        return _Failure("the proxy did not connect", again=False)
+    if isinstance(err, OSError):
+        return _Failure(reason(OSError(err.errno, os.strerror(err.errno or 0))), again=True)
+    if isinstance(err, http.client.HTTPException):
+        return _Failure("the endpoint's answer is not HTTP", again=False)
+    return _Failure(f"a fault of gpu-panel: {type(err).__name__}", again=False)
+
+
+def _seconds(text: str | None) -> float | None:
+    """What Retry-After says, if it is a number of seconds."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() \
+        and len(text) < 6 else None
+
+
+# --- a command ----------------------------------------------------------------------------------
+
+def _command(words: tuple[str, ...], message: Message) -> Result:
+    """Run a command with the message as JSON on its standard input, and in its environment. What
+    it prints is thrown away, as it may have secrets in it."""
+    told = {k: v for k, v in os.environ.items() if k not in _OWN}
+    for key, value in message.to_dict().items():
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        told[f"GPU_PANEL_NOTIFY_{key.upper()}"] = "" if value is None else str(value)
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, start_new_session=True, cwd="/",
+                                   env=told)
+    except OSError as err:
+        return f"its command can't be started: {reason(err)}"
+    try:
+        process.communicate(json.dumps(message.to_dict(), allow_nan=False).encode() + b"\n",
+                            timeout=COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return f"its command did not end within {COMMAND_SECONDS:.0f} s, and was ended"
+    if process.returncode < 0:
+        return f"its command was ended by signal {-process.returncode}"
+    return f"its command ended with status {process.returncode}" if process.returncode else None
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command with everything in its group. Its leader is reaped last, so that the group's
+    number can't be another's."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        end = time.monotonic() + _GRACE
+        while time.monotonic() < end and not _ended(process.pid):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def _ended(pid: int) -> bool:
+    """Whether the child has ended, without reaping it."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        found = procs.stat(pid)
+        return found is None or found.ended
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

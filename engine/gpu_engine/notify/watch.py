@@ -1,0 +1,186 @@
+"""What happens to one run, found out by looking at it again and again: `gpu-engine notify`'s
+process and the panel ask the same questions here.
+
+A look costs little: it reads the state, and every few seconds what the ranks have appended. It
+blocks, though not for long, so a screen calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from gpu_engine.events import hang
+from gpu_engine.events.paths import events_path, ranks_with_files
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.view import Progress, RunView
+from gpu_engine.notify.events import Event
+from gpu_engine.runs import disk_room, job
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.state import State
+
+_FIGURES_EVERY = 5.0
+"""Seconds between two readings of the events."""
+_RANKS_EVERY = 30.0
+"""Seconds between two looks for ranks that were not there before."""
+_NEAR = 64 << 10
+"""Bytes at the end of a file that are read where there is much more."""
+_MOST_RANKS = 64
+"""Ranks whose events are read."""
+STANDING = 300.0
+"""Seconds for which ranks must have stood still. The panel and `gpu-engine show` say so much
+earlier, but an evaluation may take minutes, and nobody is to be called away for that."""
+_APART = 600.0
+"""Seconds at least between two standstills that are told."""
+_SURE = 2
+"""Looks in a row that must find a run lost, or standing still. Its process may be started again
+within a moment, and after a machine's sleep everything seems to have stood still."""
+
+_ENDS: dict[str, Event] = {"completed": "finished", "failed": "failed", "stopped": "stopped",
+                           "lost": "lost"}
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Something to be told of a run."""
+
+    event: Event
+    key: str
+    """Which attempt or standstill it was: the same end is never told twice."""
+    state: State
+    progress: Progress
+    why: str | None = None
+    """For "stalled": which ranks stand still. For the others `state` says why."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the ends of the ranks' files say, in bounded memory and time however long they are."""
+
+    run: Run
+    view: RunView = field(default_factory=RunView)
+    _tails: dict[int, Tail] = field(default_factory=dict)
+    _listed: float | None = None
+
+    def read(self, now: float) -> None:
+        """Take in what is new. `now`: monotonic seconds."""
+        if self._listed is None or now - self._listed >= (_RANKS_EVERY if self._tails else 0.0):
+            self._listed = now
+            for rank in sorted(ranks_with_files(self.run.path))[:_MOST_RANKS]:
+                self._tails.setdefault(rank, Tail(events_path(self.run.path, rank)))
+            self.view.add(self._tails)
+        for rank, tail in self._tails.items():
+            if tail.size() - tail.offset > 4 * _NEAR:
+                tail.skip(keep=_NEAR)
+            for event in tail.read(8 * _NEAR):
+                self.view.fold(rank, event)
+
+    def standing(self, state: State) -> str | None:
+        """Which ranks have stood still for long, in one sentence; None if none have. Judged as in
+        the panel and in `gpu-engine show`, of ranks that have made a step in this attempt."""
+        if state.state != "running":
+            return None
+        began = state.attempts[-1].started if state.attempts else state.started or state.created
+        stepped = [v for v in self.view.ranks.values()
+                   if v.step_times and v.step_times[-1][0] >= began]
+        still = hang.stalled(stepped, time.time(), at_least=STANDING)
+        if not still:
+            return None
+        full = disk_room.silence(self.run.path) if still[0].is_silent else None
+        return full or "; ".join(filter(None, (hang.describe(still), state.reason)))
+
+
+class RunWatch:
+    """Looks at one run."""
+
+    def __init__(self, run: Run, said: Collection[str] = ()) -> None:
+        """`said`: keys of what was told before, by somebody else."""
+        self.run = run
+        self.state: State | None = None
+        """As it was seen last; None: never, or the run was removed."""
+        self._said = set(said)
+        self._figures = Figures(run)
+        self._read: float | None = None
+        self._lost = 0
+        self._still = 0
+        self._stalls = 0
+        self._stalled_at: float | None = None
+        self._standing = False
+
+    def note_ended(self) -> None:
+        """Count the end that the run has come to as told, if it has come to one."""
+        state = self._look()
+        if state is not None and not state.live:
+            self._said.add(_key(state))
+
+    @property
+    def said(self) -> frozenset[str]:
+        """The keys of what was told."""
+        return frozenset(self._said)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing more to be told now: the run was removed, or has ended and that
+        was told. Looks anew, so that a resume is seen."""
+        state = self.state = self._look()
+        return state is None or state.state == "unreadable" \
+            or (not state.live and _key(state) in self._said)
+
+    def look(self) -> Happened | None:
+        """Look once. What is returned is not returned again."""
+        state = self.state = self._look()
+        if state is None or state.state == "unreadable":
+            return None
+        now = time.monotonic()
+        if state.live:
+            self._lost = 0
+            if self._read is None or now - self._read >= _FIGURES_EVERY:
+                self._read = now
+                self._figures.read(now)
+                return self._stall(state, now)
+            return None
+        self._lost += state.state == "lost"
+        if _key(state) in self._said or (state.state == "lost" and self._lost < _SURE):
+            return None
+        self._said.add(_key(state))
+        self._figures.read(now)
+        return Happened(_ENDS[state.state], _key(state), state, self._figures.view.progress())
+
+    def _look(self) -> State | None:
+        if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
+            return None
+        return self.run.state()
+
+    def _stall(self, state: State, now: float) -> Happened | None:
+        why = self._figures.standing(state)
+        self._still = self._still + 1 if why is not None else 0
+        if why is None:
+            self._standing = False
+            return None
+        if self._standing or self._still < _SURE:
+            return None
+        self._standing = True
+        if self._stalled_at is not None and now - self._stalled_at < _APART:
+            return None
+        self._stalled_at = now
+        self._stalls += 1
+        return Happened("stalled", f"{_key(state)} stall {self._stalls} {time.time():.0f}", state,
+                        self._figures.view.progress(), why)
+
+
+def _key(state: State) -> str:
+    """Says which end this is: of which attempt, seen by whose process."""
+    began = state.attempts[-1].started if state.attempts else state.created
+    return f"{state.state} {state.attempt} {began:.3f} {state.pid or 0}"
+
+
+def where(run: Run) -> tuple[str, ...]:
+    """The hosts or nodes that a run is on, if not on this machine alone."""
+    known = job.read(run.path)
+    if known is not None:
+        return (known.nodes,) if known.nodes else ()
+    plan = run.plan()
+    if plan is None or not plan.on_hosts:
+        return ()
+    return tuple(dict.fromkeys(r.host or "this machine" for r in plan.ranks))

@@ -1,0 +1,262 @@
+"""gpu-engine export --to csv and tensorboard, read back with other readers than ours."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.export import exporter, needed, source
+from gpu_engine.export.targets import TARGETS, opener
+from gpu_engine.runs.folder import Run
+
+from ..command_line import called
+from ..conftest import wait_for
+from .kit import T0, Written, told
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def run(home) -> Run:
+    """Two ranks, three steps in two events, an evaluation, odd names, a value that is NaN."""
+    with Written("digits", ranks=2, train={"lr": 0.1, "steps": 3}) as it:
+        for rank in (0, 1):
+            it.start(rank)
+            it.steps(rank, 2, [2.5 + rank, 1.25], 2.0)
+            it.tell(rank, "metric", t=2.5, step=2, **{'a "b",c': 1.0, "ä b": 2.0, "d": math.nan})
+            it.steps(rank, 3, [0.1 + rank], 3.0, lr=0.05)
+            it.tell(rank, "memory", t=2.9, rss=1 << 30, gpu_process=None)
+        it.tell(0, "eval", t=3.5, step=3, accuracy=0.75)
+    return it.run
+
+
+def test_csv_has_the_numbers_of_the_ranks_own_lines(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = called("export", run.id, "--to", "csv")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{run.id}: 3 rows, up to step 3: {run.id}.csv\n"
+    path = tmp_path / f"{run.id}.csv"
+    found = table(path)
+    mine = [[loss for e in told(run, rank, "step") for loss in e["losses"]] for rank in (0, 1)]
+    assert [float(r["train/loss"]) for r in found] == [
+        (a + b) / 2 for a, b in zip(*mine, strict=True)]
+    assert [int(r["step"]) for r in found] == [1, 2, 3]
+    assert [r["train/lr"] for r in found] == ["", "0.1", "0.05"]
+    assert [r["log/d"] for r in found] == ["", "nan", ""]
+    assert found[1]['log/a "b",c'] == "1"
+    assert float(found[2]["eval/accuracy"]) == 0.75
+    assert found[2]["time"] == f"{T0 + 3:.3f}"
+    assert found[2]["memory/host"] == str(1 << 30)
+    columns = path.read_text().splitlines()[0].count(",")
+    assert {len(r) for r in found} == {columns}  # one comma is in a name
+    before = path.read_bytes()
+    assert called("export", run.id, "--to", "csv").returncode == 0
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.name != "home"] == [path.name]
+
+
+def test_several_runs_and_scripts(run, tmp_path):
+    with Written("other") as it:
+        it.start()
+        it.steps(0, 1, [1.0], 1.0)
+    out = tmp_path / "deep" / "all"
+    done = called("export", run.id, it.run.id, "--to", "csv", "-o", str(out), "--json")
+    assert [(o["run"], o["rows"], o["last_step"], o["state"]) for o in json.loads(done.stdout)] \
+        == [(run.id, 3, 3, "completed"), (it.run.id, 1, 1, "completed")]
+    assert sorted(p.name for p in out.iterdir()) == sorted([f"{run.id}.csv", f"{it.run.id}.csv"])
+    one = called("export", run.id, "--to", "csv", "-o", str(tmp_path / "x.csv"), "--rank", "1")
+    assert one.returncode == 0
+    assert [float(r["train/loss"]) for r in table(tmp_path / "x.csv")] == [3.5, 1.25, 1.1]
+
+
+def test_tensorboard_reads_it(run, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # the second replaces the first
+        done = called("export", run.id, "--to", "tensorboard", "-o", str(tmp_path / "logs"))
+        assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "logs").iterdir()
+    assert folder.name == f"{run.id}-digits"
+    assert len(list(folder.iterdir())) == 1
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    losses = [(e.step, e.wall_time) for e in read.Scalars("train/loss")]
+    assert losses == [(1, T0 + 2), (2, T0 + 2), (3, T0 + 3)]
+    mine = [[loss for e in told(run, rank, "step") for loss in e["losses"]] for rank in (0, 1)]
+    assert [e.value for e in read.Scalars("train/loss")] == pytest.approx(
+        [(a + b) / 2 for a, b in zip(*mine, strict=True)], rel=1e-6)  # float32
+    assert [e.value for e in read.Scalars("eval/accuracy")] == [0.75]
+    assert math.isnan(read.Scalars("log/d")[0].value)
+    assert {"log/a__b__c", "log/ä_b"} <= set(read.Tags()["scalars"])
+    (spec,) = read.Tensors("spec")
+    assert "| train.lr | 0.1 |" in spec.tensor_proto.string_val[0].decode()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """An export that waits for nobody for long."""
+    monkeypatch.setattr(exporter, "_ANEW_EVERY", 0.0)
+    monkeypatch.setattr(exporter, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(source, "PATIENCE", 0.1)
+
+
+def test_no_row_is_lost_or_doubled_while_a_run_is_followed(home, tmp_path, hasty):
+    """With a new column, and a resume that goes back, meanwhile."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out, logs = tmp_path / "live.csv", tmp_path / "logs"
+    with Written() as it:
+        it.start()
+        it.steps(0, 2, [9.0, 8.0], 2.0)
+        ended = {}
+        said: list[str] = []
+
+        def follow(to: str, where: Path) -> None:
+            ended[to] = exporter.follow(it.run, opener(to, it.run.id, "toy", where),
+                                        lambda state: state.live, said=said.append)
+
+        threads = [threading.Thread(target=follow, args=each)
+                   for each in (("csv", out), ("tensorboard", logs))]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(said) == 2)
+        busy = called("export", it.run.id, "--to", "csv", "-o", str(out))
+        assert busy.returncode == 2
+        assert "is being written by another export" in busy.stderr
+        it.steps(0, 4, [7.0, 6.0], 4.0)
+        wait_for(lambda: len(table(out)) >= 3)
+        assert "eval/loss" not in table(out)[0]
+        it.tell(0, "eval", t=4.5, step=4, loss=5.0)  # a new column
+        it.steps(0, 5, [5.0], 5.0)
+        wait_for(lambda: "eval/loss" in table(out)[0])
+        it.start(attempt=2, t=10)
+        it.steps(0, 4, [3.0, 2.0], 12.0)  # from the checkpoint of step 2
+        wait_for(lambda: any(r["attempt"] == "2" for r in table(out)))
+        it.end()
+        for thread in threads:
+            thread.join()
+    assert [(r["step"], r["attempt"], r["train/loss"]) for r in table(out)] == [
+        ("1", "1", "9"), ("2", "1", "8"), ("3", "2", "3"), ("4", "2", "2")]
+    assert ended["csv"].state.state == "completed"
+    read = EventAccumulator(str(logs / f"{it.run.id}-toy"))
+    read.Reload()
+    assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [
+        (1, 9.0), (2, 8.0), (3, 3.0), (4, 2.0)]
+    again = tmp_path / "again.csv"
+    assert called("export", it.run.id, "--to", "csv", "-o", str(again)).returncode == 0
+    assert table(again) == [{k: v for k, v in r.items() if k != "eval/loss"} for r in table(out)]
+
+
+def test_ctrl_c_ends_the_export_and_not_the_run(home, tmp_path):
+    out = tmp_path / "live.csv"
+    with Written() as it:
+        it.start()
+        it.steps(0, 2, [2.0, 1.0], 2.0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpu_engine", "export", it.run.id, "--to", "csv", "-o",
+             str(out), "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(out.exists)
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=600)
+        assert process.returncode == 130, said
+        assert told == f"{it.run.id}: 2 rows, up to step 2; the run is running: {out}\n"
+        assert said == f"following {it.run.id}, 1 rows so far\n"
+        assert len(table(out)) == 2
+        assert it.run.state().live
+
+
+def test_a_run_that_is_removed_meanwhile_is_said_to_be(home, tmp_path):
+    out = tmp_path / "live.csv"
+    with Written() as it:
+        it.start()
+        it.steps(0, 2, [2.0, 1.0], 2.0)
+
+        asked = []
+
+        def goes_on(state) -> bool:
+            if asked:  # the first rows can be seen
+                it.path.rename(tmp_path / "elsewhere")
+            asked.append(state)
+            return True
+
+        with pytest.raises(exporter.Failed, match="was removed meanwhile"):
+            exporter.follow(it.run, opener("csv", it.run.id, "toy", out), goes_on)
+        (tmp_path / "elsewhere").rename(it.path)
+    assert len(table(out)) == 1  # what could be seen before stays
+
+
+def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
+    out = tmp_path / "x.csv"
+    out.write_text("mine")
+    monkeypatch.setattr(exporter._Export, "_close", lambda *a: os.write(99, b""))
+    done = called("export", run.id, "--to", "csv", "-o", str(out))
+    assert done.returncode == 1
+    assert "bad file descriptor" in done.stderr
+    assert out.read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "x.csv"]
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["x"], "--to csv"), (["x", "y.pt", "--follow"], "--follow goes with --to"),
+    (["x", "--to", "csv", "--from", "best"], "--from chooses weights"),
+    (["x", "y", "--to", "csv", "--follow"], "start one export for each"),
+    (["x", "--to", "csv", "--online"], "goes with --to wandb"),
+    (["x", "--to", "tensorboard", "--project", "p"], "--to wandb and --to trackio"),
+    (["x", "--to", "xlsx"], "csv"), (["nothing", "--to", "csv"], "there is no run 'nothing'")])
+def test_mistakes(home, words, says):
+    done = called("export", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_mistakes_about_a_run_and_a_place(run, tmp_path):
+    for words, says in (
+            ((run.id, run.id, "--to", "csv"), f"run {run.id} is named twice"),
+            ((run.id, "--to", "csv", "--rank", "7"), "has no rank 7; it has 0, 1"),
+            ((run.id, "--to", "csv", "-o", "/proc/x.csv"), "/proc/x.csv: can't be written"),
+            ((run.id, "--to", "trackio", "-o", str(tmp_path)), "TRACKIO_DIR")):
+        done = called("export", *words)
+        assert done.returncode == 2, done
+        assert says in done.stderr
+
+
+def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
+    for extra in TARGETS[1:]:
+        with pytest.raises(exporter.UserError) as found:
+            needed.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
+                        else "no_such_module_at_all")
+        assert f"{sys.executable} -m pip install 'gpu-panel[{extra}]'" in str(found.value)
+    assert "can't be imported" in str(found.value)
+    # The folder that W&B makes is not its library.
+    (tmp_path / "no_library").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(exporter.UserError, match="no_library is not installed"):
+        needed.load("no_library", "no_library")
+
+
+def test_two_exports_at_once_do_not_mix(run, tmp_path):
+    out = tmp_path / "x.csv"
+    with (tmp_path / f".{run.id}.exporting").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = called("export", run.id, "--to", "csv", "-o", str(out))
+    assert done.returncode == 2
+    assert "is being written by another export" in done.stderr
+    # One that was killed has left its file, which no more than the next export overwrites.
+    assert called("export", run.id, "--to", "csv", "-o", str(out)).returncode == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "x.csv"]

@@ -1,0 +1,74 @@
+"""gpu-engine export --to trackio and wandb, read back with what they come with. Neither is
+installed by `.[dev]`, for their size (150 and 110 MB); where they are, these tests run too."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..command_line import called
+from .kit import T0, Written
+
+
+@pytest.fixture
+def run(home):
+    with Written("digits") as it:
+        it.start()
+        it.steps(0, 2, [2.5, math.inf], 2.0)
+        it.tell(0, "eval", t=2.5, step=2, accuracy=0.75)
+        it.steps(0, 4, [math.nan, 0.5], 4.0)
+    return it.run
+
+
+def test_trackio_has_the_rows_once_and_the_spec(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    trackio = pytest.importorskip("trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    for _ in range(2):
+        done = called("export", run.id, "--to", "trackio", "--project", "tries")
+        assert done.returncode == 0, done.stderr
+    (made,) = trackio.Api().runs("tries")
+    assert made.name == f"digits {run.id}"
+    assert made.config["train"]["lr"] == 0.1
+    logs = SQLiteStorage.get_logs("tries", made.name, run_id=made.id)
+    assert [row["step"] for row in logs] == [1, 2, 3, 4]
+    assert [float(row["train/loss"]) for row in logs][:2] == [2.5, math.inf]
+    assert math.isnan(float(logs[2]["train/loss"]))
+    assert logs[1]["eval/accuracy"] == 0.75
+    refused = called("export", run.id, "--to", "trackio", "--project", "x_system")
+    assert refused.returncode == 2
+    assert "x_system" in refused.stderr
+
+
+def test_wandb_has_the_rows_once_and_the_spec(run, tmp_path):
+    pytest.importorskip("wandb")
+    for _ in range(2):
+        done = called("export", run.id, "--to", "wandb", "-o", str(tmp_path))
+        assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert f"wandb sync {folder}" in done.stdout
+    (file,) = folder.glob("*.wandb")
+    shown = subprocess.run([Path(sys.executable).with_name("wandb"), "leet", "inspect", "--json",
+                            file], capture_output=True, text=True, check=True, timeout=600)
+    records = [json.loads(line) for line in shown.stdout.splitlines()]
+    (config,) = [r["run"]["config"]["update"] for r in records if r["type"] == "run"]
+    rows = [r["history"]["item"] for r in records if r["type"] == "history"]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["_timestamp"] for row in rows] == [T0 + 2, T0 + 2, T0 + 3, T0 + 4]
+    assert rows[0]["train/loss"] == 2.5
+    assert rows[3]["train/loss"] == 0.5
+    assert rows[1]["eval/accuracy"] == 0.75
+    assert config["train"]["lr"] == 0.1
+    (folder / f"{file.name}.synced").touch()
+    refused = called("export", run.id, "--to", "wandb", "-o", str(tmp_path))
+    assert refused.returncode == 2
+    assert "--again makes another run" in refused.stderr
+    again = called("export", run.id, "--to", "wandb", "-o", str(tmp_path), "--again")
+    assert again.returncode == 0, again.stderr
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2

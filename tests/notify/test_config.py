@@ -1,0 +1,152 @@
+"""notify.toml: what it may say, who may read it, and that no error names a secret."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.notify import config
+from gpu_engine.notify.events import USUAL
+
+from .endpoint import private
+
+SECRET = "hushhush"
+WHOLE = f"""
+[[to]]
+name = "phone"
+kind = "ntfy"
+url = "https://ntfy.sh/{SECRET}"
+token = "tk_{SECRET}"
+on = ["failed", "stopped"]
+min_seconds = 300
+
+[[to]]
+kind = "command"
+command = ["notify-send", "{SECRET}"]
+"""
+
+
+@pytest.fixture
+def given(home):
+    return lambda text: private(config.path(), text)
+
+
+def test_entries_are_read_with_what_they_leave_out(home, given):
+    assert config.read() == []
+    assert config.problem() is None
+    assert given(WHOLE) == home / "notify.toml"
+    phone, desk = config.read()
+    assert (phone.name, phone.kind, phone.on, phone.min_seconds) == (
+        "phone", "ntfy", ("failed", "stopped"), 300.0)
+    assert (desk.name, desk.on, desk.token) == ("command", USUAL, None)
+    assert (phone.where, desk.where) == ("https://ntfy.sh", "a command")
+    assert SECRET not in repr([phone, desk])
+
+
+def test_without_gpu_panel_home_it_stands_beside_hosts_toml(monkeypatch, tmp_path):
+    from gpu_engine.hosts import file
+
+    monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert config.path() == tmp_path / "gpu-panel" / "notify.toml"
+    assert file.path().parent == config.path().parent
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o602, 0o644, 0o610])
+def test_a_file_that_others_can_reach_is_refused_with_the_cure(given, mode):
+    path = given(WHOLE)
+    path.chmod(mode)
+    with pytest.raises(UserError, match=re.escape(f"chmod 600 {path}")) as err:
+        config.read()
+    assert f"{mode:04o}" in str(err.value)
+    assert SECRET not in str(err.value)
+    path.chmod(0o400)
+    assert len(config.read()) == 2
+
+
+def test_another_users_file_is_refused(given, monkeypatch):
+    given(WHOLE)
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    with pytest.raises(UserError, match="belongs to another user"):
+        config.read()
+
+
+@pytest.mark.parametrize(("entry", "says"), [
+    ('kind = "ntfi"\nurl = "S"', 'entry number 1: kind: no such kind; there are ntfy, slack'),
+    ('url = "https://x/S"', "kind: is missing"),
+    ('kind = "slack"', "url: is missing"),
+    ('kind = "slack"\nurl = "ftp://x/S"', "url: expected an address that begins with https://"),
+    ('kind = "slack"\nurl = "https:///S"', "url: expected an address"),
+    ('kind = "slack"\nurl = "https://x/S a"', "url: expected an address"),
+    ('kind = "slack"\nurl = "https://x:S/"', "url: no address"),
+    ('kind = "slack"\nurl = "https://x/ü-S"', "url: control characters, and others"),
+    ('kind = "slack"\nurl = "https://x/\\nS"', "url: control characters"),
+    ('kind = "slack"\nurl = "https://me:S@x/"', "url: a user name and password"),
+    ('kind = "slack"\nurl = "https://x/#S"', "url: what stands behind #"),
+    ('kind = "ntfy"\nurl = "https://ntfy.sh/"', "url: expected the address of a topic"),
+    ('kind = "ntfy"\nurl = "https://ntfy.sh/S?up=1"', "url: expected the address of a topic"),
+    ('kind = "json"\nurl = "https://x/"\ntoken = "S S"', "token: has a blank"),
+    ('kind = "json"\nurl = "https://x/"\ntoken = 7', "token: expected a text"),
+    ('kind = "json"\nurl = "https://x/"\ncommand = ["S"]', 'command: an entry of kind "json"'),
+    ('kind = "command"\ncommand = "S"', "command: expected the words of a command"),
+    ('kind = "command"\ncommand = []', "command: expected the words"),
+    ('kind = "command"\ncommand = ["x"]\nurl = "S"', 'url: an entry of kind "command" has none'),
+    ('kind = "json"\nurl = "https://x/S"\non = "failed"', "on: expected a list of finished"),
+    ('kind = "json"\nurl = "https://x/S"\non = ["fialed"]', "no such event; did you mean failed?"),
+    ('kind = "json"\nurl = "https://x/S"\nmin_seconds = -1', "min_seconds: expected a number"),
+    ('kind = "json"\nurl = "https://x/S"\nmin_seconds = true', "min_seconds: expected a number"),
+    ('kind = "json"\nurll = "https://x/S"', "urll: no such key; did you mean url?"),
+    ('name = "a\\u001bb"\nkind = "json"\nurl = "https://x/S"', "name: control characters"),
+])
+def test_a_mistake_is_named_and_the_secret_is_not(given, entry, says):
+    given("[[to]]\n" + entry.replace("S", SECRET) + "\n")
+    with pytest.raises(UserError) as err:
+        config.read()
+    text = str(err.value)
+    assert text.startswith(f"{config.path()}: entry ")
+    assert says.replace("S,", f"{SECRET},") in text
+    assert SECRET not in text
+    assert text.isprintable()
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (f'url = "{SECRET}', "not valid TOML (at "),
+    (f"[[to]]\nname = {SECRET}", "not valid TOML (at line 2"),
+    (f'[to]\nurl = "{SECRET}"', "to: expected a list of entries"),
+    (f'to = ["{SECRET}"]', "to: expected a list of entries"),
+    (f'[[too]]\nurl = "{SECRET}"', "too: no such key; every entry begins with [[to]]"),
+    (2 * '[[to]]\nname = "a"\nkind = "json"\nurl = "https://x/"\n', 'two entries are called "a"'),
+    ("x = 1\n" * 20000, "more than 65,536 bytes"),
+    ("a = " + "[" * 5000, "nested too deeply")])
+def test_a_file_that_is_no_list_of_entries(given, text, says):
+    given(text)
+    assert says in str(config.problem())
+    assert SECRET not in str(config.problem())
+
+
+def test_what_it_begins_with_is_private_and_every_example_in_it_is_right(home):
+    path = config.begin()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert config.read() == []
+    text = path.read_text()
+    one, other = re.search("gpu-panel-[0-9a-f]{16}", text)[0], None
+    uncommented = "\n".join(line.removeprefix("# ") for line in text.splitlines()
+                            if line.startswith("# ") and ("=" in line or "[[" in line))
+    private(path, uncommented.replace("…", "x"))
+    assert [to.kind for to in config.read()] == list(config.KINDS)
+    with pytest.raises(UserError, match="exists"):
+        config.begin()
+    path.unlink()
+    other = re.search("gpu-panel-[0-9a-f]{16}", config.begin().read_text())[0]
+    assert one != other, "a topic that everybody has is no password"
+
+
+def test_a_fifo_in_its_place_is_not_waited_for(home):
+    home.mkdir()
+    os.mkfifo(config.path(), 0o600)
+    with pytest.raises(UserError, match="it is a FIFO"):
+        config.read()

@@ -1,0 +1,237 @@
+"""The process that tells of a run: it follows the run, tells its end, and ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_engine.devices.records import Inventory
+from gpu_engine.launch import launcher, notifier
+from gpu_engine.notify import config, journal, process, send, watch
+from gpu_engine.runs.state import Cause
+from gpu_engine.spec.read import from_dict
+
+from ..command_line import called
+from ..conftest import PATIENCE, wait_for
+from ..plans import plan
+from .endpoint import Endpoint, endpoint, private, then
+from .kit import Made, found
+
+SECRET = "hushhush"
+
+
+@pytest.fixture(autouse=True)
+def quick(home, monkeypatch):
+    monkeypatch.setattr(process, "EVERY", 0.02)
+    monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
+
+
+def tell(*entries: dict[str, object]) -> None:
+    """Write notify.toml."""
+    text = ""
+    for number, entry in enumerate(entries):
+        text += "[[to]]\n" + "".join(
+            f"{k} = {json.dumps(v)}\n" for k, v in ({"name": f"n{number}"} | entry).items())
+    private(config.path(), text)
+
+
+def at(there: Endpoint, **more: object) -> dict[str, object]:
+    return {"kind": "json", "url": f"{there.url}/{SECRET}"} | more
+
+
+class Following:
+    """`follow` in a thread."""
+
+    def __init__(self, made: Made) -> None:
+        self.thread = threading.Thread(target=process.follow, args=(made.run,), daemon=True)
+        self.thread.start()
+
+    def ends(self) -> None:
+        wait_for(lambda: not self.thread.is_alive())
+
+
+def test_it_tells_the_end_to_those_who_want_it_and_notes_how_that_went():
+    made = Made()
+    with endpoint(200) as there, endpoint(404) as gone:
+        tell(at(there), at(gone), at(there, on=["finished"]), at(there, min_seconds=1000))
+        following = Following(made)
+        wait_for(lambda: (made.run.path / journal.FILE).exists())
+        made.end("failed", cause=Cause("the data is bad", 1))
+        following.ends()
+        [got] = there.got
+        assert got.json["event"] == "failed"
+        assert got.json["cause"] == "rank 1: the data is bad"
+    rows = journal.read(made.run.path)
+    assert {(to, result) for _, to, result in rows} == {
+        ("n0", "sent"), ("n1", "the endpoint answered 404")}
+    assert (made.run.path / journal.FILE).stat().st_mode & 0o777 == 0o600
+    assert SECRET not in found(made.run)
+    assert journal.troubles(made.run.path) == ["failed: n1 was not told: the endpoint answered 404"]
+    process.follow(made.run)
+    assert journal.read(made.run.path) == rows, "an end that was told is not told again"
+
+
+def test_the_file_is_read_when_there_is_something_to_tell():
+    made = Made()
+    with endpoint(200) as there:
+        tell()
+        following = Following(made)
+        wait_for(lambda: (made.run.path / journal.FILE).exists())
+        tell(at(there))
+        config.path().chmod(0o644)
+        made.end("completed")
+        following.ends()
+        assert there.got == []
+        [(key, to, result)] = journal.read(made.run.path)
+        assert (key.split()[0], to) == ("completed", "anybody")
+        assert f"chmod 600 {config.path()}" in result
+        made.again()
+        config.path().chmod(0o600)
+        made.end("stopped")
+        process.follow(made.run)
+        assert journal.read(made.run.path)[1][2] == journal.NOT_WANTED
+        assert len(journal.troubles(made.run.path)) == 1
+
+
+def test_a_run_that_is_resumed_while_its_end_is_told_is_followed_by_the_same_process(monkeypatch):
+    """The process of the resume finds the lock taken and ends."""
+    monkeypatch.setattr(send, "SECONDS", 30.0)
+    made, until = Made(), threading.Event()
+    with endpoint(lambda handler: until.wait(), 200) as there:
+        tell(at(there, on=["failed", "finished"]))
+        following = Following(made)
+        made.end("failed")
+        wait_for(lambda: there.got)
+        made.again()
+        process.follow(made.run)
+        until.set()
+        made.end("completed")
+        following.ends()
+        assert there.got[-1].json["event"] == "finished"
+        assert there.got[-1].json["attempt"] == 2
+    assert [key.split()[0] for key, _, _ in journal.read(made.run.path)] == [
+        "failed", "completed"]
+
+
+def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
+    """After the last look, before the lock is free: who comes with the resume finds it taken."""
+    made, let_go = Made(), journal.Journal.let_go
+
+    def resumed(self: journal.Journal) -> None:
+        if made.run.state().attempt == 1:
+            made.again()
+            process.follow(made.run)
+            made.end("completed")
+        let_go(self)
+
+    monkeypatch.setattr(journal.Journal, "let_go", resumed)
+    with endpoint(200) as there:
+        tell(at(there))
+        made.end("failed")
+        process.follow(made.run)
+        assert [got.json["event"] for got in there.got] == ["failed", "finished"]
+
+
+def test_it_ends_when_the_run_is_removed():
+    made = Made()
+    tell()
+    following = Following(made)
+    wait_for(lambda: (made.run.path / journal.FILE).exists())
+    made.let_go()
+    made.remove()
+    following.ends()
+    assert not made.run.path.exists()
+
+
+def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock(home):
+    made = Made()
+    (made.run.path / journal.FILE).symlink_to("/dev/null")
+    assert not journal.Journal(made.run.path).take()
+    assert journal.read(made.run.path) == []
+
+
+def test_it_asks_slurm_about_a_job_and_tells_what_that_says(monkeypatch):
+    from gpu_engine.runs import job
+    from gpu_engine.slurm import watch as slurm
+
+    made = Made()
+    job.write(made.run.path, job.Job(41007, state="PENDING"))
+    asked: list[bool] = []
+
+    def refresh(*, at_once: bool = False) -> None:
+        asked.append(at_once)
+        job.write(made.run.path, job.Job(41007, state="TIMEOUT", nodes="gpu[03-04]"))
+
+    monkeypatch.setattr(slurm, "refresh", refresh)
+    with endpoint(200) as there:
+        tell(at(there))
+        process.follow(made.run)
+        [got] = there.got
+    assert got.json["on"] == ["gpu[03-04]"]
+    assert got.json["cause"] == "Slurm job 41007 reached its time limit"
+    assert asked == [False]
+
+
+@pytest.mark.parametrize(("asked_for", "starts"), [(None, True), ("by another machine", False)])
+def test_it_is_started_beside_a_supervisor_but_not_for_the_part_of_a_host(
+        home, monkeypatch, asked_for, starts):
+    argv: list[list[str]] = []
+    environments: list[dict[str, str]] = []
+
+    def popen(words, **more):
+        argv.append(words)
+        environments.append(more["env"])
+
+    made = Made(origin=asked_for)
+    monkeypatch.setattr(notifier.subprocess, "Popen", popen)
+    notifier.start(made.run)
+    assert argv == [], "nobody is to be told"
+    tell({"kind": "json", "url": f"https://x/{SECRET}"})
+    monkeypatch.setenv("GPU_PANEL_RUN", "/another/run")
+    notifier.start(made.run)
+    assert [words[1:] for words in argv] == (
+        [["-m", "gpu_engine.notify", str(made.run.path)]] if starts else [])
+    assert not any("GPU_PANEL_RUN" in environment for environment in environments)
+    made.let_go()
+
+
+def test_a_launch_warns_that_nobody_will_be_told(home):
+    assert notifier.doubt() is None
+    tell()
+    config.path().chmod(0o644)
+    assert "nobody will be told how this run ends" in notifier.doubt()
+    warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
+    assert warned.warnings == ("one", notifier.doubt())
+
+
+def test_a_slow_endpoint_delays_nobody_else(monkeypatch):
+    monkeypatch.setattr(send, "SECONDS", PATIENCE)
+    made = Made()
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        wait_for(lambda: journal.read(made.run.path))
+        then(404)(handler)
+
+    with endpoint(slow) as last, endpoint(200) as there:
+        tell(at(last), at(there))
+        made.end("completed")
+        process.follow(made.run)
+    assert [(to, result) for _, to, result in journal.read(made.run.path)] == [
+        ("n1", "sent"), ("n0", "the endpoint answered 404")]
+
+
+def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(home, monkeypatch):
+    started: list[str] = []
+    monkeypatch.setattr(launcher.notifier, "start", lambda run: started.append(run.id))
+    monkeypatch.setattr(launcher, "environment", SimpleNamespace(note=lambda *about: None))
+    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *words, **more: None)
+    prepared = launcher.Prepared(from_dict({}), Inventory((), "cpu"), plan(1))
+    assert launcher.start(prepared).id in started
+    launcher.start(prepared, tell=False)
+    assert len(started) == 1
+    assert called("run", "--no-notify", "--queue", "default").returncode == 2

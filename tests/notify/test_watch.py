@@ -1,0 +1,144 @@
+"""What is found out about a run by looking at it, each thing once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpu_engine.notify import watch
+from gpu_engine.notify.watch import RunWatch
+from gpu_engine.runs.state import AttemptRecord, Cause
+
+from .. import event_lines
+from .kit import Made
+
+
+@pytest.fixture
+def made(home, monkeypatch):
+    monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
+    return Made()
+
+
+def looks(seen: RunWatch, times: int = 4):
+    return [found for _ in range(times) if (found := seen.look()) is not None]
+
+
+def steps(made: Made, rank: int, *, ago: float, phase: str = "backward") -> None:
+    """Three steps, the last of them so many seconds ago, and signs of life since."""
+    made.event("start", rank, ago=ago + 3, rank=rank, pid=1, world_size=2, attempt=1)
+    for step in (5, 6, 7):
+        made.event("step", rank, ago=ago + 7 - step, step=step, n=1, epoch=0, loss=step / 2,
+                   losses=[step / 2])
+    made.event("phase", rank, ago=0.1, phase=phase, since=time.time() - ago, step=7)
+
+
+@pytest.mark.parametrize(("state", "event"), [("completed", "finished"), ("failed", "failed"),
+                                              ("stopped", "stopped")])
+def test_an_end_is_told_once_with_the_last_figures(made, state, event):
+    steps(made, 0, ago=1)
+    steps(made, 1, ago=1)
+    seen = RunWatch(made.run)
+    assert looks(seen) == []
+    assert not seen.is_over()
+    made.end(state, cause=Cause("bad", 1) if state == "failed" else None)
+    assert not seen.is_over()
+    [told] = looks(seen)
+    assert (told.event, told.state.state) == (event, state)
+    assert (told.progress.step, told.progress.loss) == (7, 3.5)
+    assert seen.is_over()
+
+
+def test_a_lost_run_is_told_when_it_is_still_lost_at_the_next_look(made):
+    seen = RunWatch(made.run)
+    made.let_go()
+    assert seen.look() is None, "its process may be started again at once"
+    assert seen.look().event == "lost"
+    assert seen.is_over()
+
+
+def test_a_resume_begins_anew_and_what_was_told_before_is_known_by_its_key(made):
+    seen = RunWatch(made.run)
+    made.end("failed", reason="x")
+    [first] = looks(seen)
+    made.again()
+    assert not seen.is_over()
+    assert looks(seen) == []
+    made.end("failed", reason="x")
+    [second] = looks(seen)
+    assert second.key != first.key
+    assert looks(RunWatch(made.run, {first.key})) != []
+    after = RunWatch(made.run, {first.key, second.key})
+    assert (looks(after), after.is_over()) == ([], True)
+    later = RunWatch(made.run)
+    later.note_ended()
+    assert looks(later) == []
+
+
+def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_moved(
+        made, monkeypatch):
+    monkeypatch.setattr(watch, "_APART", 0.0)
+    evaluates = Made()
+    for one in (evaluates, made):
+        one.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
+    for rank, phase in enumerate(("backward", "data")):
+        steps(evaluates, rank, ago=watch.STANDING - 100, phase="eval")
+        steps(made, rank, ago=watch.STANDING + 60, phase=phase)
+    assert looks(RunWatch(evaluates.run)) == [], "an evaluation may take as long"
+    seen = RunWatch(made.run)
+    assert seen.look() is None, "after a machine's sleep everything seems to stand, for a moment"
+    told = seen.look()
+    assert told.event == "stalled"
+    assert "rank 1 has been stuck in data for 06:" in told.why
+    assert "rank 0 in backward" in told.why
+    assert looks(seen) == []
+    for rank in (0, 1):
+        made.event("step", rank, step=8, n=1, epoch=0, loss=1.0, losses=[1.0])
+        made.event("phase", rank, phase="forward", since=time.time(), step=8)
+    assert looks(seen) == []
+    made.set("stopping")
+    assert looks(seen) == []
+
+
+def test_two_standstills_within_minutes_are_told_as_one(made, monkeypatch):
+    why: list[str | None] = ["stuck"]
+    monkeypatch.setattr(watch.Figures, "standing", lambda self, state: why[0])
+    seen = RunWatch(made.run)
+    assert len(looks(seen)) == 1
+    why[0] = None
+    assert looks(seen) == []
+    why[0] = "stuck"
+    assert looks(seen) == []
+
+
+def test_what_an_earlier_attempt_wrote_is_no_standstill_of_this_one(made):
+    """Its ranks may import torch for minutes before they write anything."""
+    steps(made, 0, ago=600)
+    seen = RunWatch(made.run)
+    assert looks(seen) == []
+
+
+def test_of_a_long_file_only_the_end_is_read_whenever_it_grew(made):
+    line = event_lines.line("step", {"step": 1, "n": 1, "epoch": 0, "loss": 1.0, "losses": [1.0],
+                                     "lr": 0.1})
+    with made.run.events(0).open("ab") as file:
+        file.write(line * (40 * watch._NEAR // len(line)))
+    seen = RunWatch(made.run)
+    seen.look()
+    tail = seen._figures._tails[0]
+    assert tail.offset == tail.size()
+    for count in (40, 80):
+        with made.run.events(0).open("ab") as file:
+            file.write(line * (count * watch._NEAR // len(line)))
+        made.event("step", 0, step=count, n=1, epoch=0, loss=2.0, losses=[2.0])
+        seen.look()
+        assert tail.offset == tail.size()
+        assert seen._figures.view.progress().step == count
+
+
+def test_a_run_that_was_removed_is_over_and_nothing_is_told(made):
+    seen = RunWatch(made.run)
+    seen.look()
+    made.let_go()
+    made.remove()
+    assert (looks(seen), seen.is_over()) == ([], True)

@@ -1,0 +1,125 @@
+"""Being told in the panel: with the bell, a notification and a toast, whichever screen is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_engine.notify import watch
+from gpu_panel import themed
+from gpu_panel.tell import teller
+
+from ...conftest import gpus, slots
+from ...notify.kit import Made
+from ..panel_kit import StillSampler, panel, screen_text, until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch):
+    """The test itself looks."""
+    monkeypatch.setattr(teller, "_FIRST", 1e6)
+    monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
+    monkeypatch.setenv("TERM", "foot")
+    monkeypatch.delenv("TMUX", raising=False)
+
+
+def sent(app, monkeypatch) -> list[str]:
+    """What the terminal is sent from now on."""
+    found: list[str] = []
+    monkeypatch.setattr(app._driver, "tell", found.append, raising=False)
+    return found
+
+
+async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(monkeypatch):
+    from gpu_panel.run.screen import RunScreen
+
+    one, other = Made(), Made()
+    async with panel(slots(1), notifications=True) as (pilot, screen):
+        app = pilot.app
+        told = sent(app, monkeypatch)
+        await until(pilot, lambda: screen.runs.live == 2)
+        await until(pilot, lambda: app.teller._lines)
+        await app.teller.look()
+        await app.push_screen(RunScreen(one.run))
+        one.end("completed")
+        await app.teller.look()
+        assert len(told) == 1
+        assert told[0].startswith(f"\a\x1b]777;notify;toy completed;toy (run {one.run.id}) on "
+                                  f"{teller.socket.gethostname()} completed after 00:")
+        assert not app._notifications, "its own screen says so"
+        other.end("failed", reason="bad;\x1b]data")
+        await app.teller.look()
+        assert len(told) == 2
+        assert told[1].endswith(": bad,\a")
+        await until(pilot, lambda: "toy failed" in screen_text(app))
+        await app.teller.look()
+        assert len(told) == 2
+
+
+async def test_it_can_be_turned_off_which_is_kept(monkeypatch):
+    made = Made()
+    async with panel(slots(1)) as (pilot, _):
+        app = pilot.app
+        told = sent(app, monkeypatch)
+        assert app.teller.on
+        await until(pilot, lambda: app.teller._lines)
+        await app.teller.look()
+        await pilot.press("f8")
+        await until(pilot, lambda: not app.teller.on)
+        made.end("failed", reason="x")
+        await app.teller.look()
+        assert told == []
+        assert themed.read()["tell"] is False
+        await pilot.press("f8")
+        await until(pilot, lambda: app.teller.on)
+        assert themed.read()["tell"] is True
+
+
+async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
+    machine = gpus(3)
+    sampler = StillSampler(machine)
+    idle = sampler.latest.samples
+
+    def use(*busy: int) -> None:
+        samples = tuple(replace(s, memory_used=40 << 30) if i in busy else s
+                        for i, s in enumerate(idle))
+        sampler.latest = replace(sampler.latest, samples=samples)
+        sampler.recent = (sampler.latest,) * 3
+
+    use(0, 2)
+    async with panel(machine, sampler=sampler, sets=("devices.ids=1",), notifications=True) as (
+            pilot, screen):
+        app, source = pilot.app, screen.source
+        told = sent(app, monkeypatch)
+        await until(pilot, lambda: source.freedom and not source.freedom["0"].free)
+        await pilot.press("w")
+        await until(pilot, lambda: "told when free" in screen_text(app))
+        await pilot.press("down", "w")  # GPU 1
+        await until(pilot, lambda: "1 is free now" in screen_text(app))
+        assert source.wanted == {"0"}
+        for _ in range(5):
+            await app.teller.look()
+        assert told == []
+        use(2)
+        for expected in (0, 0, 1, 1):
+            await app.teller.look()
+            assert len(told) == expected
+        assert "Device 0 is free" in told[0]
+        assert source.wanted == set()
+        await until(pilot, lambda: "told when free" not in screen_text(app))
+        use(0, 1, 2)
+        await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
+        await pilot.press("W")
+        await until(pilot, lambda: "when any device has become free" in screen_text(app))
+        await app.teller.look()
+        use(0, 1)
+        for _ in range(4):
+            await app.teller.look()
+        assert len(told) == 2
+        assert "Device 2 is free" in told[1]
+        assert source.wanted == set()
+        await pilot.press("home", "w", "w")
+        assert source.wanted == set()

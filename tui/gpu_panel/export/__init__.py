@@ -1,0 +1,1 @@
+"""Taking what runs have recorded out of gpu-panel: a page to read, or the figures."""

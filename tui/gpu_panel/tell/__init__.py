@@ -1,0 +1,1 @@
+"""Telling the person at the panel what happens elsewhere than on the screen they look at."""

@@ -1,0 +1,106 @@
+"""What has happened to runs since the panel opened. Blocks: called in a thread, one call at a time.
+
+Runs are looked at whichever screen is shown. Of a run that does not train, as one that waits in a
+queue or has ended, only the time stamp of its state is looked at, so that a thousand of them cost
+little.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpu_engine.common import places
+from gpu_engine.notify.watch import Happened, RunWatch
+from gpu_engine.runs import digest, job
+from gpu_engine.runs.folder import Run, each_run
+
+_AT_ONCE = 100
+"""Runs that don't train of which the time stamp is read at each look."""
+TOLD = frozenset({"finished", "failed", "stalled", "lost"})
+"""Who has stopped a run knows that it is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something that has happened to a run."""
+
+    run: Run
+    name: str
+    """What the run is called."""
+    happened: Happened
+
+
+class RunsNews:
+    """Follows the runs of this machine's runs folder."""
+
+    def __init__(self) -> None:
+        self._awake: dict[str, RunWatch] = {}
+        """Runs that train."""
+        self._asleep: dict[str, tuple[Run, object]] = {}
+        """Runs that don't, each with the time stamp of its state."""
+        self._known: set[str] | None = None
+        """All ids in the folder when it was listed last; None before the first time."""
+        self._stamp: int | None = None
+
+    def note(self, training: Iterable[Run], others: Iterable[Run]) -> None:
+        """Follow these runs: `training` train now, `others` may do so later."""
+        for run in training:
+            if run.id not in self._awake:
+                self._asleep.pop(run.id, None)
+                self._awake[run.id] = RunWatch(run)
+        for run in others:
+            if run.id not in self._awake and run.id not in self._asleep:
+                self._asleep[run.id] = run, _stamp(run)
+
+    def look(self) -> list[News]:
+        """Look once at all runs. Returns what is new of them."""
+        self._find()
+        self._wake()
+        found: list[News] = []
+        for name, watch in list(self._awake.items()):
+            stamp = _stamp(watch.run)  # before the look, so that nothing is missed after it
+            happened = watch.look()
+            if happened is not None and happened.event in TOLD:
+                found.append(News(watch.run, digest.read(watch.run).name, happened))
+            state = watch.state
+            if state is None:
+                del self._awake[name]
+            elif state.state == "queued" or (not state.live and watch.is_over()):
+                del self._awake[name]
+                self._asleep[name] = watch.run, stamp
+        return found
+
+    def _find(self) -> None:
+        """Look for runs that were not there before."""
+        try:
+            stamp = places.runs_folder().stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+        if stamp == self._stamp:
+            return
+        self._stamp, before = stamp, self._known
+        self._known = set()
+        for run in each_run():
+            self._known.add(run.id)
+            if before is not None and run.id not in before and run.id not in self._asleep:
+                self._awake.setdefault(run.id, RunWatch(run))
+
+    def _wake(self) -> None:
+        """Follow the runs whose state has changed: their turn has come, or they were resumed."""
+        for name, (run, stamp) in list(itertools.islice(self._asleep.items(), _AT_ONCE)):
+            now = _stamp(run)
+            del self._asleep[name]
+            if now == stamp:
+                self._asleep[name] = run, stamp  # at the end: the others come first
+            elif now is not None:
+                self._awake[name] = RunWatch(run)
+
+
+def _stamp(run: Run) -> object:
+    """Changes when the run's state may have changed; None if it was removed."""
+    with suppress(OSError):
+        return job.stamp(run.path)
+    return None

@@ -1,0 +1,150 @@
+"""Tells the person that a run has ended or stands still, or that a device is free: with the bell, a
+notification on the desktop where the terminal can show one, and a toast."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu_engine.devices.steady import Steady
+from gpu_panel import themed
+from gpu_panel.common.background import in_thread
+from gpu_panel.launch.devices import row_keys
+from gpu_panel.launch.devices.source import DeviceSource
+from gpu_panel.launch.runs.line import RunLine
+from gpu_panel.terminal.notice import notice
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from gpu_panel.tell.news import News, RunsNews
+
+EVERY = 1.5
+"""Seconds between two looks."""
+_FIRST = 3.0
+"""Seconds after the opening of the panel until the first."""
+_NEWEST = 50
+"""Runs that have ended, from the newest, of which a resume is noticed on any screen."""
+_SHOWN_FOR = 12.0
+"""Seconds for which a toast is shown."""
+
+
+class Teller:
+    """Looks every now and then, and tells. All but the looking happens in the event loop."""
+
+    def __init__(self, app: App[None], source: DeviceSource, chosen: bool | None = None) -> None:
+        """`chosen`: whether the person's settings want it; None: as it was turned last."""
+        self._app, self._source = app, source
+        self._news: RunsNews | None = None
+        self._lines: tuple[RunLine, ...] = ()
+        self._steady = Steady()
+        self._looking = False
+        self._chosen = chosen
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._app.set_timer(_FIRST, lambda: self._app.set_interval(EVERY, self._look_in_background))
+
+    # --- the setting ---------------------------------------------------------------------------
+
+    @property
+    def on(self) -> bool:
+        """Whether the person wants bell and notifications."""
+        if self._chosen is None:
+            self._chosen = themed.read().get("tell") is not False
+        return self._chosen
+
+    def turn(self) -> bool:
+        """Turn them on or off, and keep that for the next start. Returns what they are now. Raises
+        OSError where it can't be kept."""
+        self._chosen = not self.on
+        themed.write(themed.read() | {"tell": self._chosen})
+        return self._chosen
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def note_runs(self, lines: Sequence[RunLine]) -> None:
+        """Take the runs as the list has read them."""
+        self._lines = tuple(lines)
+
+    def _look_in_background(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._app.run_worker(self._look_once(), group="tell", exit_on_error=False)
+
+    async def _look_once(self) -> None:
+        try:
+            await self.look()
+        finally:
+            self._looking = False
+
+    async def look(self) -> None:
+        """Look once at runs and devices, and tell what is new."""
+        lines, self._lines = self._lines, ()
+        for news in await in_thread(lambda: self._read(lines), name="panel-tell"):
+            self._tell_of_run(news)
+        if self._source.wanted:
+            await self._look_at_devices()
+
+    def _read(self, lines: Sequence[RunLine]) -> list[News]:
+        """Blocks."""
+        if self._news is None:
+            from gpu_panel.tell.news import RunsNews
+
+            self._news = RunsNews()
+        ended = [line.run for line in lines if not line.live][:_NEWEST]
+        self._news.note([line.run for line in lines if line.live and line.state != "queued"],
+                        [line.run for line in lines if line.state == "queued"] + ended)
+        return self._news.look()
+
+    async def _look_at_devices(self) -> None:
+        freedom = dict(await self._source.judge())
+        for seen in self._source.hosts:
+            freedom |= {row_keys.of(seen.host.name, key): found
+                        for key, found in seen.freedom.items()}
+        wanted = self._source.wanted
+        found = [key for key in self._steady.look(freedom)
+                 if key in wanted or row_keys.ANY in wanted]
+        for key in found:
+            wanted.discard(key)
+        if found:
+            wanted.discard(row_keys.ANY)
+            self._tell_of_devices(sorted(found))
+
+    # --- telling -------------------------------------------------------------------------------
+
+    def _tell_of_run(self, news: News) -> None:
+        from gpu_engine.notify import messages, watch
+
+        what = news.happened
+        message = messages.of_run(what.event, what.state, what.progress, name=news.name,
+                                  machine=socket.gethostname(), on=watch.where(news.run),
+                                  why=what.why, now=time.time())
+        shown = getattr(self._app.screen, "run", None) == news.run
+        self._tell(message.title, message.text, good=what.event == "finished", toast=not shown)
+
+    def _tell_of_devices(self, found: Sequence[str]) -> None:
+        words = []
+        for key in found:
+            host, name = row_keys.split(key)
+            words.append(f"{name} on {host}" if host is not None else name)
+        several = len(words) > 1
+        title = f"Device{'s' if several else ''} {', '.join(words)} {'are' if several else 'is'}" \
+            " free"
+        self._tell(title, f"{title}, and nobody has taken {'them' if several else 'it'} for some "
+                          "seconds", good=True)
+
+    def _tell(self, title: str, text: str, *, good: bool, toast: bool = True) -> None:
+        if not self.on:
+            return
+        if toast:
+            self._app.notify(text, title=title, markup=False, timeout=_SHOWN_FOR,
+                             severity="information" if good else "warning")
+        send = getattr(self._app._driver, "tell", None)
+        if send is not None:
+            send(notice(os.environ, title, text))
+        else:
+            self._app.bell()
