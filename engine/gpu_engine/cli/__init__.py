@@ -12,11 +12,12 @@ from importlib import import_module
 
 import click
 
-from gpu_engine import __version__
+from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
-          "logs", "stacks", "stop", "resume", "export", "presets", "describe", "hosts", "slurm",
+          "logs", "stacks", "stop", "queue", "sweep", "resume", "export", "report", "presets",
+          "describe", "hosts", "slurm", "notify", "doctor", "settings", "completion",
           "agent")
 
 
@@ -43,7 +44,7 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="gpu-engine")
+@version_option("gpu-engine")
 def cli() -> None:
     """Plan, launch and watch PyTorch training runs, with the same engine as gpu-panel."""
 
@@ -51,6 +52,7 @@ def cli() -> None:
 def main() -> None:
     """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
     traceback."""
+    completing(cli, "gpu-engine")
     try:
         cli.main(standalone_mode=False)
     except UserError as err:
@@ -66,6 +68,20 @@ def main() -> None:
     except BrokenPipeError:  # `gpu-engine logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def completing(command: click.Command, name: str) -> None:
+    """If a shell asks what can be typed (see `completion`), answer and end. `name`: what the
+    command is called."""
+    variable = f"_{name.replace('-', '_')}_COMPLETE".upper()
+    if not os.environ.get(variable):
+        return
+    from click.shell_completion import shell_complete
+
+    from gpu_engine.completion import answers
+
+    answers.register()
+    sys.exit(shell_complete(command, {}, name, variable, os.environ[variable]))
 
 
 def _indented(text: str) -> str:

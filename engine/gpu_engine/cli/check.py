@@ -30,7 +30,7 @@ def command(choice: SpecChoice, as_json: bool) -> None:
     from gpu_engine.spanning.removal import Removal
 
     prepared = prepare_check(choice.spec)
-    run = start(prepared)
+    run = start(prepared, tell=False)
     try:
         state = watch.watch(Follower(run), quiet=True)
         found = [line for rank in run.ranks() for line in _lines(run, rank)]

@@ -73,7 +73,7 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
     from gpu_engine.runs.follow import Follower
     from gpu_engine.spanning.removal import Removal
 
-    run = launcher.start(prepared)
+    run = launcher.start(prepared, tell=False)
     follower = Follower(run)
     state = watch.watch(follower, quiet=True)
     devices = len(trial.spec.devices.ids or ())
@@ -90,18 +90,17 @@ def _tried(trial: Trial, prepared: Any, keep: bool) -> Result:
 
 
 def _measured(run: Run, trial: Trial, devices: int) -> Result:
-    from gpu_engine.events.reader import RunReader
+    from gpu_engine.events.reader import Tail
     from gpu_engine.events.schema import Memory, Step
     from gpu_engine.plan.mode_trials import Result, rate
 
-    reader, steps = RunReader(run.path), trial.spec.train.steps or 0
-    reader.add(run.ranks())
+    steps = trial.spec.train.steps or 0
     times: list[tuple[float, int]] = []
     losses: defaultdict[int, list[float]] = defaultdict(list)
     gpus: list[int] = []
     hosts: list[int] = []
-    while pieces := list(reader.read(1.0)):
-        for rank, event in ((r, e) for r, events in pieces for e in events):
+    for rank in run.ranks():
+        for event in Tail(run.events(rank)).read(1 << 30):  # a trial is short
             if isinstance(event, Step):
                 if rank == 0:
                     times.append((event.t, event.step))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 @click.argument("task", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts and forms.")
 @click.option("--source", is_flag=True, help="Only read the source; import and run nothing.")
-@click.option("--python", help="The interpreter in which to import it; default: this one.")
+@click.option("--python", help="The interpreter in which to import it; default: the one that a "
+              "run would take.")
 def command(task: str | None, as_json: bool, source: bool, python: str | None) -> None:
     """Show the parameters of TASK (module:Class or path/to/file.py:Class), or list the built-in
     tasks. Unless --source is given, TASK is imported, in a process of its own."""

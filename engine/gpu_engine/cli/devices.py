@@ -1,7 +1,9 @@
-"""gpu-engine devices: the devices of this machine, how busy they are, and which are free."""
+"""gpu-engine devices: the devices of this machine, how busy they are, and which are free; or
+waiting until some are."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +11,7 @@ import click
 from gpu_engine.common import places
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.records import Device
+    from gpu_engine.devices.records import Device, Inventory
 
 _MACHINE = ("source", "driver", "cuda", "problem", "inherited_visible")
 """Fields of the inventory that --json prints beside the devices."""
@@ -18,10 +20,22 @@ _MACHINE = ("source", "driver", "cuda", "problem", "inherited_visible")
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
                                                       "unknown.")
-def command(as_json: bool) -> None:
+@click.option("--wait-free", "count", type=click.IntRange(min=1), metavar="N",
+              help="Wait until N devices have been free for some looks, and print their ids: "
+                   "gpu-engine run ddp --devices $(gpu-engine devices --wait-free 2). Takes "
+                   "none of them; run --queue does.")
+@click.option("--free-gib", type=click.FloatRange(min=0, min_open=True), metavar="G",
+              help="With --wait-free: only devices with G GiB of free memory.")
+def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
     """List the devices: the GPUs, or CPU slots if no GPU can be used."""
+    if count is not None:
+        _wait_free(count, None if free_gib is None else int(free_gib * (1 << 30)), as_json)
+        return
+    if free_gib is not None:
+        raise click.UsageError("--free-gib goes with --wait-free")
     from dataclasses import asdict
 
+    from gpu_engine.box.folder import why_not
     from gpu_engine.common import units
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.discover import discover
@@ -39,8 +53,9 @@ def command(as_json: bool) -> None:
         out["host"] = asdict(snapshot.host)
         click.echo(folder.dumps(out))
         return
-    if inventory.problem:
-        click.echo(f"note: {inventory.problem}", err=True)
+    for note in (inventory.problem, why_not()):
+        if note:
+            click.echo(f"note: {note}", err=True)
     if inventory.inherited_visible is not None and not inventory.is_cpu:
         click.echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
                    "only those devices are offered; →0 marks the first of them", err=True)
@@ -53,6 +68,64 @@ def command(as_json: bool) -> None:
         why = "" if state.reason == state.state else f": {state.reason}"
         click.echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
                    f"{units.share(s.utilization):>5}  {memory}  {state.state}{why}")
+
+
+def _wait_free(count: int, free: int | None, as_json: bool) -> None:
+    """Block until `count` devices have stayed free, with `free` bytes of free memory each, and
+    print their ids."""
+    from dataclasses import replace
+
+    from gpu_engine.common.clean import clean
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.devices import availability, leases
+    from gpu_engine.devices.discover import discover
+    from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.devices.steady import Steady
+    from gpu_engine.runs import folder
+
+    inventory = discover()
+    _require_enough(inventory, count, free)
+    steady, seen, told = Steady(), None, None
+    with Sampler(inventory, interval=_EVERY) as sampler:
+        while True:
+            time.sleep(_LOOK_EVERY)
+            recent = sampler.recent
+            if not recent or recent[-1] is seen:
+                continue
+            seen = recent[-1]
+            holders = leases.holders(places.leases_folder())
+            freedom = availability.judge_all(recent, holders)
+            able = steady.look(freedom)
+            looks = [replace(shot, samples=tuple(s for s in shot.samples if s.device.id in able))
+                     for shot in recent[-availability.LOOKS:]]
+            try:
+                chosen = availability.freest(count, looks, holders, free=free)
+                break
+            except UserError:
+                now = frozenset(key for key, found in freedom.items() if found.free)
+                if now != told and len(recent) >= availability.LOOKS:
+                    told = now
+                    click.echo(clean(f"waiting for {count}; free now: "
+                                     + (", ".join(sorted(now)) or "none")), err=True)
+    ids = [device.id for device in chosen]
+    click.echo(folder.dumps({"ids": ids}) if as_json else ",".join(ids))
+
+
+_EVERY, _LOOK_EVERY = 0.5, 0.1
+"""Seconds between two snapshots, and between two looks for a new one."""
+
+
+def _require_enough(inventory: Inventory, count: int, free: int | None) -> None:
+    """Raise UserError where so many devices can never be free."""
+    from gpu_engine.common import units
+    from gpu_engine.common.errors import UserError
+
+    if inventory.problem and inventory.is_cpu and not inventory.hidden:
+        raise UserError(f"no GPU can be used: {inventory.problem}")
+    able = [d for d in inventory.devices if free is None or (d.memory_total or 0) >= free]
+    if len(able) < count:
+        what = "" if free is None else f" with {units.size(free)} of memory"
+        raise UserError(f"--wait-free {count}: this machine has {len(able)} devices{what}")
 
 
 def _numbered(device: Device) -> str:

@@ -1,21 +1,73 @@
-"""gpu-engine export: write a run's weights to a file of plain tensors."""
+"""gpu-engine export: a run's weights to a file, or its figures to other tools."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.common.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_engine.export.exporter import Exported
+
+_TARGETS = ("csv", "tensorboard", "wandb", "trackio")
+
 
 @click.command()
-@click.argument("run")
-@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--from", "which", metavar="best|STEP", default="newest",
-              help="Use the best checkpoint (by train.best), or the one of a step.")
+@click.argument("words", nargs=-1, required=True, metavar="RUN [OUT] | RUN… --to TARGET")
+@click.option("--from", "which", metavar="best|STEP",
+              help="Weights of the best checkpoint (by train.best), or of that of a step.")
+@click.option("--to", type=click.Choice(_TARGETS), help="Export the figures, not the weights.")
+@click.option("-o", "--out", type=click.Path(path_type=Path),
+              help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
+                   "(tensorboard). wandb: the folder in which wandb/ is (the present one).")
+@click.option("--follow", is_flag=True,
+              help="Go on until the run ends. Ctrl-C ends the export, not the run.")
+@click.option("--rank", type=click.IntRange(0),
+              help="The figures of this rank alone, not the mean of all.")
+@click.option("--project", metavar="NAME", help="For wandb and trackio. [default: gpu-panel]")
+@click.option("--online", is_flag=True,
+              help="wandb: send at once, not later with wandb sync.")
+@click.option("--again", is_flag=True,
+              help="wandb: another run there, if this one was sent already.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def command(run: str, out: Path, which: str, as_json: bool) -> None:
-    """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth. They are those of
-    its newest checkpoint that loads, or of the one that --from names."""
+def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
+            follow: bool, rank: int | None, project: str | None, online: bool, again: bool,
+            as_json: bool) -> None:
+    """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
+    newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
+    have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
+    TensorBoard, for Weights & Biases or for Trackio; the last three need their own library."""
+    if to is None:
+        given = {"--out": out, "--follow": follow, "--rank": rank is not None,
+                 "--project": project, "--online": online, "--again": again}
+        if wrong := [name for name, value in given.items() if value]:
+            raise click.UsageError(f"{wrong[0]} goes with --to, which says where the figures go: "
+                                   + ", ".join(_TARGETS))
+        if len(words) != 2:
+            raise click.UsageError("name a run and the file for its weights, or --to csv (or "
+                                   f"{', '.join(_TARGETS[1:])}) for its figures")
+        _weights(words[0], Path(words[1]), which or "newest", as_json)
+        return
+    if which is not None:
+        raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
+    if follow and len(words) > 1:
+        raise click.UsageError("--follow follows one run; start one export for each")
+    if to != "wandb" and (online or again):
+        raise click.UsageError(f"{'--online' if online else '--again'} goes with --to wandb")
+    if to not in ("wandb", "trackio") and project is not None:
+        raise click.UsageError("--project goes with --to wandb and --to trackio")
+    if not _figures(words, to, out, follow=follow, rank=rank, project=project, online=online,
+                    again=again, as_json=as_json):
+        sys.exit(130)
+
+
+def _weights(run: str, out: Path, which: str, as_json: bool) -> None:
     from gpu_engine.common import units
     from gpu_engine.launch import torchside
     from gpu_engine.launch.found import find
@@ -23,6 +75,8 @@ def command(run: str, out: Path, which: str, as_json: bool) -> None:
     from gpu_engine.spanning import asking, parts
     from gpu_engine.spec.schema import RunSpec
 
+    if out.is_dir():
+        raise click.UsageError(f"{out} is a folder; name a file in it")
     found = find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
@@ -30,9 +84,83 @@ def command(run: str, out: Path, which: str, as_json: bool) -> None:
         name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    told = torchside.export(found.checkpoints, out.absolute(), name, python=spec.run.python)
+    told = torchside.export(found.checkpoints, out.absolute(), name, python=spec.run.python,
+                            folder=Path(found.cwd()))
     for warning in told["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     click.echo(folder.dumps(told) if as_json else
                f"{out}: {told['tensors']} tensors of step {told['step']}, "
                f"{units.size(told['bytes'])}")
+
+
+def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool, rank: int | None,
+             project: str | None, online: bool, again: bool, as_json: bool) -> bool:
+    """Export the figures of these runs. Returns whether that was not interrupted."""
+    from gpu_engine.export import exporter
+    from gpu_engine.export.targets import opener
+    from gpu_engine.launch.found import find
+    from gpu_engine.launch.taking_up import StillOn
+    from gpu_engine.runs import folder
+
+    runs = [find(name) for name in words]
+    if twice := {r.id for r in runs if [one.id for one in runs].count(r.id) > 1}:
+        raise UserError(f"{', '.join(words)}: run {min(twice)} is named twice")
+    told: list[Exported] = []
+    for run in runs:
+        if rank is not None and rank not in run.ranks():
+            there = ", ".join(map(str, run.ranks())) or "none"
+            raise UserError(f"run {run.id} has no rank {rank}; it has {there}")
+        name = exporter.about(run, run.state()).name
+        opened = opener(to, run.id, name, out, several=len(runs) > 1, project=project,
+                        online=online, again=again)
+        try:
+            if follow:
+                stop = _Stop()
+                done = exporter.follow(run, opened, StillOn(run), rank=rank, stopped=stop,
+                                       said=lambda text: click.echo(text, err=True))
+            else:
+                done = exporter.export(run, opened, rank=rank)
+        except exporter.Failed as err:
+            click.echo(f"{err.title}:\n  {err}", err=True)
+            sys.exit(1)
+        told.append(done)
+        if not as_json:
+            _say(done)
+    if as_json:
+        click.echo(folder.dumps([
+            asdict(one) | {"state": one.state.state} for one in told]))
+    return not any(one.interrupted for one in told)
+
+
+def _say(done: Exported) -> None:
+    from gpu_engine.common import units
+
+    upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
+    state = "" if not done.state.live else f"; the run is {done.state.state}"
+    if done.rows:
+        click.echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
+    else:
+        click.echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
+    if done.skipped:
+        click.echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
+                   err=True)
+    if done.late:
+        click.echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
+                   "mean; another export without --follow has them", err=True)
+
+
+class _Stop:
+    """Whether Ctrl-C or SIGTERM has asked to end. The second time ends at once."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def __call__(self) -> bool:
+        return self._asked
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True

@@ -122,6 +122,7 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
 def _said(one: Checkup) -> list[str]:
     """What a checkup found, in lines."""
     from gpu_engine.common import units
+    from gpu_engine.common.torch_words import torch_words
 
     lines = []
     if one.welcome is not None:
@@ -130,12 +131,11 @@ def _said(one: Checkup) -> list[str]:
         clock = f" · clock {one.clock:+.1f} s" if one.clock is not None else ""
         lines.append(f"{'ready' if one.ok else 'reached'}{took}{clock}")
         torch = one.welcome.torch
-        built = "" if torch is None else f" for CUDA {torch.cuda}" if torch.cuda else \
-            f" for ROCm {torch.hip}" if torch.hip else " for CPUs"
         free = one.welcome.disk_free
         lines.append(" · ".join([
             f"gpu-panel {one.welcome.version}", f"Python {one.welcome.python_version}",
-            f"torch {torch.version}{built}" if torch else "no torch",
+            torch_words(torch.version, torch.cuda, torch.hip) if torch else "no torch",
+            *([f"in {one.welcome.interpreter}"] if one.welcome.interpreter else []),
             *([f"{units.size(free)} of disk free"] if free is not None else [])]))
     else:
         lines.append("can't be used")

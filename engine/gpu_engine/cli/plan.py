@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
+from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 
@@ -13,13 +12,22 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
 @click.option("--as", "platform", type=click.Choice(["skypilot", "kubeflow"]),
               help="The YAML with which that platform starts the same run.")
+@grid_options
 @spec_options
-def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
-    """Show what would run: batch arithmetic, devices, processes, and the command line for it."""
+def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple[str, ...],
+            repeat: int) -> None:
+    """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
+    --grid or --repeat: the runs of the sweep."""
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.launcher import preview
+    from gpu_engine.plan.command_line import typed
     from gpu_engine.runs.folder import dumps
 
+    if grid or repeat > 1:
+        if platform is not None:
+            raise click.UsageError("--as prints one run: leave out --grid and --repeat")
+        show(members_of(choice, grid, repeat), choice, as_json=as_json)
+        return
     if platform is not None:
         if as_json:
             raise click.UsageError("--as prints YAML: leave out --json")
@@ -36,6 +44,8 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
     if plan.code is not None:
         for line in (plan.code.sentence(), *(s.sentence() for s in plan.code.sendings)):
             click.echo(clean(line))
+    if plan.interpreter is not None:
+        click.echo(clean(plan.interpreter.sentence()))
     for rank in plan.ranks:
         click.echo(rank.sentence())
     for warning in plan.warnings:
@@ -45,10 +55,9 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None) -> None:
         click.echo((f"# node {node}\n" if len(plan.lines) > 1 else "") + line)
     click.echo()
     for process in plan.processes:
-        env = " ".join(f"{k}={shlex.quote(v)}" for k, v in process.env.items())
         click.echo(f"# process of rank {', '.join(map(str, process.ranks))}"
                    + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
-        click.echo(f"{env} {shlex.join(process.argv)}")
+        click.echo(typed(process.env, process.unset, process.argv))
 
 
 def _yaml(choice: SpecChoice, platform: str) -> str:
@@ -56,6 +65,6 @@ def _yaml(choice: SpecChoice, platform: str) -> str:
     from gpu_engine.plan.platforms import job, kubeflow, skypilot
 
     job.refuse(choice.spec)
-    prepared = prepare(choice.spec, base=choice.base)
+    prepared = prepare(choice.spec, base=choice.base, for_here=False)
     written = {"skypilot": skypilot.text, "kubeflow": kubeflow.text}[platform]
     return written(job.job(prepared.plan, prepared.inventory.devices))

@@ -1,29 +1,82 @@
-"""gpu-engine run: start a run, and follow it to its end or detach from it."""
+"""gpu-engine run: start a run, and follow it to its end or detach from it; or have it wait."""
 
 from __future__ import annotations
 
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
+
+if TYPE_CHECKING:
+    from gpu_engine.queue.submit import When
 
 
 @click.command(cls=WithCommand)
 @click.option("--detach", is_flag=True, help="Print the run's id and return at once.")
 @click.option("--json", "as_json", is_flag=True,
               help="Print the run's state as JSON, at the end (with --detach: now).")
+@click.option("--queue", "queued", is_flag=True,
+              help="Print the run's id and return at once; it starts when its devices are free and "
+                   "the runs before it have theirs.")
+@click.option("--after", metavar="RUN", help="With --queue: not before RUN has completed.")
+@click.option("--begin", metavar="TIME",
+              help="With --queue: not before TIME, as 22:00, +90m or 2026-11-23 22:00.")
+@click.option("--priority", type=int, metavar="N",
+              help="With --queue: before waiting runs with a lower one (0 unless given).")
+@click.option("--free-for", type=float, metavar="SECONDS",
+              help="With --queue: only on devices that have been free for so long.")
+@grid_options
+@click.option("--dry-run", is_flag=True,
+              help="With --grid or --repeat: check all runs and list them; submit nothing.")
+@click.option("--no-notify", is_flag=True,
+              help="Tell nobody how this run ends, whatever notify.toml says.")
 @spec_options
-def command(choice: SpecChoice, detach: bool, as_json: bool) -> None:
+def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after: str | None,
+            begin: str | None, priority: int | None, free_for: float | None,
+            grid: tuple[str, ...], repeat: int, dry_run: bool, no_notify: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
+
+    With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
+    compares them.
     """
-    from gpu_engine.launch.launcher import prepare, start
     from gpu_engine.runs import folder
 
+    if no_notify and (queued or grid or repeat > 1):
+        raise click.UsageError("--no-notify is for a run that starts at once")
+    if grid or repeat > 1:
+        members = members_of(choice, grid, repeat)
+        if dry_run:
+            show(members, choice, as_json=as_json)
+            return
+        from gpu_engine.sweep import submit
+
+        sweep = submit.submit(members, _when(after, begin, priority, free_for), choice.spec.name,
+                              choice.base)
+        _warn(sweep.doubt)
+        click.echo(folder.dumps({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
+                   if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
+                                   f"gpu-engine sweep {sweep.id} compares them")
+        return
+    if dry_run:
+        raise click.UsageError("--dry-run goes with --grid or --repeat; gpu-engine plan shows what "
+                               "a single run would do")
+    if queued:
+        _wait(choice, as_json, _when(after, begin, priority, free_for))
+        return
+    for option, value in (("--after", after), ("--begin", begin), ("--priority", priority),
+                          ("--free-for", free_for)):
+        if value is not None:
+            raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
+    from gpu_engine.launch.launcher import prepare, start
+
     prepared = prepare(choice.spec, base=choice.base)
-    run = start(prepared)
+    run = start(prepared, tell=not no_notify)
     if detach:
         for warning in prepared.plan.warnings:
             click.echo(f"warning: {warning}", err=True)
@@ -32,3 +85,30 @@ def command(choice: SpecChoice, detach: bool, as_json: bool) -> None:
     from gpu_engine.cli import watch
 
     sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json))
+
+
+def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None
+          ) -> When:
+    """When a run that waits may start. Raises UserError."""
+    from gpu_engine.queue.submit import When
+    from gpu_engine.queue.words import moment
+    from gpu_engine.runs import folder
+
+    first = folder.find(after).id if after is not None else None
+    return When(first, None if begin is None else moment(begin, time.time()), priority or 0,
+                free_for or 0.0)
+
+
+def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:
+    from gpu_engine.queue import submit
+    from gpu_engine.runs import folder
+
+    prepared = submit.prepare(choice.spec)
+    run = submit.submit(choice.spec, when, prepared, base=choice.base)
+    _warn(prepared.kept.doubt)
+    click.echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+
+
+def _warn(doubt: str | None) -> None:
+    if doubt is not None:
+        click.echo(f"warning: {doubt}", err=True)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True,
-              help="How many runs to list.")
+@click.option("-n", "count", type=click.IntRange(1),
+              help="How many runs to list (20, or runs.listed of settings.toml).")
 @click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
                    "preset, task, mode, tag, state and note; -WORD leaves runs out.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, count: int, wanted: str,
+def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
             tags: tuple[str, ...]) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
@@ -35,8 +35,10 @@ def command(ctx: click.Context, as_json: bool, count: int, wanted: str,
     from gpu_engine.common.clean import clean
     from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder, query
+    from gpu_engine.settings import file
     from gpu_engine.slurm import watch
 
+    count = count or file.read().runs.listed
     take_up_all()
     watch.refresh()
     now = time.time()

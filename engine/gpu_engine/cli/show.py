@@ -29,6 +29,7 @@ def command(run: str, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.events import hang
     from gpu_engine.launch.found import find
+    from gpu_engine.notify import journal
     from gpu_engine.runs import disk_room, job, leftovers, notes
     from gpu_engine.runs.follow import Follower
 
@@ -61,6 +62,8 @@ def command(run: str, as_json: bool) -> None:
     if state.state == "lost" and (left := leftovers.processes(found.path)):
         click.echo(f"processes of it still run: pid {', '.join(map(str, left))}; gpu-engine stop "
                    f"{found.id} ends them")
+    for text in journal.troubles(found.path):
+        click.echo(clean(text))
     for text in _processes(state):
         click.echo(text)
     still = hang.stalled(follower.ranks.values(), time.time()) if state.live else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import places
     from gpu_engine.common.errors import UserError
+    from gpu_engine.interpreters import choose
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
     asked = [f"partition={partition}"] if partition is not None else []
@@ -45,7 +45,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
             raise UserError("--output writes the script and --submit submits it: leave one out")
         _submit(choice.spec, job)
         return
-    place = Place(choice.spec.run.python or sys.executable, str(Path.cwd()), str(places.home()))
+    place = Place(choose.for_nodes(choice.spec.run.python), str(Path.cwd()), str(places.home()))
     text = batch_script(choice.spec, job, place)
     if output is None:
         click.echo(text, nl=False)
@@ -59,10 +59,12 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
 
 def _submit(spec: RunSpec, job: Job) -> None:
     from gpu_engine.common.clean import clean
+    from gpu_engine.launch import notifier
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import submit, watch
 
     run, there = submit.submit(spec, job)
+    notifier.start(run)
     watch.refresh(at_once=True)
     known = read(run.path) or there
     click.echo(f"run {run.id} submitted: {clean(known.sentence())}")

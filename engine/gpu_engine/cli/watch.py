@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -112,7 +113,11 @@ def _in_place(follower: Follower, goes_on: GoesOn) -> State:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(_table(follower), console=Console(stderr=True), refresh_per_second=4,
+    from gpu_engine.common import colour
+    from gpu_engine.settings.file import colour_setting
+
+    plain = not colour.wanted(os.environ, terminal=True, setting=colour_setting())
+    with Live(_table(follower), console=Console(stderr=True, no_color=plain), refresh_per_second=4,
               transient=False) as live:
         while True:
             follower.poll()

@@ -1,0 +1,133 @@
+"""gpu-engine notify: who is told what becomes of runs, and whether that works."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gpu_engine.notify.config import To
+    from gpu_engine.notify.messages import Message
+
+_ALL = "\0all"
+"""What --test stands for without a name: no entry can be called so."""
+
+
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.notify import config
+
+    try:
+        entries = config.read()
+    except UserError:
+        return []
+    return [CompletionItem(to.name) for to in entries if to.name.startswith(incomplete)]
+
+
+@click.command()
+@click.option("--test", "tested", metavar="[NAME]", is_flag=False, flag_value=_ALL,
+              shell_complete=_names,
+              help="Send a message to all entries, or to NAME, and say how that went.")
+@click.option("--say", metavar="TEXT", help="Send TEXT of your own to all entries.")
+@click.option("--init", "init", is_flag=True,
+              help="Write a notify.toml to start from, closed to others.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> None:
+    """List who is told what becomes of runs: the entries of notify.toml, without their secrets.
+
+    Exit code 1 if a message could not be delivered.
+    """
+    import socket
+    import time
+
+    from gpu_engine.notify import config, messages
+
+    if sum((tested is not None, say is not None, init)) > 1:
+        raise click.UsageError("--test, --say and --init can't be used together")
+    if init:
+        click.echo(config.begin())
+        click.echo("Take the # away from an entry in it, then: gpu-engine notify --test", err=True)
+        return
+    entries = config.read()
+    if say is not None and not say.strip():
+        raise click.UsageError("--say needs a text")
+    if say is not None:
+        _send(entries, messages.own(say.strip(), socket.gethostname(), time.time()), as_json)
+    elif tested is not None:
+        _send(_chosen(entries, tested), messages.test(socket.gethostname(), time.time()), as_json)
+    else:
+        _list(entries, as_json)
+
+
+def _chosen(entries: list[To], name: str) -> list[To]:
+    from gpu_engine.common.clean import clean
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.notify import config
+
+    if name == _ALL:
+        return entries
+    found = [to for to in entries if to.name == name]
+    if not found:
+        there = ", ".join(to.name for to in entries) or "none"
+        raise UserError(f"{config.path()} has no entry {clean(name, 80)!r}; there are: {there}")
+    return found
+
+
+def _send(entries: list[To], message: Message, as_json: bool) -> None:
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.notify import config, send
+    from gpu_engine.runs import folder
+
+    if not entries:
+        raise UserError(f"{config.path()}: nobody is to be told: "
+                        + ("it has no entries" if config.exists() else "there is no such file; "
+                           "gpu-engine notify --init writes one to start from"))
+
+    def say(to: To, result: str | None) -> None:
+        if not as_json:
+            click.echo(f"{to.name} ({to.kind}): {result or 'sent'}")
+
+    results = send.deliver_all(entries, message, say)
+    if as_json:
+        click.echo(folder.dumps([{"name": to.name, "kind": to.kind, "sent": result is None,
+                                  "problem": result} for to, result in results]))
+    sys.exit(1 if any(result is not None for _, result in results) else 0)
+
+
+def _list(entries: list[To], as_json: bool) -> None:
+    from gpu_engine.cli.tables import table
+    from gpu_engine.notify import config
+    from gpu_engine.runs import folder
+
+    if as_json:
+        click.echo(folder.dumps({"file": str(config.path()), "to": [
+            {"name": to.name, "kind": to.kind, "where": to.where, "on": list(to.on),
+             "min_seconds": to.min_seconds} for to in entries]}))
+        return
+    if not entries:
+        click.echo(f"Nobody is told what becomes of runs. Kept in {config.path()}; "
+                   + ("take the # away from one of its entries" if config.exists() else
+                      "gpu-engine notify --init writes one to start from"), err=True)
+        return
+    rows = [("name", "kind", "where", "told when"), *((to.name, to.kind, to.where, _when(to))
+                                                      for to in entries)]
+    for line in table(rows):
+        click.echo(line)
+    for to in entries:
+        if to.where.startswith("http://"):
+            click.echo(f"note: {to.name}: http:// is not encrypted: whoever sees the traffic can "
+                       "read messages, address and token", err=True)
+    click.echo(f"\nKept in {config.path()}; gpu-engine notify --test tries them", err=True)
+
+
+def _when(to: To) -> str:
+    from gpu_engine.common import units
+
+    text = ", ".join(to.on) or "never"
+    return text + (f"; of runs above {units.clock(to.min_seconds)}" if to.min_seconds else "")

@@ -1,0 +1,135 @@
+"""gpu-engine queue: the runs that wait for their turn."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.waiting import Entry
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the line as JSON.")
+@click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
+              help="As root: make the folder through which the runs of all users of this machine "
+                   "see who holds which device and who waits. May be repeated.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
+    """List the runs that wait for their turn, in order, and what each waits for.
+
+    gpu-engine run --queue puts a run into the line; gpu-engine stop takes it out.
+    """
+    if shared is not None:
+        from gpu_engine.cli.queue_setup import set_up
+
+        if ctx.invoked_subcommand is not None or as_json:
+            raise click.UsageError("--set-up-shared stands alone")
+        return set_up(shared)
+    from gpu_engine.queue import waiter
+
+    waiter.ensure()
+    if ctx.invoked_subcommand is None:
+        from gpu_engine.box.folder import why_not
+
+        why = why_not()
+        if why is not None:
+            click.echo(f"note: {why}", err=True)
+        _print(as_json)
+    return None
+
+
+@command.command()
+@click.argument("run")
+@click.argument("to", metavar="first|last|up|down")
+def move(run: str, to: str) -> None:
+    """Move RUN to the first or last place, or up or down by one."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
+    if to not in ("first", "last", "up", "down"):
+        raise click.UsageError(f"{to!r}: give first, last, up or down; gpu-engine queue before "
+                               "puts it before another run")
+    change.move(folder.find(run), to)
+    _print(False)
+
+
+@command.command()
+@click.argument("run")
+@click.argument("other")
+def before(run: str, other: str) -> None:
+    """Put RUN before OTHER, which waits too."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
+    change.move(folder.find(run), folder.find(other).id)
+    _print(False)
+
+
+@command.command()
+@click.argument("run")
+@click.argument("number", type=int)
+def priority(run: str, number: int) -> None:
+    """Give RUN another priority: runs with a higher one start first."""
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder
+
+    change.prioritise(folder.find(run), number)
+    _print(False)
+
+
+@command.command()
+@click.argument("runs", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All waiting runs.")
+def cancel(runs: tuple[str, ...], every: bool) -> None:
+    """Take RUNS out of the line; they end as stopped. gpu-engine stop does the same."""
+    from gpu_engine.common.errors import UserError
+    from gpu_engine.queue import change
+    from gpu_engine.runs import folder, waiting
+
+    if bool(runs) == every:
+        raise click.UsageError("name the runs, or give --all")
+    chosen = [w.run for w in change.line()] if every else [folder.find(name) for name in runs]
+    for run in chosen:
+        state = run.state()
+        if state.state != "queued" or waiting.read(run.path) is None:
+            raise UserError(f"run {run.id} does not wait: it is {state.state}")
+        run.stop()
+        click.echo(f"{run.id} stopped")
+
+
+def _print(as_json: bool) -> None:
+    from gpu_engine.queue import change
+    from gpu_engine.runs.folder import dumps
+
+    line = change.line()
+    if as_json:
+        click.echo(dumps([{
+            "place": n, "id": w.run.id, "name": w.state.name, "devices": wants_of(w.entry),
+            "reason": w.state.reason, "priority": w.entry.priority,
+            "submitted": w.entry.submitted, "begin": w.entry.begin, "after": w.entry.after,
+            "host": w.entry.host, "path": str(w.run.path)} for n, w in enumerate(line, 1)]))
+        return
+    if not line:
+        click.echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
+        return
+    from gpu_engine.cli.tables import table
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+
+    now = time.time()
+    rows = [[str(n), w.run.id, clean(w.state.name)[:24], str(w.entry.priority or ""),
+             units.clock(now - w.entry.submitted),
+             clean(w.state.reason or "").removeprefix("waits ")]
+            for n, w in enumerate(line, 1)]
+    for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
+        click.echo(text)
+
+
+def wants_of(entry: Entry) -> str:
+    """The devices that a waiting run needs, for people."""
+    from gpu_engine.queue.order import Wants
+
+    return Wants(entry.ids, entry.count, entry.within, entry.free, entry.share, entry.cpu).text

@@ -1,0 +1,58 @@
+"""gpu-engine report: runs as one page, for others or for later."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from gpu_engine.common.errors import UserError
+
+_MOST = 16
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@click.option("--html", "how", flag_value="html", help="One HTML file.  [default]")
+@click.option("--markdown", "how", flag_value="md", help="Markdown, with SVG files beside it.")
+@click.option("-o", "--out", type=click.Path(path_type=Path),
+              help="The file; report-RUN.html or .md, if it is left out.")
+def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
+    """Write what is known of RUN as a page: how it ended, evaluations, curves, what was asked and
+    where, its attempts. Several RUNs are compared."""
+    from gpu_engine.common.files import reason, write_atomic
+    from gpu_engine.common.version import version
+    from gpu_engine.launch.found import find
+    from gpu_engine.report import content, html, markdown, story
+
+    found = [find(name) for name in runs]
+    ids = [run.id for run in found]
+    if len(set(ids)) < len(ids):
+        raise UserError(f"{', '.join(runs)}: these name {', '.join(ids)}; name each run once")
+    if len(ids) > _MOST:
+        raise UserError(f"{len(ids)} runs: at most {_MOST} fit into one report")
+    if how is None:
+        how = "md" if out is not None and out.suffix in (".md", ".markdown") else "html"
+    path = out or Path(f"report-{'-'.join(ids[:4])}.{how}")
+    if path.is_dir():
+        path = path / f"report-{'-'.join(ids[:4])}.{how}"
+    told = [story.read(run) for run in found]
+    title = told[0].title if len(told) == 1 else "Runs " + ", ".join(ids)
+    sections = content.of_run(told[0]) if len(told) == 1 else content.of_several(told)
+    when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(told[0].at))
+    made = f"Made on {when} by gpu-panel {version()}"
+    files: dict[str, str] = {}
+    if how == "html":
+        text = html.page(title, sections, made)
+    else:
+        text, files = markdown.page(title, sections, made, path.stem.replace(" ", "-"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for name, svg in files.items():  # before the page that shows them
+            write_atomic(path.parent / name, svg, mode=0o666)
+        write_atomic(path, text, mode=0o666)
+    except OSError as err:
+        raise UserError(f"{path}: can't be written: {reason(err)}") from None
+    beside = f", and {len(files)} charts beside it" if files else ""
+    click.echo(f"{path}{beside}")

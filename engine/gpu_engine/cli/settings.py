@@ -1,0 +1,40 @@
+"""gpu-engine settings: the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+
+@click.command()
+@click.option("--init", "begin", is_flag=True,
+              help="Write settings.toml, with every default as a comment.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def command(begin: bool, as_json: bool) -> None:
+    """Show the settings in force, and where each comes from: the environment, settings.toml or the
+    default. The environment outranks the file; the file outranks what the panel remembers."""
+    from gpu_engine.runs.folder import dumps
+    from gpu_engine.settings import file, schema
+
+    if begin:
+        click.echo(f"{file.begin()}: take the # away from a line to change it")
+        return
+    found = file.read()
+    rows = []
+    for setting in schema.every().values():
+        section, _, key = setting.name.partition(".")
+        rows.append((setting, getattr(getattr(found, section), key),
+                     file.source(setting, found, os.environ)))
+    if as_json:
+        click.echo(dumps({"path": str(file.path()), "keys": dict(found.keys), "settings": [
+            {"name": s.name, "value": list(v) if isinstance(v, tuple) else v, "source": where,
+             "default": list(s.default) if isinstance(s.default, tuple) else s.default,
+             "help": s.help} for s, v, where in rows]}))
+        return
+    for setting, value, where in rows:
+        click.echo(f"{setting.name:<20} {file.toml(value):<16} {where}")
+    for action, typed in found.keys.items():
+        click.echo(f"keys.{action:<15} {file.toml(typed):<16} file")
+    there = file.path().exists()
+    click.echo(f"\n{file.path()}" + ("" if there else ": not there; --init writes it"), err=True)

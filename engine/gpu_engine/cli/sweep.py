@@ -1,0 +1,174 @@
+"""gpu-engine sweep: runs that differ in the values of a grid, compared."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpu_engine.sweep.again import Done
+    from gpu_engine.sweep.group import Group
+    from gpu_engine.sweep.table import By, One, Point
+
+
+class _Sweep(click.Group):
+    """A first word that is no command is a sweep's id: `sweep ID` is `sweep show ID`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        if args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Sweep, invoke_without_command=True, subcommand_metavar="[ID | COMMAND] …")
+@click.option("--json", "as_json", is_flag=True, help="List the sweeps as JSON.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List the sweeps; with ID (or the beginning of one, or "last") show the table of one.
+
+    gpu-engine run PRESET --grid KEY=V1,V2 submits a sweep.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from gpu_engine.common import units
+    from gpu_engine.runs.folder import dumps
+    from gpu_engine.sweep import figures, group, words
+    from gpu_engine.sweep.table import count
+
+    groups = group.all_groups()
+    figures.forget({g.id for g in groups})
+    members = [group.without_figures(g) for g in groups]
+    if as_json:
+        click.echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
+                           "members": g.of, "counts": count(m)}
+                          for g, m in zip(groups, members, strict=True)]))
+        return
+    now = time.time()
+    for g, m in zip(groups, members, strict=True):
+        click.echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
+                   f"{units.ago(now - g.begun)}")
+    if not groups:
+        click.echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
+
+
+@command.command(hidden=True)
+@click.argument("sweep")
+@click.option("--by", metavar="VALUE",
+              help="What decides which is best: loss (the default, or what train.best says), "
+                   "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
+@click.option("--json", "as_json", is_flag=True, help="Points and members, for scripts.")
+@click.option("--csv", "as_csv", is_flag=True, help="One line for each member.")
+def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
+    """The table of a sweep: a line for each combination of values, the best first."""
+    from gpu_engine.sweep import group
+    from gpu_engine.sweep.table import parse_by, points
+
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, not both")
+    found = group.find(sweep)
+    members = group.read(found)
+    chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
+    if as_csv:
+        click.echo(_csv(found, members, chosen), nl=False)
+    elif as_json:
+        click.echo(_json(found, members, chosen))
+    else:
+        for line in _lines(found, members, points(members, chosen), chosen):
+            click.echo(line)
+
+
+@command.command()
+@click.argument("sweep")
+@click.option("--now", is_flag=True, help="Kill the ranks of running members at once.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
+def stop(sweep: str, now: bool, wait: bool) -> None:
+    """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
+    from gpu_engine.sweep import again, group
+
+    found = group.find(sweep)
+    done = again.stop(found, now=now)
+    if not done.runs and not done.trouble:
+        click.echo(f"all members of {found.id} have ended")
+        return
+    while wait and any(run.state().live for run in done.runs):
+        time.sleep(0.1)
+    _say(done, "stopped" if wait else "asked to stop")
+
+
+@command.command()
+@click.argument("sweep")
+@click.option("--priority", type=int, default=0, metavar="N",
+              help="Before waiting runs with a lower one.")
+def retry(sweep: str, priority: int) -> None:
+    """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
+    which goes on from their last checkpoint."""
+    from gpu_engine.queue.submit import When
+    from gpu_engine.sweep import again, group
+
+    _say(again.retry(group.find(sweep), When(priority=priority)), "will be tried again")
+
+
+def _say(done: Done, what: str) -> None:
+    if done.runs:
+        click.echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
+                   + ", ".join(run.id for run in done.runs))
+    for text in done.trouble:
+        click.echo(text, err=True)
+    if done.trouble:
+        sys.exit(1)
+
+
+def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
+    from gpu_engine.cli.tables import table
+    from gpu_engine.sweep import words
+    from gpu_engine.sweep.table import failures, names
+
+    out = [f"{found.id} {found.name}: {words.summary(found.of, members)}", ""]
+    out += table([words.heads(found.keys, by), *(words.cells(p) for p in rows)])
+    out += ["", *words.notes(rows, by)] if words.notes(rows, by) else []
+    if by.name not in (there := names(members)) and there:
+        out += ["", f"no run has recorded {by.name!r}; --by takes " + ", ".join(there[:30])]
+    for why, whose in failures(members):
+        first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")
+        out += ["", f"{len(whose)} failed ({first}): {why}"]
+    return out
+
+
+def _json(found: Group, members: Sequence[One], by: By) -> str:
+    from dataclasses import asdict
+
+    from gpu_engine.events.convert import json_safe
+    from gpu_engine.runs.folder import dumps
+    from gpu_engine.sweep.table import points
+
+    return dumps(json_safe({
+        "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
+        "by": by.text, "points": [
+            {"values": p.values, "counts": p.counts, "best": asdict(p.best), "last": asdict(p.last),
+             "partial": p.partial, "steps": p.steps, "seconds": p.seconds,
+             "runs": [one.id for one in p.members]} for p in points(members, by)],
+        "runs": [_member(one, by) for one in members]}))
+
+
+def _member(one: One, by: By) -> dict[str, object]:
+    return {"id": one.id, "index": one.index, "name": one.name, "state": one.state,
+            "values": one.values, "repeat": one.repeat, "best": one.best(by), "last": one.last(by),
+            "steps": one.steps, "seconds": one.seconds, "exact": one.exact, "cause": one.why}
+
+
+def _csv(found: Group, members: Sequence[One], by: By) -> str:
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["run", "index", "name", "state", *found.keys, "repeat", f"best {by.text}",
+                   f"last {by.text}", "steps", "seconds", "cause"])
+    for one in members:
+        rows.writerow([one.id, one.index, one.name, one.state,
+                       *(one.values.get(key) for key in found.keys), one.repeat, one.best(by),
+                       one.last(by), one.steps, one.seconds, one.why])
+    return out.getvalue()

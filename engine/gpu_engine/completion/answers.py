@@ -1,0 +1,154 @@
+"""What a shell is answered when somebody presses tab. The shells' scripts are in `scripts`.
+
+Click finds out which option or argument is being typed; `_SOURCES` says what belongs there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class
+
+from gpu_engine.common.clean import clean
+from gpu_engine.completion import scripts, sources
+from gpu_engine.completion.line import trimmed, words
+from gpu_engine.completion.sources import Answer, Source
+
+SOURCES: dict[str, Source] = {
+    "preset": sources.presets, "presets.name": sources.presets,
+    "run": sources.last_run, "runs": sources.last_run, "after": sources.runs,
+    "stop.run": sources.live_runs, "stacks.run": sources.live_runs,
+    "move.run": sources.waiting_runs, "before.run": sources.waiting_runs,
+    "before.other": sources.waiting_runs, "cancel.runs": sources.waiting_runs,
+    "priority.run": sources.waiting_runs,
+    "export.words": sources.runs_and_files,
+    "sweep": sources.sweeps, "sets": sources.assignments, "grid": sources.grid,
+    "mode": sources.modes, "devices": sources.device_ids, "wanted": sources.filters,
+    "tags": sources.tags, "added": sources.tags, "removed": sources.tags,
+    "start": sources.checkpoints, "which": sources.checkpoints,
+    "move.to": sources.of("first", "last", "up", "down"),
+    "check.name": sources.hosts, "remove.name": sources.hosts, "setup.name": sources.hosts,
+    "task": sources.tasks_and_files, "out": sources.files, "output": sources.files,
+    "python": sources.files, "folder": sources.files,
+}
+"""What belongs to a parameter, by its name in the code; by "command.name" where that differs from
+command to command."""
+_EXTRA: dict[str, Source] = {"sweep": sources.sweeps}
+"""Groups whose first word may be something else than a command."""
+
+
+def register() -> None:
+    """Have click use these scripts and answers for the three shells."""
+    for cls in (Bash, Zsh, Fish):
+        add_completion_class(cls)
+
+
+class _Shell(ShellComplete):
+    """Answers a line for each thing that can be typed: kind, value and help, with tabs between."""
+
+    def source(self) -> str:
+        return scripts.text(self.name)
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        return words(os.environ.get("COMP_LINE", ""))
+
+    def complete(self) -> str:
+        args, typed = self.get_completion_args()
+        return "\n".join(self.format_completion(item) for item in
+                         self.get_completions(args, typed))
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        if "--" in args:  # a person's own command
+            return [_item(sources.COMMAND if args[-1] == "--" else sources.FILES)]
+        ctx, command, found = self._what(args, incomplete)
+        if found is not None:
+            before, value = _divided(incomplete)
+            source = source_of(ctx, found)
+            items = found.shell_complete(ctx, value) if source is None else \
+                _matching(source(value), value)
+            for item in items:
+                if item.type in ("plain", "more"):
+                    item.value = before + item.value
+            return items
+        if isinstance(command, click.Group) and not incomplete.startswith("-"):
+            every = _commands(ctx, command)
+            if ctx.info_name in _EXTRA:
+                every += _EXTRA[ctx.info_name](incomplete)
+            return _matching(every, incomplete)
+        return command.shell_complete(ctx, incomplete)
+
+    def _what(self, args: list[str], incomplete: str
+              ) -> tuple[click.Context, click.Command, click.Parameter | None]:
+        """The command that is typed, and its parameter."""
+        from click.shell_completion import _resolve_context, _resolve_incomplete
+
+        ctx = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
+        found, _ = _resolve_incomplete(ctx, args, incomplete)
+        return ctx, ctx.command, found if isinstance(found, click.Parameter) else None
+
+    def format_completion(self, item: CompletionItem) -> str:
+        told = clean(item.help or "", 100)
+        return f"{item.type}\t{item.value}\t{told}"
+
+
+class Bash(_Shell):
+    name = "bash"
+
+    def format_completion(self, item: CompletionItem) -> str:
+        _, typed = self.get_completion_args()
+        value = trimmed(item.value, typed, os.environ.get("COMP_CURRENT", ""))
+        return f"{item.type}\t{value}"
+
+
+class Zsh(_Shell):
+    name = "zsh"
+
+
+class Fish(_Shell):
+    name = "fish"
+
+
+def source_of(ctx: click.Context, parameter: click.Parameter) -> Source | None:
+    """What belongs to a parameter of the command of `ctx`; None: click itself knows (choices)."""
+    name = parameter.name or ""
+    return SOURCES.get(f"{ctx.info_name}.{name}") or SOURCES.get(name)
+
+
+def _divided(typed: str) -> tuple[str, str]:
+    """`--set=batch.size=8` → `--set=` and `batch.size=8`."""
+    if not typed.startswith("--") or "=" not in typed:
+        return "", typed
+    option, equals, value = typed.partition("=")
+    return option + equals, value
+
+
+def _matching(found: Iterable[Answer], typed: str) -> list[CompletionItem]:
+    return [_item(one) for one in found
+            if one.kind != "plain" or (one.value.startswith(typed) and one.value.isprintable())]
+
+
+def _item(one: Answer) -> CompletionItem:
+    return CompletionItem(one.value, "more" if one.more else one.kind, one.help)
+
+
+def _commands(ctx: click.Context, group: click.Group) -> list[Answer]:
+    """The commands of a group. Those of gpu-engine itself are not imported: their files' first
+    lines say what they do."""
+    if ctx.parent is None:
+        return [Answer(name, _first_line(name)) for name in group.list_commands(ctx)]
+    found: list[Any] = [(n, group.get_command(ctx, n)) for n in group.list_commands(ctx)]
+    return [Answer(n, c.get_short_help_str(100)) for n, c in found if c and not c.hidden]
+
+
+def _first_line(verb: str) -> str:
+    file = files("gpu_engine.cli") / f"{verb.replace('-', '_')}.py"
+    try:
+        with file.open(encoding="utf-8") as text:
+            first = text.readline()
+    except OSError:
+        return ""
+    return first.strip().strip('"').partition(": ")[2].partition(";")[0].rstrip(".")

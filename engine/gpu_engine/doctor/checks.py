@@ -1,0 +1,63 @@
+"""All checks, in the order in which they are shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from gpu_engine.common import places
+from gpu_engine.devices.records import Inventory
+from gpu_engine.doctor import devices, folders, gather, kept, software, surroundings
+from gpu_engine.doctor.records import Check, Finding
+from gpu_engine.runs import disk_room
+
+_DRIVER = 12.0
+"""Seconds that a driver gets to answer."""
+_HOSTS = 75.0
+
+
+def every(*, hosts: bool) -> list[Check]:
+    """All checks. `hosts`: also those of the other machines, which are asked over ssh."""
+    gpus = _Gpus()
+    found = [
+        Check("installed", lambda: software.judge_install(gather.install())),
+        Check("drivers", lambda: devices.judge_drivers(gather.cards(), gpus.inventories()),
+              2 * _DRIVER),
+        Check("devices", lambda: devices.judge_devices(
+            *gather.devices(gpus.inventories(), _DRIVER)), 4 * _DRIVER),
+        Check("torch", lambda: _torch(gpus), 4 * _DRIVER),
+        Check("programs", lambda: software.judge_programs(gather.programs()), 20.0),
+        Check("state", lambda: folders.judge(gather.folder(
+            places.home(), least=disk_room.LEAST, scarce=disk_room.SCARCE))),
+        Check("settings", lambda: folders.judge(gather.folder(places.settings_folder()))),
+        Check("shared", lambda: folders.judge_shared(*gather.shared())),
+        Check("files", lambda: kept.judge_files(gather.files())),
+        Check("runs", lambda: kept.judge_runs(gather.runs()), 20.0),
+        Check("terminal", lambda: surroundings.judge_terminal(gather.terminal(os.environ))),
+        Check("limits", lambda: surroundings.judge_limits(gather.limits())),
+        Check("logout", lambda: surroundings.judge_logout(gather.logout())),
+    ]
+    if hosts:
+        found.append(Check("hosts", lambda: kept.judge_hosts(gather.hosts()), _HOSTS))
+    return found
+
+
+def _torch(gpus: _Gpus) -> list[Finding]:
+    found = next((i for i in gpus.inventories() if i.devices), None)
+    return software.judge_torch(gather.torches(os.environ),
+                                gpus=found.source if found else None,
+                                cuda=found.cuda if found else None)
+
+
+class _Gpus:
+    """What the backends find, which three checks ask for and one thread looks up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[Inventory] | None = None
+
+    def inventories(self) -> list[Inventory]:
+        with self._lock:
+            if self._found is None:
+                self._found = gather.inventories(_DRIVER)
+            return self._found

@@ -1,0 +1,186 @@
+"""Reading and beginning settings.toml."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common import places
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.common.values import convert, describe
+from gpu_engine.settings.schema import SECTIONS, Setting, Settings, every
+
+_LONGEST = 1 << 20
+_KEYS = "keys"
+
+
+class SettingsError(UserError):
+    """settings.toml is wrong. Names file, line, key, value and what would do, for all that is."""
+
+    title = "settings.toml is wrong"
+
+
+def path() -> Path:
+    """Where it is, whether it exists or not."""
+    return places.settings_folder() / "settings.toml"
+
+
+def read() -> Settings:
+    """The settings in force; the defaults where there is no file. Raises SettingsError."""
+    where = path()
+    try:
+        with open_file(where) as file:
+            text = file.read(_LONGEST + 1).decode("utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except OSError as err:
+        raise SettingsError(f"{where}: can't be read: {reason(err)}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{where}: not UTF-8") from None
+    if len(text) > _LONGEST:
+        raise SettingsError(f"{where}: more than {_LONGEST:,} characters: these are no settings")
+    return parse(text, where)
+
+
+def colour_setting() -> str:
+    """The setting output.colour; "auto" where the file is wrong, for what must go on all the
+    same."""
+    try:
+        return read().output.colour
+    except SettingsError:
+        return "auto"
+
+
+def parse(text: str, where: Path) -> Settings:
+    """The settings in `text`. Raises SettingsError, which names `where`."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as err:
+        raise SettingsError(f"{where}: not valid TOML: {clean(str(err))}") from None
+    problems: list[str] = []
+
+    def wrong(name: str, value: object, message: str) -> None:
+        line = line_of(text, name)
+        shown = f'"{value}"' if isinstance(value, str) else \
+            str(value).lower() if isinstance(value, bool) else str(value)
+        problems.append(f"{where}{f', line {line}' if line else ''}: {clean(name, 80)} = "
+                        f"{clean(shown, 80)}: {message}")
+
+    given: dict[str, Any] = {}
+    for section, table in data.items():
+        if section not in (*SECTIONS, _KEYS):
+            wrong(section, table, "no such table; " + _hint(section, [*SECTIONS, _KEYS]))
+        elif not isinstance(table, dict):
+            wrong(section, table, f"expected a table, [{section}]")
+        elif section != _KEYS:
+            for key, value in table.items():
+                setting = every().get(f"{section}.{key}")
+                if setting is None:
+                    own = [n.partition(".")[2] for n in every() if n.startswith(f"{section}.")]
+                    wrong(f"{section}.{key}", value, "no such setting; " + _hint(key, own))
+                    continue
+                try:
+                    given[setting.name] = convert(value, setting.kind)
+                except ValueError:
+                    wrong(setting.name, value, f"expected {describe(setting.kind)}")
+    table = data.get(_KEYS, {})
+    keys = dict(_flat(table)) if isinstance(table, dict) else {}
+    for action, typed in keys.items():
+        if not isinstance(typed, str) or not typed.strip():
+            wrong(f"{_KEYS}.{action}", typed, 'expected a key, or several with commas, as "ctrl+t"')
+    if problems:
+        raise SettingsError("\n".join(problems))
+    parts = {section: cls(**{n.partition(".")[2]: v for n, v in given.items()
+                             if n.startswith(f"{section}.")}) for section, cls in SECTIONS.items()}
+    return Settings(**parts, keys={a: k.strip() for a, k in keys.items()},
+                    given=frozenset(given))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """`devices.tick = "t"` makes a table in a table: (dotted name, value) of all."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
+
+
+def line_of(text: str, name: str) -> int | None:
+    """The number of the line on which a key stands, by its dotted name; None if it is not found
+    (in an inline table)."""
+    table = ""
+    section, _, key = name.partition(".")
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        if header:
+            table = header[1].strip("\"'")
+            if not key and table == section:
+                return number
+            continue
+        found = re.match(r"""\s*["']?([^=#"']+?)["']?\s*=""", line)
+        if found and (found[1] == name if not table else table == section and found[1] == key):
+            return number
+    return None
+
+
+def _hint(given: str, there: list[str]) -> str:
+    near = difflib.get_close_matches(given, there, n=1)
+    return f"did you mean {near[0]}?" if near else "there are " + ", ".join(there)
+
+
+def source(setting: Setting, settings: Settings, env: Mapping[str, str]) -> str:
+    """Where a setting's value comes from: "environment (NO_COLOR)", "file" or "default"."""
+    for variable in filter(None, setting.env.split(", ")):
+        if env.get(variable):
+            return f"environment ({variable}={clean(env[variable], 40)})"
+    return "file" if setting.name in settings.given else "default"
+
+
+def beginning() -> str:
+    """The file to start from: every setting with its default, as a comment."""
+    out = ["# Settings of gpu-panel: docs/settings.md. Take the # away from a line to change it.",
+           "# The environment outranks this file, and this file what the panel remembers."]
+    section = ""
+    for setting in every().values():
+        table, _, key = setting.name.partition(".")
+        if table != section:
+            section = table
+            out += ["", f"[{table}]"]
+        choices = ", ".join(text for text, _ in setting.kind.choices)
+        said = setting.help + (f"; one of {choices}" if choices else "")
+        said += f". Outranked by {setting.env}" if setting.env else ""
+        out += [f"# {said}.", f"# {key} = {toml(setting.default)}"]
+    return "\n".join([*out, "", "# Keys of the panel: an action's name, as gpu-panel --keys lists "
+                      "them, and its keys with", "# commas between.", "[keys]",
+                      '# devices.tick = "space"', ""])
+
+
+def begin() -> Path:
+    """Write the file to start from. Raises UserError if there is one, or it can't be written."""
+    where = path()
+    if os.path.lexists(where):
+        raise UserError(f"{where} is there already; gpu-engine settings shows what is in force")
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(where, beginning())
+    except OSError as err:
+        raise UserError(f"{where}: can't be written: {reason(err)}") from None
+    return where
+
+
+def toml(value: object) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml(v) for v in value) + "]"
+    return str(value)
