@@ -7,12 +7,16 @@ NAME` runs a single benchmark.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
-NAMES = ("start", "step", "observe", "curves", "monitor", "save", "hosts", "runs", "line")
+NAMES = ("start", "step", "observe", "curves", "big", "monitor", "save", "hosts", "runs", "sweep",
+         "line", "queue")
 
 
 def main() -> None:
+    # Said by the environment, as the benches' terminals don't answer when they are asked for it.
+    os.environ.setdefault("COLORFGBG", "15;0")
     for name in sys.argv[1:] or NAMES:
         sys.stdout.write(f"== {name}\n")
         sys.stdout.flush()

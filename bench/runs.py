@@ -1,7 +1,9 @@
-"""How long a list of a thousand finished runs takes, and one of its frames: python -m bench runs
+"""How long a list of a thousand runs takes, and what it costs then: python -m bench runs
 
 Makes a folder of finished runs of two ranks each and opens the launch screen on it. Prints the time
-until every run has a row, until every row has its last figures, and what a repaint costs then.
+until every run has a row, until every row has its last figures, and what a repaint costs then. Then
+the same for a thousand runs that wait in the queue, and the share of a core that the open panel
+takes while nothing happens.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 RUNS, STEPS, FRAMES = 1000, 1500, 30
+IDLE = 20.0
+"""Seconds over which the panel's processor time is measured."""
 
 
 def make(home: Path, count: int = RUNS, steps: int = STEPS) -> None:
@@ -111,7 +116,67 @@ async def measure(size: tuple[int, int]) -> str:
             f"all rows anew {anew:5.1f} ms")
 
 
+def make_queue(count: int, stack: ExitStack) -> None:
+    """`count` runs in the queue, of which each waits; and what shows that somebody starts them."""
+    import fcntl
+    import socket
+    from dataclasses import asdict
+
+    from gpu_engine.common import places, procs
+    from gpu_engine.common.files import write_json
+    from gpu_engine.plan.records import LaunchPlan
+    from gpu_engine.runs import waiting
+    from gpu_engine.runs.create import create_run
+    from gpu_engine.runs.folder import private_folder
+
+    folder, host = private_folder(places.queue_folder()), socket.gethostname()
+    lock = stack.enter_context(waiting.lock_path(folder, host).open("w"))
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    plan = LaunchPlan.from_dict(json.loads(next(
+        places.runs_folder().glob("*/plan.json")).read_text()))
+    assert plan is not None
+    names = []
+    for number in range(count):
+        run, fd = create_run("digits-ddp", "", plan)
+        waiting.write(run.path, waiting.Entry(time.time(), number, host, count=2))
+        waiting.enter(run.path)
+        os.close(fd)
+        names.append(run.id)
+    pid = os.getpid()
+    write_json(waiting.board_path(folder, host), asdict(waiting.Board(
+        time.time(), pid, procs.start_ticks(pid), procs.boot_id(),
+        {name: "waits for any 2 GPUs: 1 of 8 now" if n == 0 else "waits for runs before it"
+         for n, name in enumerate(names)})))
+
+
+async def measure_queue(size: tuple[int, int], count: int) -> str:
+    from gpu_engine.devices.records import Inventory
+    from gpu_panel.app import PanelApp
+    from gpu_panel.launch.screen import LaunchScreen
+
+    app = PanelApp(inventory=Inventory((), "cpu"))
+    async with app.run_test(size=size):
+        screen = app.screen_stack[0]
+        assert isinstance(screen, LaunchScreen)
+        opened = time.perf_counter()
+        while screen.runs.waiting < count:
+            await asyncio.sleep(0.005)
+        listed = time.perf_counter() - opened
+        await asyncio.sleep(3.0)
+        before, began = time.process_time(), time.perf_counter()
+        await asyncio.sleep(IDLE)
+        share = (time.process_time() - before) / (time.perf_counter() - began)
+    return (f"{size[0]:>3}×{size[1]:<3} {count:,} waiting   listed after {listed:5.2f} s   "
+            f"then {share * 100:4.2f} % of a core")
+
+
 def main() -> None:
+    for count in (0, RUNS):
+        with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+            os.environ["GPU_PANEL_HOME"] = home
+            make(Path(home), 1)
+            make_queue(count, stack)
+            sys.stdout.write(asyncio.run(measure_queue((160, 48), count)) + "\n")
     with tempfile.TemporaryDirectory() as home:
         os.environ["GPU_PANEL_HOME"] = home
         make(Path(home))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +91,7 @@ def test_ranks_of_a_run_are_read_in_turn(tmp_path):
     assert len(first) == 1  # its time was over with the first piece
     while first:
         for rank, events in first:
-            got[rank] += [e.step for e in events]
+            got[rank] += [e.step for stretch in events for e in stretch.steps]
         first = reader.read(1.0, 1 << 12)
     assert {rank: len(steps) for rank, steps in got.items()} == {0: 4000, 1: 3, 2: 1}
     assert got[0] == list(range(4000))
@@ -103,6 +105,16 @@ def test_a_line_longer_than_what_is_read_at_once_does_not_end_the_reading(tmp_pa
     reader = RunReader(tmp_path)
     reader.add([0])
     assert sum(len(events) for _, events in reader.read(1.0, 64)) == 2
+
+
+def test_without_the_fast_decoder_the_same_events_are_read(tmp_path, monkeypatch):
+    """As on a host to which only what ranks need was brought."""
+    (tmp_path / "ranks").mkdir()
+    event_lines.append(events_path(tmp_path, 0), GOOD, GOOD)
+    monkeypatch.setitem(sys.modules, "gpu_engine.events.frequent", None)
+    reader = RunReader(tmp_path)
+    reader.add([0])
+    assert [e.step for _, events in reader.read(1.0) for e in events] == [1, 1]
 
 
 @pytest.mark.parametrize("filler", [0, 10, 5000])

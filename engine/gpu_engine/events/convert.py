@@ -78,8 +78,11 @@ def _whole(value: object) -> int:
 def _number(value: object) -> float:
     if type(value) is float:
         return value
-    if type(value) is int and -_LARGEST < value < _LARGEST:
-        return float(value)
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            pass
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     raise BadEvent(f"not a number: {value!r:.40}")

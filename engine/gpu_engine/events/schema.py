@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Dict, Optional, TypeVar  # noqa: UP035
 
-Named = Dict[str, Optional[float]]  # noqa: UP006, UP045
+Named = Dict[str, Optional[float]]  # noqa: UP006
 """Values by name. In the line they stand beside the event's own fields. None: a value that could
 not be read."""
 

@@ -7,13 +7,17 @@ the list of runs and the run screen all work from the views here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Event
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import MemoryLine, PhaseLine, StepLine, Stretch, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,30 @@ class RunView:
     def fold(self, rank: int, event: Event) -> RankView:
         """Update the view by the next event of `rank`, in the order of its file. Returns the
         rank's view."""
+        view = self._of(rank)
+        if view.beat is None or event.t > view.beat:
+            view.beat = event.t
+        FOLD[type(event)](self, view, event)
+        return view
+
+    def take(self, rank: int, told: Told) -> RankView:
+        """`fold` for an event or a stretch of frequent ones, which have the same effect as one
+        after the other."""
+        if isinstance(told, Event):
+            return self.fold(rank, told)
+        view = self._of(rank)
+        beat = max(max(map(_time_of, events))
+                   for events in (told.steps, told.memory, told.phases) if events)
+        if view.beat is None or beat > view.beat:
+            view.beat = beat
+        _stretch(self, view, told)
+        return view
+
+    def _of(self, rank: int) -> RankView:
         view = self.ranks.get(rank)
         if view is None:
             self.add((rank,))
             view = self.ranks[rank]
-        if view.beat is None or event.t > view.beat:
-            view.beat = event.t
-        FOLD[type(event)](self, view, event)
         return view
 
     def begin_attempt(self, number: int) -> None:
@@ -125,6 +146,10 @@ class RunView:
 
 
 # --- one function a kind ------------------------------------------------------------------------
+
+_time_of = attrgetter("t")
+_TIMES = 100
+"""Step events whose times are kept, for the rate."""
 
 E = TypeVar("E", bound=Event)
 Fold = Callable[[RunView, RankView, E], None]
@@ -187,13 +212,23 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
             rank.metrics[f"loss[{index}]"] = value
     if event.n == 0:  # only other optimizers have stepped
         return
-    rank.step, rank.epoch = event.step, event.epoch
-    rank.loss, rank.lr = _last_loss(event), event.lr
-    rank.samples_per_s, rank.data_wait = event.samples_per_s, event.data_wait
-    rank.step_times.append((event.t, event.step))
-    del rank.step_times[:-100]
+    _stepped(run, rank, (event,))
+    _bad(run, rank, event)
+
+
+def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step | StepLine]) -> None:
+    """What steps of the first optimizer change, one or several events in a row."""
+    first, last = events[0], events[-1]
+    rank.step, rank.epoch = last.step, last.epoch
+    rank.loss, rank.lr = _last_loss(last), last.lr
+    rank.samples_per_s, rank.data_wait = last.samples_per_s, last.data_wait
+    rank.step_times += [(event.t, event.step) for event in events[-_TIMES:]]
+    del rank.step_times[:-_TIMES]
     if rank.attempt > 1:
-        run.begins.setdefault(rank.attempt, max(event.step - event.n + 1, 0))
+        run.begins.setdefault(rank.attempt, max(first.step - first.n + 1, 0))
+
+
+def _bad(run: RunView, rank: RankView, event: schema.Step | StepLine) -> None:
     bad = _first_bad(event)
     if bad is not None and rank.attempt >= run.attempt \
             and (run.bad_step is None or bad < run.bad_step[0]):
@@ -202,6 +237,10 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
 
 @folds(schema.Memory)
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
+    _has_memory(rank, event)
+
+
+def _has_memory(rank: RankView, event: schema.Memory | MemoryLine) -> None:
     rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
 
@@ -234,6 +273,10 @@ def _checkpoint(run: RunView, rank: RankView, event: schema.Checkpoint) -> None:
 
 @folds(schema.Phase)
 def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
+    _is_in(rank, event)
+
+
+def _is_in(rank: RankView, event: schema.Phase | PhaseLine) -> None:
     rank.phase, rank.phase_since = event.phase, event.since
     if event.step is not None:
         rank.at_step = event.step
@@ -259,14 +302,33 @@ def _end(run: RunView, rank: RankView, event: schema.End) -> None:
     rank.ended, rank.outcome, rank.phase = True, event.outcome, "done"
 
 
-def _last_loss(event: schema.Step | schema.Other) -> float | None:
+def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
+    steps = told.steps
+    if steps:
+        rank.stepped, rank.skipped = True, steps[-1].skipped
+        norm = next((event.grad_norm for event in reversed(steps)
+                     if event.grad_norm is not None), None)
+        if norm is not None:
+            rank.metrics["grad_norm"] = norm
+        _stepped(run, rank, steps)
+        for event in told.odd:
+            _bad(run, rank, event)
+    if told.memory:
+        _has_memory(rank, told.memory[-1])
+    for event in told.phases:
+        _is_in(rank, event)
+    if told.at_step is not None:
+        rank.at_step = told.at_step
+
+
+def _last_loss(event: schema.Step | StepLine | schema.Other) -> float | None:
     """The loss of the event's last step; if only their mean is known, the mean."""
     if event.losses:
         return event.losses[-1]
     return event.loss if event.loss_last is None else event.loss_last
 
 
-def _first_bad(event: schema.Step) -> int | None:
+def _first_bad(event: schema.Step | StepLine) -> int | None:
     """The first of the event's steps with a loss that is not finite; None if there is none. If the
     losses are not listed one by one, the event's last step stands for it."""
     if event.losses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_panel.charts.series import Series
+from gpu_engine.common.series import Series
 
 
 def series(values: list[float], first: int = 0) -> Series:

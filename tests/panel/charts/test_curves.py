@@ -7,9 +7,9 @@ import math
 import pytest
 from textual.app import ComposeResult
 
+from gpu_engine.common.series import Series
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
-from gpu_panel.charts.series import Series
 from gpu_panel.themed import ThemedApp
 
 from .kit import series

@@ -8,7 +8,8 @@ import time
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpu_panel.charts.series import RankSeries, Series
+from gpu_engine.common.series import Series
+from gpu_panel.charts.series import RankSeries
 
 finite = st.floats(-1e6, 1e6)
 any_value = finite | st.sampled_from([math.nan, math.inf, -math.inf])

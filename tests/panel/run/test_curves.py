@@ -75,7 +75,7 @@ def test_what_steps_carry_is_the_same_however_many_are_folded_at_once(
                 seen.begin(0)
                 begun = True
             at = (max(at - 20, 0) if what else at) + further
-            seen.step(0, step(at, lr=lr))
+            seen.stepped(0, [step(at, lr=lr)])
             if lr is not None:
                 same = not begun and at == max(wanted, default=None)
                 before = wanted[at] if same else []
@@ -97,7 +97,8 @@ def test_what_steps_carry_is_the_same_however_many_are_folded_at_once(
 def test_a_long_run_keeps_every_extreme() -> None:
     seen = Recorded()
     for number in range(1, 20_001):
-        seen.step(0, step(7 * number, lr=50.0 if number == 12_345 else number / 20_000))
+        seen.stepped(0, [step(7 * number, lr=50.0 if number == 12_345
+                              else number / 20_000)])
     series = seen.values["lr"].ranks[0]
     assert len(series) <= recorded.FINE
     assert sum(series.count) == 20_000
@@ -112,7 +113,7 @@ def test_the_rate_of_steps_is_that_between_two_events_of_a_rank() -> None:
     for number in range(5):
         event = step(10 * number, n=10)
         object.__setattr__(event, "t", 100.0 + 2 * number)
-        seen.step(3, event)
+        seen.stepped(3, [event])
     assert list(seen.values) == ["lr", "steps_per_s"]
     assert seen.values["steps_per_s"].latest == {3: 5.0}
     assert seen.values["steps_per_s"].ranks[3].start == 10  # the first has nothing before it

@@ -20,11 +20,11 @@ from textual.events import (
     MouseUp,
 )
 
+from gpu_engine.common.series import Series
 from gpu_panel import keys
 from gpu_panel.charts import marks as marking
 from gpu_panel.charts.drawing import Curve, CurveDrawing, Level
 from gpu_panel.charts.marks import Mark
-from gpu_panel.charts.series import Series
 
 __all__ = ["Curve", "CurveView", "Level"]
 

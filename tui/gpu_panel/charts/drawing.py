@@ -15,6 +15,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gpu_engine.common.series import Series
+from gpu_engine.common.ticks import tick_labels
 from gpu_panel.charts import marks as marking
 from gpu_panel.charts import palette
 from gpu_panel.charts.axes import (
@@ -26,12 +28,10 @@ from gpu_panel.charts.axes import (
     reduce,
     scale_of,
     smoothed,
-    tick_labels,
 )
 from gpu_panel.charts.braille import Canvas, band, stroke, thick
 from gpu_panel.charts.legend import Entry, legend
 from gpu_panel.charts.marks import Mark
-from gpu_panel.charts.series import Series
 
 OVERLAID = 16
 """With more ranks than this, their range and mean are drawn instead of a line for each."""

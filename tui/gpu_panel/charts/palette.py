@@ -6,6 +6,7 @@ from rich.style import Style
 from textual.app import App
 from textual.color import BLACK, WHITE, Color, ColorParseError
 
+from gpu_panel import okabe_ito
 from gpu_panel.theme import GRAPHIC, apart
 
 HUES = 8
@@ -28,16 +29,24 @@ def strokes(app: App[object]) -> list[Style]:
         return terminals
     hue, saturation, _ = primary.hsl
     light = background.brightness > 0.5
+    far = BLACK if light else WHITE
+    if _is_for_colour_blind(app):
+        every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in okabe_ito.LINES]
+        return [Style(color=c.rich_color) for c in (*every, far)]
     found = []
     for turn in _TURN:
         colour = Color.from_hsl((hue + turn) % 1.0, max(saturation, 0.6) * 0.85,
                                 0.36 if light else 0.66)
-        colour = apart(colour, (background,), BLACK if light else WHITE, GRAPHIC)
+        colour = apart(colour, (background,), far, GRAPHIC)
         found.append(Style(color=colour.rich_color))
     return found
 
 
 def dash_of(app: App[object], index: int) -> int:
-    """The dash of the rank at `index`: a different one for each rank if there is no colour, else
-    a different one for each eight ranks."""
-    return index if app.no_color else index // HUES
+    """The dash of the rank at `index`: a different one for each rank if colours are not to be
+    relied on, else a different one for each eight ranks."""
+    return index if app.no_color or _is_for_colour_blind(app) else index // HUES
+
+
+def _is_for_colour_blind(app: App[object]) -> bool:
+    return app.theme in {theme.name for theme in okabe_ito.THEMES}

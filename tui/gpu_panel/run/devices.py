@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import LaunchPlan
-from gpu_panel.charts.series import Series
 
 DeviceKey = tuple[str | None, str]
 """(host, None for this machine; the device's id there)."""

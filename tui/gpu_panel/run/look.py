@@ -12,8 +12,21 @@ from gpu_engine.common import procs
 from gpu_engine.events import hang
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room, leftovers
+from gpu_engine.runs import disk_room, environment, leftovers, waiting
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.waiting import Entry
+
+
+class Turn(NamedTuple):
+    """The place of a run in the queue."""
+
+    place: int
+    of: int
+    entry: Entry
+    commit: str | None
+    """The commit in whose folder it was submitted; None: not known."""
+    changed_files: int | None
+    """How many files there differed from it."""
 
 
 class Look(NamedTuple):
@@ -30,24 +43,41 @@ class Look(NamedTuple):
     """Rank → pid of silent ranks that a signal has stopped."""
     unheard: str | None
     """Why there is no news of the ranks, if the disk is the cause."""
+    turn: Turn | None
+    """Its place in the queue; None: it is not in it."""
 
 
-def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView]) -> Look:
-    """Look at a run. `plan` and `attempt`: those known so far; the plan is read again for another
-    attempt, as a resume changes it. Raises no OSError: what can't be read is left out."""
+def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView],
+         turn: Turn | None = None) -> Look:
+    """Look at a run. `plan`, `attempt` and `turn`: those known so far; the plan is read again for
+    another attempt, as a resume changes it, and once the run's turn has come, as only then its
+    devices are known. Raises no OSError: what can't be read is left out."""
     ranks: list[int] = []
     launchers: list[str] = []
     with contextlib.suppress(OSError):
         ranks = run.ranks()
         launchers = sorted(p.stem for p in run.path.glob("node*.log"))
     state = run.state()
-    if plan is None or attempt not in (None, state.attempt):
+    waited, turn = turn is not None, _turn(run, turn) if state.state == "queued" else None
+    if plan is None or attempt not in (None, state.attempt) or (waited and turn is None):
         plan = run.plan()
     left = leftovers.processes(run.path) if state.state == "lost" else []
     here = plan is None or not plan.on_hosts
     silent = _silent(views) if state.live and here else {}
     return Look(state, ranks, plan, left, launchers, _suspended(state, silent),
-                disk_room.silence(run.path) if silent else None)
+                disk_room.silence(run.path) if silent else None, turn)
+
+
+def _turn(run: Run, known: Turn | None) -> Turn | None:
+    line = waiting.line(waiting.folder_beside(run.path))
+    entry = line.get(run.id)
+    if entry is None:
+        return None
+    place, of = list(line).index(run.id) + 1, len(line)
+    if known is not None and known.entry is entry and known.commit is not None:
+        return known._replace(place=place, of=of)
+    start = environment.read(run.path)
+    return Turn(place, of, entry, start.commit, start.changed_files)
 
 
 def _silent(views: Iterable[RankView]) -> dict[int, int | None]:

@@ -6,17 +6,21 @@ Bounded: of too many, every other one is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
 from gpu_engine.runs import marks as written
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, NOTE, Mark
-from gpu_panel.charts.series import Series
 from gpu_panel.common import units
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import StepLine
 
 MOST = 500
 """Marks of a kind that are kept: more than a chart has columns."""
@@ -69,14 +73,21 @@ class Moments:
             self.attempts.setdefault(event.attempt, event.t)
 
 
-    def stepped(self, rank: int, step: int, seconds: float) -> None:
-        """Take in that a rank has done a step, `seconds` after the run began."""
+    def stepped(self, rank: int, events: Sequence[schema.Step | StepLine], began: float) -> None:
+        """Take in step events of a rank, in their order. `began`: when the run began, Unix
+        seconds."""
         if self._clock_of is None:
             self._clock_of = rank
-        if rank == self._clock_of:
+        if rank != self._clock_of:
+            return
+        steps, seconds = [e.step for e in events], [e.t - began for e in events]
+        if rising(steps) and (self.clock.last is None or steps[0] > self.clock.last):
+            self.clock.add_rising(steps, seconds)
+            return
+        for step, at in zip(steps, seconds, strict=True):
             if self.clock.last is not None and step <= self.clock.last:
                 self.clock.cut(step)
-            self.clock.add(step, seconds)
+            self.clock.add(step, at)
 
     def seconds_at(self, step: int) -> int | None:
         """About when a step was done, in seconds since the run began; None if that is unknown."""

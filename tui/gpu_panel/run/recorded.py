@@ -6,16 +6,17 @@ all ranks is computed only when it is drawn, and what steps carry is folded many
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import isfinite
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
-from gpu_panel.charts.series import Series
+
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import StepLine
 
 FINE, COARSE = 512, 128
 """Buckets of a curve: 20 KiB and 5 KiB."""
@@ -43,8 +44,35 @@ class RankValues:
     """Ranks that have started an attempt and not had a value in it."""
 
 
-_Told = tuple[int, float, float | None, float | None, float | None, float | None, float | None]
-"""What a step event carries: step, time, and LR, SAMPLES, STEPS, WAIT, NORM. None: not known."""
+_Column = list[float | None]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What step events carry, one entry for each event. None: not known."""
+
+    steps: list[int] = field(default_factory=list)
+    lr: _Column = field(default_factory=list)
+    samples: _Column = field(default_factory=list)
+    rate: _Column = field(default_factory=list)
+    wait: _Column = field(default_factory=list)
+    norm: _Column = field(default_factory=list)
+
+    def add(self, events: Sequence[schema.Step | StepLine], before: float | None) -> None:
+        """Add events. `before`: the time of the rank's event before them; None: there is none."""
+        self.steps += [e.step for e in events]
+        self.lr += [e.lr for e in events]
+        self.samples += [e.samples_per_s for e in events]
+        self.wait += [e.data_wait for e in events]
+        self.norm += [e.grad_norm for e in events]
+        times = [e.t for e in events]
+        self.rate += [e.n / (t - was) if was is not None and t - was >= _LEAST_TIME else None
+                      for e, t, was in zip(events, times, [before, *times[:-1]], strict=True)]
+
+    def curves(self) -> tuple[tuple[str, _Column], ...]:
+        """The values of each kind by the key of their curve."""
+        return ((LR, self.lr), (SAMPLES, self.samples), (STEPS, self.rate), (WAIT, self.wait),
+                (NORM, self.norm))
 
 
 class Recorded:
@@ -52,7 +80,7 @@ class Recorded:
 
     def __init__(self) -> None:
         self._values: dict[str, RankValues] = {}
-        self._told: dict[int, list[_Told]] = {}
+        self._told: dict[int, _Told] = {}
         """Rank → what its last step events carried and was not folded yet."""
         self.left_out = 0
         """Values that were not kept, as there are too many names."""
@@ -63,7 +91,7 @@ class Recorded:
     @property
     def values(self) -> dict[str, RankValues]:
         """Everything by its key, folded up to now."""
-        for rank in [r for r, told in self._told.items() if told]:
+        for rank in list(self._told):
             self._fold(rank)
         return self._values
 
@@ -75,32 +103,30 @@ class Recorded:
             if rank in values.ranks:
                 values.began.add(rank)
 
-    def step(self, rank: int, event: schema.Step) -> None:
-        """Take in what a step event carries beside losses."""
-        if event.n == 0:  # only other optimizers have stepped
-            return
-        before, self._stepped[rank] = self._stepped.get(rank), event.t
-        rate = event.n / (event.t - before) \
-            if before is not None and event.t - before >= _LEAST_TIME else None
-        told = self._told.setdefault(rank, [])
-        told.append((event.step, event.t, event.lr, event.samples_per_s, rate, event.data_wait,
-                     event.grad_norm))
-        if len(told) >= TOGETHER:
+    def stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
+        """Take in what step events carry beside losses."""
+        told = self._told.get(rank)
+        if told is None:
+            told = self._told[rank] = _Told()
+        told.add(events, self._stepped.get(rank))
+        self._stepped[rank] = events[-1].t
+        if len(told.steps) >= TOGETHER:
             self._fold(rank)
 
     def _fold(self, rank: int) -> None:
-        told = self._told.pop(rank, [])
-        if not told:
+        told = self._told.pop(rank, None)
+        if told is None:
             return
-        steps, _, *columns = zip(*told, strict=True)
-        rises = all(a < b for a, b in pairwise(steps))
-        for key, column in zip((LR, SAMPLES, STEPS, WAIT, NORM), columns, strict=True):
-            known = None not in column and all(map(isfinite, column))
-            series = self._series(key, rank) if known else None
+        steps, rises = told.steps, rising(told.steps)
+        for key, column in told.curves():
+            known = [value for value in column if value is not None]
+            if not known:
+                continue
+            series = self._series(key, rank) if len(known) == len(steps) else None
             if series is not None and rises and (series.last is None or steps[0] > series.last):
-                _put_all(series, steps, column)
+                series.add_rising(steps, known)
                 values = self._values[key]
-                values.latest[rank] = column[-1]
+                values.latest[rank] = known[-1]
                 values.began.discard(rank)
                 continue
             for step, value in zip(steps, column, strict=True):
@@ -138,19 +164,6 @@ class Recorded:
             series = values.ranks[rank] = Series(FINE if self._curves <= MANY else COARSE)
             values.ranks = dict(sorted(values.ranks.items()))
         return series
-
-
-def _put_all(series: Series, steps: Sequence[int], values: Sequence[float]) -> None:
-    """Add finite values at rising steps beyond the last of the series, a bucket at a time."""
-    begin = 0
-    while begin < len(steps):
-        # A new bucket may make all of them wider.
-        series.add_several(steps[begin], values[begin:begin + 1])
-        begin += 1
-        end = bisect_left(steps, (steps[begin - 1] // series.stride + 1) * series.stride, begin)
-        if end > begin:
-            series.add_several(steps[end - 1], values[begin:end])
-            begin = end
 
 
 def shown_name(key: str) -> str:

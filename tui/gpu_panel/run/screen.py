@@ -42,6 +42,9 @@ from gpu_panel.run.text.headline import figures, headline
 
 PAINT_APART, PAINT_AGAIN = 0.25, 0.5
 """Seconds: at least so long between two paints, and at most."""
+PAINT_READING = 0.5
+"""Seconds between two paints while a long run is still being read. More of them would only delay
+the whole picture, which is drawn as soon as everything is read."""
 WIDE = (100, 30)
 """From this many columns and lines on, all panes are shown together; otherwise, one at a time with
 tabs."""
@@ -115,7 +118,11 @@ class RunScreen(PaneScreen):
                                           PAINT_AGAIN - PAINT_APART)
             shown = self.store.version
             self.paint()
-            await asyncio.sleep(PAINT_APART)
+            if self.store.caught_up:
+                await asyncio.sleep(PAINT_APART)
+                continue
+            with suppress(TimeoutError):
+                await self.store.wait_for(lambda store: store.caught_up, PAINT_READING)
 
     def paint(self) -> None:
         """Draw what has changed; ages and clocks change even without news."""
@@ -293,6 +300,14 @@ class RunScreen(PaneScreen):
                 own = pane.subject.key == pane.FIRST
                 bar.rename(pane.NAME, pane.TITLE if own else fit(pane.subject.name, 20).rstrip())
 
+    @work(exit_on_error=False, group="export")
+    async def action_export(self) -> None:
+        """Write a report of the run, or its figures for other programs."""
+        from gpu_panel.export.exporting import export
+
+        with guard(self.app):
+            await export(self.app, [self.run_folder.id])
+
     @work(group="note", exclusive=True, exit_on_error=False)
     async def action_note(self) -> None:
         """Let the person write a note at the reading line, or at the present step; a note that is
@@ -330,8 +345,10 @@ class RunScreen(PaneScreen):
         if state is None or not (state.live or left):
             return
         now = self._asked_to_stop or state.state == "stopping"
+        queued = self.store.turn is not None
         waits = state.state == "queued" and job.read(run.path) is not None
         question = stop_dialog.end_left(run.id, left) if left \
+            else stop_dialog.ask_to_leave(run.id) if queued \
             else stop_dialog.ask_to_cancel(run.id) if waits \
             else stop_dialog.end_now(run.id) if now else stop_dialog.ask_to_stop(run.id)
         if not await self.app.push_screen_wait(question):
@@ -343,6 +360,11 @@ class RunScreen(PaneScreen):
             return
         if left:
             self.notify("Ended the remaining processes")
+            return
+        if queued:
+            self.notify("Taken out of the queue")
+            await self.store.look_now()
+            self.paint()
             return
         self._asked_to_stop = True
         self.notify("Ending the ranks" if now else "Asked the ranks to stop")

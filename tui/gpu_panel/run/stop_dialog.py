@@ -19,6 +19,13 @@ def ask_to_cancel(run_id: str) -> Confirm:
                    yes="Cancel it", no="Keep waiting")
 
 
+def ask_to_leave(run_id: str) -> Confirm:
+    """The question before a run that waits in the queue is taken out of it."""
+    return Confirm(f"Take run {run_id} out of the queue?",
+                   "It has not started: it waits for its turn. It ends as stopped, and e loads its "
+                   "settings into the form again.", yes="Take it out", no="Keep waiting")
+
+
 def end_now(run_id: str) -> Confirm:
     """The question before ranks that were asked to stop are ended."""
     return Confirm(f"End run {run_id} now?",

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
+from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader
@@ -21,15 +24,18 @@ from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
-from gpu_panel.charts.series import RankSeries, Series
-from gpu_panel.run import recorded
+from gpu_panel.charts.series import RankSeries
+from gpu_panel.run import losses, recorded
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
-from gpu_panel.run.look import Look, look
+from gpu_panel.run.look import Look, Turn, look
 from gpu_panel.run.marks import Moments
 from gpu_panel.run.recorded import Recorded
 
-BATCH = 0.02
-"""Seconds of reading at a time, before the event loop runs again."""
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import MemoryLine, StepLine, Stretch, Told
+
+BATCH = 0.01
+"""Seconds of reading at a time. Folding what was read takes the event loop about as long."""
 LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
 
@@ -46,6 +52,22 @@ class MemorySeries:
     all_rss: Series = field(default_factory=Series)
     """Over all ranks and devices, for the band."""
 
+    def add(self, rank: int, seconds: Sequence[int],
+            events: Sequence[schema.Memory | MemoryLine]) -> None:
+        """Add what a rank has told of its memory, and when."""
+        for name, into in (("gpu_allocated", self.allocated), ("gpu_peak", self.peak),
+                           ("gpu_reserved", self.reserved)):
+            each = [getattr(event, name) for event in events]
+            for device in range(max(map(len, each))):
+                known = [v[device] if device < len(v) else None for v in each]
+                both = (into.setdefault((rank, device), Series()),) if any(
+                    v is not None for v in known) else ()
+                _put(seconds, known, *both,
+                     *((self.all_allocated,) if into is self.allocated else ()))
+        rss = [event.rss for event in events]
+        if any(value is not None for value in rss):
+            _put(seconds, rss, self.rss.setdefault(rank, Series()), self.all_rss)
+
 
 @dataclass
 class OtherOptimizer:
@@ -53,6 +75,16 @@ class OtherOptimizer:
 
     name: str
     loss: RankSeries = field(default_factory=RankSeries)
+
+
+def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None:
+    """Add those of the values that are known to several series."""
+    known = [(x, float(value)) for x, value in zip(xs, values, strict=True) if value is not None]
+    known.sort(key=itemgetter(0))  # they nearly always are in order
+    if known:
+        at, found = [x for x, _ in known], [value for _, value in known]
+        for series in into:
+            series.add_rising(at, found)
 
 
 class RunStore:
@@ -81,6 +113,8 @@ class RunStore:
         """Rank → pid of silent ranks that a signal has stopped."""
         self.unheard: str | None = None
         """Why there is no news of the ranks, if the disk is the cause."""
+        self.turn: Turn | None = None
+        """Its place in the queue; None: it is not in it."""
         self.left: list[int] = []
         """Pids of a lost run's processes that still run."""
         self.version = 0
@@ -182,10 +216,10 @@ class RunStore:
                 await asyncio.sleep(0)
             if not self.caught_up:
                 self.read_share = self._reader.share()
-            if fresh:
+            if self._reader.cut_short:
                 self._tell()
                 continue
-            if not self.caught_up:
+            if fresh or not self.caught_up:
                 self.caught_up = True
                 self._tell()
             live = self.state is None or self.state.live
@@ -201,16 +235,16 @@ class RunStore:
         self._notes = marks.read(self.run.path)
         self._named = notes.read(self.run.path).name
         return look(self.run, self.plan, self.state.attempt if self.state else None,
-                    list(self.ranks.values()))
+                    list(self.ranks.values()), self.turn)
 
     def _take_look(self, seen: Look) -> None:
         if (self._notes, self._named) != (self.moments.notes, self.named):
             self.moments.notes, self.named = self._notes, self._named
             self._tell()
-        others = (seen.left, seen.launchers, seen.suspended, seen.unheard)
-        if seen.state != self.state or seen.plan is not self.plan \
-                or others != (self.left, self.launchers, self.suspended, self.unheard):
-            self.left, self.launchers, self.suspended, self.unheard = others
+        others = (seen.left, seen.launchers, seen.suspended, seen.unheard, seen.turn)
+        if seen.state != self.state or seen.plan is not self.plan or others != (
+                self.left, self.launchers, self.suspended, self.unheard, self.turn):
+            self.left, self.launchers, self.suspended, self.unheard, self.turn = others
             self.state, self.plan = seen.state, seen.plan or self.plan
             self._forget_attempt()
             self._tell()
@@ -225,24 +259,26 @@ class RunStore:
 
     # --- folding --------------------------------------------------------------------------------
 
-    def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
+    def fold(self, fresh: Iterable[tuple[int, Sequence[Told]]]) -> None:
         """Take in events: for each rank a list in the order in which they were written."""
-        for rank, events in fresh:
-            for event in events:
-                view = self.view.fold(rank, event)
-                if isinstance(event, schema.Step):
-                    self._step(rank, event)
-                elif isinstance(event, schema.Memory):
-                    self._memory(event, view)
-                elif isinstance(event, schema.Metric):
-                    self.recorded.named(recorded.LOGGED, view, event)
-                elif isinstance(event, schema.Eval):
-                    self.recorded.named(recorded.EVALUATED, view, event)
-                    self.moments.evaluated(event)
-                elif isinstance(event, schema.Checkpoint):
-                    self.moments.saved(event)
-                elif isinstance(event, schema.Start):
-                    self.moments.begun(event)
+        for rank, each in fresh:
+            for told in each:
+                view = self.view.take(rank, told)
+                if not isinstance(told, Event):
+                    self._stretch(rank, told)
+                elif isinstance(told, schema.Step):
+                    self._step(rank, told)
+                elif isinstance(told, schema.Memory):
+                    self._memory(rank, (told,))
+                elif isinstance(told, schema.Metric):
+                    self.recorded.named(recorded.LOGGED, view, told)
+                elif isinstance(told, schema.Eval):
+                    self.recorded.named(recorded.EVALUATED, view, told)
+                    self.moments.evaluated(told)
+                elif isinstance(told, schema.Checkpoint):
+                    self.moments.saved(told)
+                elif isinstance(told, schema.Start):
+                    self.moments.begun(told)
                     self.recorded.begin(rank)
                     for series in (self.loss, *(o.loss for o in self.others.values())):
                         series.begin(rank, view.attempt)
@@ -253,36 +289,36 @@ class RunStore:
         if self.state is not None and self.state.live:
             self.view.begin_attempt(self.state.attempt)
 
+    def _stretch(self, rank: int, told: Stretch) -> None:
+        if told.steps:
+            losses.add(self.loss, rank, told.steps)
+            self._stepped(rank, told.steps)
+        if told.memory:
+            self._memory(rank, told.memory)
+
     def _step(self, rank: int, event: schema.Step) -> None:
         for index, other in (event.others or {}).items():
             found = self.others.get(index)
             if found is None:
                 found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
                 self.others = dict(sorted(self.others.items()))
-            _add(found.loss, rank, other)
+            losses.add(found.loss, rank, (other,))
         if event.n != 0:  # 0: only other optimizers have stepped
-            _add(self.loss, rank, event)
-            if self.began is not None:
-                self.moments.stepped(rank, event.step, event.t - self.began)
-        self.recorded.step(rank, event)
+            losses.add(self.loss, rank, (event,))
+            self._stepped(rank, (event,))
 
-    def _memory(self, event: schema.Memory, view: RankView) -> None:
+    def _stepped(self, rank: int, events: Sequence[schema.Step | StepLine]) -> None:
+        if (began := self.began) is not None:
+            self.moments.stepped(rank, events, began)
+        self.recorded.stepped(rank, events)
+
+    def _memory(self, rank: int, events: Sequence[schema.Memory | MemoryLine]) -> None:
         began = self.began
-        if began is not None and event.t < began - 60:  # before a resume, perhaps days ago
-            return
-        second = max(int(event.t - (event.t if began is None else began)), 0)
-        for values, into in ((view.gpu_allocated, self.memory.allocated),
-                             (view.gpu_peak, self.memory.peak),
-                             (view.gpu_reserved, self.memory.reserved)):
-            for i, value in enumerate(values):
-                if value is not None:
-                    into.setdefault((view.rank, i), Series()).add(second, float(value))
-        for value in view.gpu_allocated:
-            if value is not None:
-                self.memory.all_allocated.add(second, float(value))
-        if view.rss is not None:
-            self.memory.all_rss.add(second, float(view.rss))
-            self.memory.rss.setdefault(view.rank, Series()).add(second, float(view.rss))
+        if began is not None:  # what is before a resume may be of days ago
+            events = [event for event in events if event.t >= began - 60]
+        if events:
+            seconds = [max(int(e.t - began), 0) if began is not None else 0 for e in events]
+            self.memory.add(rank, seconds, events)
 
     @property
     def began(self) -> float | None:
@@ -291,11 +327,3 @@ class RunStore:
         if self._began is None and self.state is not None:
             self._began = self.state.started or self.state.created
         return self._began
-
-
-def _add(series: RankSeries, rank: int, event: schema.Step | schema.Other) -> None:
-    """Add an event's losses to `series`."""
-    if event.losses:
-        series.add(rank, event.step, event.losses)
-    elif event.loss is not None:
-        series.put(rank, event.step, event.loss, event.loss_min, event.loss_max)

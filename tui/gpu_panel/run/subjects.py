@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.series import Series
+from gpu_engine.common.ticks import time_ticks
 from gpu_engine.common.units import GIB
-from gpu_panel.charts.axes import Axes, time_ticks
+from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, Level
-from gpu_panel.charts.series import RankSeries, Series
+from gpu_panel.charts.series import RankSeries
 from gpu_panel.common import units
 from gpu_panel.run import devices, recorded
 from gpu_panel.run.recorded import RankValues

@@ -7,17 +7,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpu_panel.run.log import folding, times
-from gpu_panel.run.log.file import LogFile, TextLines
+from gpu_panel.run.log.file import Lines, LogFile, TextLines
 from gpu_panel.run.log.joined import JoinedLog
 from gpu_panel.run.log.matches import Matches
 from gpu_panel.run.log.view import LogView
 
-from ...run_kit import SMALL, Mini, settled, shown, terminal, trained
+from ...run_kit import SMALL, Mini, settled, shown, terminal, trained, until
 from .test_view import Pane, idle, read, seen
 
 lines_of_text = st.lists(st.text("ab xÄ漢\t", max_size=12), min_size=1, max_size=40)
@@ -31,6 +31,8 @@ def counted(lines: LogFile | JoinedLog | TextLines, needle: str) -> list[int]:
 
 
 @given(lines_of_text, st.sampled_from(["a", "b x", "A", "ä", "漢", "q"]), st.booleans())
+@example(["", "a", "aaaaab\tx", "", ""], "b x", False)  # a tab that is shown as one blank
+@example(["a", "x", "a\x1b[31mb x", ""], "ab x", True)  # an escape in the middle of the text
 @settings(deadline=None)
 def test_every_line_with_the_text_is_found(tmp_path_factory, rows, needle, ended) -> None:
     """As a loop over the shown lines finds them; also after the log has grown."""
@@ -232,7 +234,50 @@ async def test_going_to_a_line_by_its_keys(tmp_path: Path, home: Path) -> None:
         await pilot.press("F")
         await shown(pilot)
         assert (view.count, view.current()) == (110, "14:40:00 tick 40")
+        await pilot.press("F", "slash", *"tick 5", "enter")
+        await shown(pilot)
+        assert str(view.border_subtitle).startswith("2 of 11 · only matches")
+        assert view.current() == "14:50:00 tick 50"
         await pilot.press("slash", "escape", "w")
         await shown(pilot)
+        assert view.current() == "14:50:00 tick 50"
         assert str(view.border_subtitle).startswith("wrap · ")
         assert view.needle == ""
+
+
+async def test_the_cursor_stays_on_its_line_while_matches_are_counted(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a long log this takes a while; until then there is nothing to put it on."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"".join(b"line %d %s\n" % (i, b"even" if i % 2 == 0 else b"odd")
+                              for i in range(100)))
+    go_on, extend = threading.Event(), Matches.extend
+
+    def slowly(self: Matches, lines: Lines, stop: threading.Event) -> bool:
+        go_on.wait()
+        return extend(self, lines, stop)
+
+    monkeypatch.setattr(Matches, "extend", slowly)
+    async with Pane().run_test(size=(40, 12)) as pilot:
+        log = LogFile(path, "")
+        log.update()
+        view = await read(pilot, log)
+        try:
+            view.move_to(41)
+            view.search("odd", 1)
+            view.only_matches(filtered=True)
+            await until(pilot, lambda: not [w for w in pilot.app.workers
+                                            if w.group == "log-search"])
+            before = view.line
+        finally:
+            go_on.set()
+        await idle(pilot)
+        assert (before, view.cursor, view.current()) == (41, 20, "line 41 odd")
+        go_on.clear()
+        try:
+            view.search("even", 1)
+            view.action_move(1)  # the person goes elsewhere meanwhile
+        finally:
+            go_on.set()
+        await idle(pilot)
+        assert view.cursor == 0

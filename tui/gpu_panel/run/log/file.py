@@ -7,6 +7,7 @@ line, its block is read again. Every line goes through `clean` before it is retu
 from __future__ import annotations
 
 import os
+import re
 import threading
 from array import array
 from bisect import bisect_right
@@ -24,6 +25,8 @@ _AHEAD = 1 << 18
 """Bytes that a search reads at a time."""
 _LONGEST = 1 << 18
 """Bytes of a line that are shown: of a longer line, half from its start and half from its end."""
+_CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]")
+"""What is shown otherwise than it stands in the file: tabs, escapes, rewritten lines."""
 _REDRAWN = 1 << 15
 """Bytes read at the end of a line that redraws itself (a progress bar), for its last state."""
 
@@ -199,9 +202,11 @@ class LogFile:
         if not raw.isascii() or len(rows) == 1:
             return range(len(rows))  # the bytes may differ from what is shown: check each line
         whole = b"\n".join(rows)
-        if raw not in (whole.lower() if fold else whole):
+        odd = _CONTROL.search(whole) is not None
+        if not odd and raw not in (whole.lower() if fold else whole):
             return []
-        return [i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)]
+        return [i for i, row in enumerate(rows) if raw in (row.lower() if fold else row)
+                or (odd and _CONTROL.search(row) is not None)]
 
     def _holds(self, number: int, needle: str) -> bool:
         shown = self.line(number)

@@ -54,6 +54,10 @@ class Matches:
         at = bisect_left(self.numbers, line)
         return at if at < len(self.numbers) and self.numbers[at] == line else None
 
+    def knows(self, line: int) -> bool:
+        """Whether `nearest` of this line stays as it is."""
+        return self.complete or self.full or (bool(self.numbers) and self.numbers[-1] >= line)
+
     def nearest(self, line: int) -> int:
         """The place of the first match at or after a line; of the last if there is none."""
         return max(min(bisect_left(self.numbers, line), len(self.numbers) - 1), 0)

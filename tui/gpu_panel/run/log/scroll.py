@@ -59,6 +59,8 @@ class LogScroll(ScrollView, can_focus=True):
         self.filtered = False
         """Whether only lines with a match are shown."""
         self._matches: Matches | None = None
+        self._aim: int | None = None
+        """The line that the cursor belongs on, until the matches up to it are counted."""
         self._counting = threading.Event()
         self._counts = False
         """Whether a thread counts matches."""
@@ -103,6 +105,11 @@ class LogScroll(ScrollView, can_focus=True):
             numbers = self._matches.numbers
             return numbers[entry] if 0 <= entry < len(numbers) else -1
         return entry
+
+    @property
+    def line(self) -> int:
+        """The number of the line that the cursor is on, or will be; -1 if nothing is shown."""
+        return self.line_of(self.cursor) if self._aim is None else self._aim
 
     def entry_of(self, line: int) -> int:
         """The entry of a line; if it has none, of the next line that has one."""
@@ -162,8 +169,11 @@ class LogScroll(ScrollView, can_focus=True):
     def _stay(self, lines: LogFile | JoinedLog) -> None:
         """Keep showing the same lines after some were dropped at the front."""
         by, self._gone = gone(lines) - self._gone, gone(lines)
+        line = self.line
         self._count_again()  # its line numbers mean other lines now
         if self.filtered:
+            if not self.following:
+                self.to_line(max(line - by, 0))
             return
         self.cursor = min(max(self.cursor - by, 0), max(len(lines) - 1, 0))
         if by and not self.following:
@@ -251,6 +261,7 @@ class LogScroll(ScrollView, can_focus=True):
 
     def move_to(self, entry: int) -> None:
         """Put the cursor on an entry and bring it into view."""
+        self._aim = None
         total = self.count
         self.cursor = min(max(entry, 0), max(total - 1, 0))
         top, room = self.top, max(self.scrollable_content_region.height, 1)
@@ -271,6 +282,13 @@ class LogScroll(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - room + 1, animate=False, force=True, immediate=True)
         self._retitle()
         self.refresh()
+
+    def to_line(self, line: int) -> None:
+        """Put the cursor on a line, or on the next one that is shown. If matches are still being
+        counted, it gets there when that line's turn has come, unless it is moved before."""
+        self.move_to(self.entry_of(line))
+        if self.filtered and self._matches is not None and not self._matches.knows(line):
+            self._aim = line
 
     def action_move(self, by: int) -> None:
         """Move the cursor by so many lines."""

@@ -28,8 +28,11 @@ class LogView(LogScroll):
 
     def search(self, needle: str, step: int = -1) -> None:
         """Mark all matches of `needle` and go to the next (step 1) or the previous one (-1)."""
+        line = self.line
         self.needle = needle
         self._count_again()
+        if self.filtered and not self.following:
+            self.to_line(max(line, 0))
         self.refresh()
         self._stop.set()
         if not needle:
@@ -70,7 +73,7 @@ class LogView(LogScroll):
             self.post_message(self.Searched(f"Not found: {self.needle}"))
             return
         self.post_message(self.Searched("Continued from the other end" if around else ""))
-        self.move_to(self.entry_of(found - (gone(lines) - dropped)))
+        self.to_line(found - (gone(lines) - dropped))
         if not self.wrapped:
             self._aside_to_needle()
 
@@ -106,6 +109,8 @@ class LogView(LogScroll):
         if matches is not self._matches:  # another text was typed meanwhile
             self._count_on()
         elif self.filtered:
+            if self._aim is not None:
+                self.to_line(self._aim)
             self._settle()
         else:
             self._retitle()
@@ -129,12 +134,12 @@ class LogView(LogScroll):
         the match after it."""
         if filtered == self.filtered:
             return
-        line = self.line_of(self.cursor)
+        line = self.line
         self.filtered = filtered
         self.scroll_to(x=0, animate=False)
         self._settle()
         if not self.following:
-            self.move_to(self.entry_of(max(line, 0)))
+            self.to_line(max(line, 0))
 
     def go_to(self, where: str) -> None:
         """Go to a line number or to a time that a person has typed."""
@@ -147,7 +152,7 @@ class LogView(LogScroll):
                 self.post_message(self.Searched(
                     f"There is no line {int(number):,}: this log has {total:,}"))
                 return
-            self.move_to(self.entry_of(int(number) - 1))
+            self.to_line(int(number) - 1)
         elif (wanted := times.typed(where)) is not None:
             self._stop.set()
             self._stop = threading.Event()

@@ -10,8 +10,10 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
 from gpu_engine.events import hang
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.queue.order import Wants
 from gpu_engine.runs.state import State
 from gpu_panel.common import units
+from gpu_panel.run.look import Turn
 from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.headline import DOT
 from gpu_panel.run.text.ranks import missing, name_ranks, standing_still
@@ -53,9 +55,42 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"{glyph('failed')} attempt {last.number} failed: "
                 f"{clean(last.reason or 'for an unknown reason', 300)}",
                 f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
+    if store.turn is not None:
+        return [f"{mark} {clean(state.reason or 'waits', 300)}", _in_line(store.turn, now),
+                _code(store.turn)], "plain"
     if state.state in ("queued", "starting") and state.reason:
         return [f"{mark} {clean(state.reason, 300)}"], "plain"
     return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
+
+
+def _in_line(turn: Turn, now: float) -> str:
+    """ "  place 2 of 5 in the queue · since 10:02, 12 min ago · priority 3"."""
+    entry = turn.entry
+    parts = [f"place {turn.place:,} of {turn.of:,} in the queue",
+             f"since {units.time_of_day(entry.submitted, now)}, {units.ago(now - entry.submitted)}"]
+    if entry.priority:
+        parts.append(f"priority {entry.priority}")
+    if not entry.ids:
+        parts.append(Wants(count=entry.count, free=entry.free, cpu=entry.cpu).text)
+    if entry.free_for:
+        parts.append(f"free for {entry.free_for:g} s")
+    if entry.begin is not None and entry.begin > now:
+        parts.append(f"not before {units.time_of_day(entry.begin, now)}")
+    if entry.after is not None:
+        parts.append(f"after run {clean(entry.after, 20)}")
+    return "  " + DOT.join(parts)
+
+
+def _code(turn: Turn) -> str:
+    """Which code it will run."""
+    commit = f"commit {clean(turn.commit)[:8]}" if turn.commit else ""
+    if turn.changed_files:
+        commit += f" with {turn.changed_files:,} changed file{'s' * (turn.changed_files > 1)}"
+    if turn.entry.code is not None and turn.entry.root is not None:
+        return f"  with the code of {clean(turn.entry.root, 100)} as it was then" \
+            + (f": {commit}" if commit else "")
+    return "  with the files as they are when its turn comes" + (f"; then {commit}" if commit
+                                                                 else "")
 
 
 def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,

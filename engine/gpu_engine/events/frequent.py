@@ -1,0 +1,185 @@
+"""The frequent kinds of events, decoded fast and many at a time: steps, memory, heartbeats.
+
+A long run has millions of such lines. Nearly all of them fit the types below, and a typed decoder
+in C reads them ten times as fast as `convert`. Every other line is left to `convert`, also one with
+a field that is not known here, so the types here decide only how fast a line is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+
+from gpu_engine.events.schema import Event
+
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
+_Some = Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)]
+_Odd = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True, gc=False):
+    """A step event of the first optimizer. Its fields are those of `schema.Step`."""
+
+    t: float
+    step: _Whole
+    lr: float | None = None
+    skipped: _Whole | None = None
+    n: _Some = 1
+    epoch: _Whole | None = None
+    loss: float | None = None
+    losses: tuple[float, ...] = ()
+    loss_min: float | None = None
+    loss_max: float | None = None
+    loss_last: float | None = None
+    samples_per_s: float | None = None
+    data_wait: float | None = None
+    grad_norm: float | None = None
+
+
+class _OddStepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True,
+                   gc=False):
+    """The same, with numbers that are not finite, which are words in the line."""
+
+    t: float
+    step: _Whole
+    lr: _Odd | None = None
+    skipped: _Whole | None = None
+    n: _Some = 1
+    epoch: _Whole | None = None
+    loss: _Odd | None = None
+    losses: tuple[_Odd, ...] = ()
+    loss_min: _Odd | None = None
+    loss_max: _Odd | None = None
+    loss_last: _Odd | None = None
+    samples_per_s: _Odd | None = None
+    data_wait: _Odd | None = None
+    grad_norm: _Odd | None = None
+
+
+class MemoryLine(msgspec.Struct, tag_field="kind", tag="memory", forbid_unknown_fields=True,
+                 gc=False):
+    """A memory event. Its fields are those of `schema.Memory`."""
+
+    t: float
+    rss: _Whole | None = None
+    gpu_allocated: tuple[_Whole | None, ...] = ()
+    gpu_reserved: tuple[_Whole | None, ...] = ()
+    gpu_peak: tuple[_Whole | None, ...] = ()
+    gpu_process: _Whole | None = None
+
+
+class PhaseLine(msgspec.Struct, tag_field="kind", tag="phase", forbid_unknown_fields=True,
+                gc=False):
+    """A heartbeat. Its fields are those of `schema.Phase`."""
+
+    t: float
+    phase: str
+    since: float | None = None
+    step: _Whole | None = None
+    done: _Whole | None = None
+    total: _Whole | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The frequent events of one rank between two others, each kind in the order of the file."""
+
+    steps: list[StepLine] = field(default_factory=list)
+    odd: list[StepLine] = field(default_factory=list)
+    """Those of `steps` with a number that is not finite."""
+    memory: list[MemoryLine] = field(default_factory=list)
+    phases: list[PhaseLine] = field(default_factory=list)
+    at_step: int | None = None
+    """The step that the last of all events with one names."""
+
+    def __len__(self) -> int:
+        """How many events these are."""
+        return len(self.steps) + len(self.memory) + len(self.phases)
+
+
+Told = Event | Stretch
+"""What is read of a rank's file: an event, or many frequent ones at once."""
+
+_decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
+_decode_odd = msgspec.json.Decoder(_OddStepLine).decode
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
+    """The events in `lines`, in order but for those within a stretch. `plain` parses a line that
+    is not one of the frequent ones; None: there is no event in it."""
+    try:
+        every = list(map(_decode, lines))
+    except _ERRORS:
+        return _one_by_one(lines, plain)
+    named = (one.step for one in reversed(every)
+             if type(one) is StepLine or (type(one) is PhaseLine and one.step is not None))
+    return [Stretch([one for one in every if type(one) is StepLine], [],
+                    [one for one in every if type(one) is MemoryLine],
+                    [one for one in every if type(one) is PhaseLine],
+                    next(named, None))] if every else []
+
+
+def _one_by_one(lines: Iterable[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:
+    """The same where some lines are not of the frequent kinds."""
+    found: list[Told] = []
+    now: Stretch | None = None
+    for line in lines:
+        try:
+            one = _decode(line)
+        except _ERRORS:
+            one = _odd(line)
+            if one is None:
+                event = plain(line)
+                if event is not None:
+                    found.append(event)
+                    now = None
+                continue
+        if now is None:
+            now = Stretch()
+            found.append(now)
+        if type(one) is StepLine:
+            now.steps.append(one)
+            now.at_step = one.step
+        elif type(one) is PhaseLine:
+            now.phases.append(one)
+            if one.step is not None:
+                now.at_step = one.step
+        elif type(one) is MemoryLine:
+            now.memory.append(one)
+        else:
+            step = _finished(one)
+            now.steps.append(step)
+            now.odd.append(step)
+            now.at_step = step.step
+    return found
+
+
+def _odd(line: bytes) -> _OddStepLine | None:
+    if b'"kind":"step"' not in line:
+        return None
+    try:
+        return _decode_odd(line)
+    except _ERRORS:
+        return None
+
+
+def _finished(odd: _OddStepLine) -> StepLine:
+    """The event with numbers for the words."""
+    return StepLine(
+        odd.t, odd.step, _number(odd.lr), odd.skipped, odd.n, odd.epoch, _number(odd.loss),
+        tuple([v if type(v) is float else _WORDS[v] for v in odd.losses]),
+        _number(odd.loss_min), _number(odd.loss_max), _number(odd.loss_last),
+        _number(odd.samples_per_s), _number(odd.data_wait), _number(odd.grad_norm))
+
+
+_WORDS: dict[object, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _number(value: _Odd | None) -> float | None:
+    return _WORDS[value] if isinstance(value, str) else value
