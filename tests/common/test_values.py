@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_engine.common import values
@@ -187,6 +187,7 @@ def test_a_value_is_read_back_as_it_is_shown(which, data):
 
 
 @given(st.text(max_size=12), st.sampled_from([h for h, _ in HINTS] + [Path, dict, tuple, str]))
+@example("~0", Path)  # no such user
 def test_any_text_is_read_or_refused_in_words(text, hint):
     kind = kind_of(hint)
     said = "expected "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -16,6 +17,12 @@ from typing import BinaryIO
 
 WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with ~ and ~user replaced by their folders. Where there is no such user, ~name is a
+    name like any other, as in a shell; Path.expanduser raises RuntimeError."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -75,6 +82,25 @@ def remove_unfinished(folder: Path) -> None:
         for path in folder.iterdir():
             if path.name.startswith((WRITING, DELETING)):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def locked(path: Path) -> bool | None:
+    """Whether a process holds the `flock` on this file; None if we may not open it, False if it is
+    not there. A shared lock is taken for a moment to find out, so that two who look at the same
+    time don't take each other for the holder."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except PermissionError:
+        return None
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def open_file(path: Path) -> BinaryIO:

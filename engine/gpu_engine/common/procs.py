@@ -1,18 +1,22 @@
 """Processes as Linux shows them in /proc, and signals that reach the right one.
 
 The kernel reuses pids, so a process is identified by its pid and its start time together.
-Standard library only.
+Standard library only; on systems without /proc (macOS, where only clients run) psutil tells the
+same.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PROC = Path("/proc")
+LINUX = sys.platform.startswith("linux")
 
 
 class Stat(NamedTuple):
@@ -48,11 +52,39 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
 
 
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
-    """The same as `read_stat`, but None if it can't be read."""
+    """The same as `read_stat`, but None if it can't be read. Without /proc, what psutil tells."""
     try:
         return read_stat(pid, proc)
     except OSError:
+        return None if LINUX or proc != PROC else _told_by_psutil(pid)
+
+
+_LETTERS = {"running": "R", "stopped": "T", "zombie": "Z"}
+_TICKS = 100
+"""Clock ticks a second, in what psutil tells."""
+
+
+def _told_by_psutil(pid: int) -> Stat | None:
+    """The fields of a process on a system without /proc; None if there is none, or it is not told.
+    Times are in hundredths of a second, the start since 1970."""
+    try:
+        psutil: Any = importlib.import_module("psutil")
+    except ImportError:  # a rank's interpreter needs torch alone, and does without
         return None
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            state = _LETTERS.get(process.status(), "S")
+            started = int(process.create_time() * _TICKS)
+            name, parent = process.name(), process.ppid()
+            try:
+                times, memory = process.cpu_times(), process.memory_info().rss
+                used = int((times.user + times.system) * _TICKS)
+            except psutil.AccessDenied:  # another user's
+                used, memory = 0, 0
+    except psutil.Error:
+        return None
+    return Stat(name, state, parent, used, started, memory // os.sysconf("SC_PAGE_SIZE"))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -105,7 +137,7 @@ def send(pid: int, ticks: int | None, number: int,
     got the same pid since. Raises PermissionError if the process belongs to another user.
     """
     try:
-        fd = os.pidfd_open(pid)
+        fd = os.pidfd_open(pid) if LINUX else None
     except ProcessLookupError:
         return False
     except OSError:  # a kernel before 5.3

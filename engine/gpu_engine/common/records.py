@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
+from gpu_engine.common.hints import hints_of
 from gpu_engine.common.values import Kind, convert, kind_of
 
 R = TypeVar("R")
@@ -43,7 +44,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(cls: Any) -> tuple[_Field, ...]:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = hints_of(cls)
     nothing = dataclasses.MISSING
     return tuple(_Field(f.name, hints[f.name], kind_of(hints[f.name]),
                         f.default is nothing and f.default_factory is nothing)
@@ -59,7 +60,7 @@ def _value(value: object, hint: Any, kind: Kind) -> Any:
             raise ValueError("expected a list or table")  # `convert` would parse the text
         return convert(value, kind)
     if get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, (list, tuple)):
             raise ValueError("expected a list")
         return tuple(read_record(record, v) for v in value)
     return None if value is None and type(None) in args else read_record(record, value)

@@ -6,7 +6,11 @@ A value that is not known is shown as an en dash, never as a zero.
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 UNKNOWN = "–"
 GIB = 1 << 30
@@ -79,6 +83,14 @@ def clock(seconds: float | None) -> str:
     if hours:
         return f"{hours}:{minutes:02d}:{rest % 60:02d}"
     return f"{minutes:02d}:{rest % 60:02d}"
+
+
+def time_of_day(when: float, now: float) -> str:
+    """A moment on this machine's clock: "22:00", or "Nov 23 22:00" on another day than `now`. Both
+    in Unix seconds."""
+    then = time.localtime(when)
+    same = time.localtime(now)[:3] == then[:3]
+    return time.strftime("%H:%M" if same else "%b %d %H:%M", then)
 
 
 def ago(seconds: float | None) -> str:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from gpu_engine.common.files import expanded
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -103,7 +105,7 @@ def convert(value: Any, kind: Kind) -> object:
     if kind.name == "dict":
         return _table(value, kind)
     if kind.name == "path" and isinstance(value, (str, Path)):
-        return Path(value).expanduser()
+        return expanded(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and (
         kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
@@ -264,7 +266,7 @@ def _sequence(value: Any, kind: Kind) -> Any:
     if kind.name == "tuple" and not kind.same:
         if len(kind.args) != len(value):
             raise ValueError(f"expected {describe(kind)}, not {len(value)}")
-        return tuple(convert(v, a) for v, a in zip(value, kind.args))  # noqa: B905 - Python 3.9
+        return tuple(convert(v, a) for v, a in zip(value, kind.args))
     return made(_element(v, kind.args[0], kind) for v in value)
 
 
@@ -362,6 +364,9 @@ def _key(value: Any) -> str:
 
 
 def _plural(word: str, count: int) -> str:
-    """"a whole number" → "whole numbers"."""
-    return word if count == 1 or not word.startswith(("a ", "an ")) \
-        else word.partition(" ")[2] + "s"
+    """"a whole number at least 1" → "whole numbers at least 1"."""
+    if count == 1 or not word.startswith(("a ", "an ")):
+        return word
+    rest = word.partition(" ")[2]
+    noun = next((n for n in ("number", "list", "table") if n in rest.split(" ")), rest)
+    return rest.replace(noun, noun + "s", 1)

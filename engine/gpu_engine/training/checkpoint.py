@@ -39,6 +39,7 @@ from gpu_engine.runs.checkpoints import (
 )
 from gpu_engine.training import checkpoint_files, checkpoint_state
 from gpu_engine.training.checkpoint_writer import Gate
+from gpu_engine.worker.rank.memory import is_gpu_out_of_memory
 from gpu_engine.worker.rank.recorder import Progress
 
 
@@ -107,7 +108,7 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
 
 def is_out_of_memory(err: BaseException) -> bool:
     """Whether `err` means that there was not enough memory, on the host or on a GPU."""
-    return isinstance(err, MemoryError | torch.OutOfMemoryError) or (
+    return isinstance(err, MemoryError) or is_gpu_out_of_memory(err) or (
         isinstance(err, RuntimeError) and "can't allocate memory" in str(err))
 
 
@@ -122,7 +123,7 @@ def open_state(file: Path) -> dict[str, Any]:
     a machine share those pages, and they take no memory of their own. Copy what must outlive the
     file. Raises Damaged."""
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(os.fspath(file), map_location="cpu", weights_only=True, mmap=True)
     except Exception as err:
         raise Damaged(f"{file.parent.name}: can't be loaded: {err}") from err
 
@@ -157,7 +158,7 @@ def _try_loading(file: Path) -> None:
     """Load the written file once, without reading the tensors' values: only torch knows for
     certain what it can load. Raises UserError."""
     try:
-        torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        torch.load(os.fspath(file), map_location="cpu", weights_only=True, mmap=True)
     except Exception as err:
         raise UserError(f"the checkpoint that was just written can't be loaded: {err}") from err
 

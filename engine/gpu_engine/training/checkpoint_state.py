@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.training.wide import wide
 
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device)
 
@@ -47,7 +48,7 @@ def storages(state: Any) -> dict[int, torch.UntypedStorage]:
         elif isinstance(value, dict):
             for inner in value.values():
                 look(inner)
-        elif isinstance(value, list | tuple | set):
+        elif isinstance(value, (list, tuple, set)):
             for inner in value:
                 look(inner)
 
@@ -73,7 +74,7 @@ def nonfinite(named: Any) -> str | None:
             ends.setdefault(value.device, []).append((name, _ends(value.detach())))
     for pairs in ends.values():  # waits for each device once
         finite = torch.stack([end for _, end in pairs]).isfinite().all(1).tolist()
-        for (name, _), good in zip(pairs, finite, strict=True):
+        for (name, _), good in zip(pairs, finite):
             if not good:
                 return name
     return None
@@ -86,10 +87,10 @@ def _ends(value: Tensor) -> Tensor:
     # In the order in which its values lie in memory (channels last, for one), it needs no copy.
     value = value.permute(sorted(range(value.dim()), key=lambda d: -value.stride(d)))
     if value.element_size() > 1:
-        return torch.stack(torch.aminmax(value)).double()
+        return wide(torch.stack(torch.aminmax(value)))
     # float8 has no arithmetic of its own.
     ends = [torch.stack(torch.aminmax(piece.float())) for piece in value.flatten().split(1 << 22)]
-    return torch.stack(torch.aminmax(torch.stack(ends))).double()
+    return wide(torch.stack(torch.aminmax(torch.stack(ends))))
 
 
 class _Walk:
@@ -100,7 +101,7 @@ class _Walk:
 
     def value(self, value: Any, where: str) -> Any:
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN and kind is not bytes:  # which torch loads since 2.5
             return value
         if kind is dict or kind is OrderedDict or kind is Counter:
             made = kind({self._key(key, where): self.value(inner, f"{where}[{key!r}]")
@@ -164,7 +165,7 @@ def _not_loadable(where: str, value: Any) -> UserError:
         cure = "keep torch.from_numpy() of it, or its tolist()"
     elif isinstance(value, dict):
         cure = "keep a dict"
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         cure = f"keep a {'list' if isinstance(value, list) else 'tuple'}"
     elif isinstance(value, Tensor):
         cure = "keep a plain tensor"

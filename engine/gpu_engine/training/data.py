@@ -133,7 +133,7 @@ def tell_epoch(data: Any, epoch: int) -> None:
         data.set_epoch(epoch)
     elif isinstance(data, Subset):
         tell_epoch(data.dataset, epoch)
-    elif isinstance(data, ConcatDataset | ChainDataset | StackDataset):
+    elif isinstance(data, (ConcatDataset, ChainDataset, StackDataset)):
         parts = data.datasets
         for part in parts.values() if isinstance(parts, dict) else parts:
             tell_epoch(part, epoch)
@@ -253,7 +253,8 @@ def move(batch: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return batch
     if hasattr(batch, "to"):
-        return batch.to(device, non_blocking=True)
+        # On Apple's GPU, a copy that does not wait may read what has changed meanwhile.
+        return batch.to(device, non_blocking=device.type != "mps")
     return _inside(batch, lambda part: move(part, device))
 
 
@@ -272,7 +273,7 @@ def _inside(batch: Any, change: Callable[[Any], Any]) -> Any:
         return {k: change(v) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(change(v) for v in batch))
-    if isinstance(batch, list | tuple):
+    if isinstance(batch, (list, tuple)):
         return type(batch)(change(v) for v in batch)
     return batch
 

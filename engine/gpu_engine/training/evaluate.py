@@ -20,6 +20,7 @@ from gpu_engine.training.data import move
 from gpu_engine.training.held_out import SEED, HeldOut
 from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task
+from gpu_engine.training.wide import wide
 from gpu_engine.worker.rank.process_group import Group
 
 
@@ -69,7 +70,7 @@ class Evaluation:
                 for number, batch in self._chunks:
                     rng.seed_here(rng.mix(SEED, number, 1), self._devices)
                     sums = self._task.metrics(model, move(batch, self._device))
-                    mine[number] = {k: torch.as_tensor(v).detach().double()
+                    mine[number] = {k: wide(torch.as_tensor(v).detach())
                                     for k, v in sums.items()}
                     if stopped():
                         break
@@ -103,7 +104,7 @@ class Evaluation:
         table = torch.zeros(chunks, len(names), dtype=torch.float64)
         for number, sums in mine.items():
             table[number] = torch.stack([sums[n].to("cpu") for n in names])
-        totals = dict(zip(names, self._group.all_reduce_sum(table).sum(0).tolist(), strict=True))
+        totals = dict(zip(names, self._group.all_reduce_sum(table).sum(0).tolist()))
         count = totals.pop("count")
         return {name: total / count if count else float("nan") for name, total in totals.items()}
 

@@ -102,7 +102,7 @@ def _torch(tensors: Mapping[str, Tensor], file: BinaryIO, about: Mapping[str, st
 
 
 FORMATS: dict[str, Callable[[Mapping[str, Tensor], BinaryIO, Mapping[str, str]], None]] = dict(
-    zip(EXPORTED, (_safetensors, _torch, _torch), strict=True))
+    zip(EXPORTED, (_safetensors, _torch, _torch)))
 """The end of a file's name → what writes it."""
 
 

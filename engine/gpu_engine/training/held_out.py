@@ -58,7 +58,9 @@ class HeldOut:
         if self._stream is not None:
             yield from self._streamed(self._stream)
         elif self._loader is not None:
-            yield from zip(self._numbers, self._loader, strict=True)
+            # The loader first, so that it comes to its own end.
+            for batch, number in zip(self._loader, self._numbers):
+                yield number, batch
         else:
             for number in self._numbers:
                 yield number, pin(self._reader.read_here(mix(SEED, number), self._range(number)),

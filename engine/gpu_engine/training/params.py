@@ -8,16 +8,17 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import itertools
 import sys
 import sysconfig
 import textwrap
 import types
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from gpu_engine.common import values as value_types
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import expanded
+from gpu_engine.common.hints import known_hints_of, text_of
 from gpu_engine.training.task import Task
 
 
@@ -52,7 +53,7 @@ def load(ref: str) -> type[Task]:
 def build(cls: type[Task], params: dict[str, Any]) -> Task:
     """An object of `cls` with `params`. Raises TaskError, which lists every wrong parameter."""
     fields = {f.name: f for f in _fields(cls)}
-    hints = _hints(cls)
+    hints = known_hints_of(cls)
     wrong, values = [], {}
     for name, value in params.items():
         if name not in fields:
@@ -79,11 +80,11 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
     """A task's parameters for a form, in order. Each has name, type (the annotation's text), help,
     default if there is one, and choices if the type lists them."""
     help_texts = _docs(cls)
-    hints = _hints(cls)
+    hints = known_hints_of(cls)
     out = []
     for field in _fields(cls):
         hint = hints.get(field.name, Any)
-        entry: dict[str, Any] = {"name": field.name, "type": _annotation(field.type)}
+        entry: dict[str, Any] = {"name": field.name, "type": text_of(field.type)}
         if field.default is not dataclasses.MISSING:
             entry["default"] = value_types.json_value(field.default)
         elif field.default_factory is not dataclasses.MISSING:
@@ -94,10 +95,6 @@ def describe(cls: type[Task]) -> list[dict[str, Any]]:
         entry["help"] = help_texts.get(field.name, "")
         out.append(entry)
     return out
-
-
-def _annotation(kind: Any) -> str:
-    return kind.strip("'\"") if isinstance(kind, str) else inspect.formatannotation(kind)
 
 
 def convert(value: Any, hint: Any) -> Any:
@@ -112,26 +109,6 @@ def _fields(cls: type[Task]) -> tuple[dataclasses.Field, ...]:
     if not dataclasses.is_dataclass(cls):
         return ()
     return tuple(f for f in dataclasses.fields(cls) if f.init)
-
-
-def _hints(cls: type[Task]) -> dict[str, Any]:
-    """Each field's type; Any for a type that can't be found at run time, as when it is imported
-    only for type checkers."""
-    try:
-        return get_type_hints(cls)
-    except Exception:  # noqa: BLE001 - an annotation may raise anything
-        pass
-    found: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        names = vars(sys.modules.get(base.__module__, base))
-        for name, kind in base.__dict__.get("__annotations__", {}).items():  # noqa: RUF063 - 3.9
-            try:
-                while isinstance(kind, str):  # quoted, under `from __future__ import annotations`
-                    kind = eval(kind, dict(names))
-                found[name] = kind
-            except Exception:  # noqa: BLE001 - as above
-                found[name] = Any
-    return found
 
 
 def _has_default(field: dataclasses.Field) -> bool:
@@ -150,7 +127,7 @@ def _docs(cls: type[Task]) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, text in itertools.pairwise(body):
+        for field, text in zip(body, body[1:]):
             if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
                     and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
                     and isinstance(text.value.value, str)):
@@ -174,7 +151,7 @@ def _from_module(where: str, ref: str) -> types.ModuleType:
 
 
 def _from_file(where: str, ref: str) -> types.ModuleType:
-    path = Path(where).expanduser().absolute()
+    path = expanded(where).absolute()
     if not path.is_file():
         raise TaskError(f"task.use = {ref!r}: no file {path}")
     # Modules next to the file can be imported, as when Python runs the file.

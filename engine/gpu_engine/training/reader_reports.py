@@ -63,7 +63,7 @@ def doubts(reports: list[list[ReaderReport]]) -> list[str]:
     found = []
     if any(h.late for h in everybody):
         found.append(LATE)
-    groups = {RANK: [list(g) for g in zip(*reports, strict=True)], WORKER: reports}
+    groups = {RANK: [list(g) for g in zip(*reports)], WORKER: reports}
     for what, asks in ((RANK, "its rank and the world size"),
                        (WORKER, "its worker's number and how many there are")):
         firsts = [{h.first for h in group} for group in groups[what]
@@ -123,7 +123,7 @@ class ReaderReports:
         if self._said:
             readers = [reader for rank in ranks for reader in rank]
             read, kept = (", ".join(map(str, column)) for column in zip(
-                *((r.read, r.kept) for r in readers), strict=True))
+                *((r.read, r.kept) for r in readers)))
             self._warn(f"{self._title}: an epoch's {len(readers)} readers ({len(ranks)} ranks x "
                        f"{self._workers} workers) read {read} examples and used {kept} of them, "
                        f"{sum(r.kept for r in readers)} in all")
@@ -159,10 +159,10 @@ def _feed(update: Callable[[bytes], None], part: Any) -> None:
         for key, value in part.items():
             _feed(update, key)
             _feed(update, value)
-    elif isinstance(part, list | tuple):
+    elif isinstance(part, (list, tuple)):
         for value in part:
             _feed(update, value)
-    elif isinstance(part, str | int | float | bool | bytes | None):
+    elif isinstance(part, (str, int, float, bool, bytes, type(None))):
         update(repr(part).encode())
     elif hasattr(part, "tobytes"):  # numpy's arrays, Pillow's images
         update(part.tobytes())

@@ -27,6 +27,8 @@ from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
+_COPIED = ("cpu", "cuda")
+"""Devices whose memory is copied for a checkpoint in the background; others are saved at once."""
 _UNDER_WAY, _NOT_FINITE = "~", "!"
 
 
@@ -49,7 +51,7 @@ class Saver:
         self._writer = Writer()
         gpu = self._devices[0] if self._devices[0].type == "cuda" else None
         self._copier = Copier(gpu, max(job.who.local_world_size, 1)) \
-            if job.spec.train.checkpoint_async else None
+            if job.spec.train.checkpoint_async and self._devices[0].type in _COPIED else None
         self._said_why = self._warned_best = False
 
     def save(self, step: int, metrics: dict[str, float], *, final: bool = False) -> None:

@@ -138,7 +138,7 @@ def _options(optimizer: Optimizer) -> Options:
 
 
 def _set(optimizer: Optimizer, options: Options) -> None:
-    for group, values in zip(optimizer.param_groups, options, strict=True):
+    for group, values in zip(optimizer.param_groups, options):
         group.update({k: v.clone() if isinstance(v, torch.Tensor) else v
                       for k, v in values.items()})
 
@@ -147,7 +147,7 @@ def _differing(some: Options, others: Options) -> set[str]:
     """The names of options that differ; all names if the numbers of groups differ."""
     if len(some) != len(others):
         return {key for group in (*some, *others) for key in group}
-    return {key for a, b in zip(some, others, strict=True) for key in a.keys() | b.keys()
+    return {key for a, b in zip(some, others) for key in a.keys() | b.keys()
             if key not in a or key not in b or _plain(a[key]) != _plain(b[key])}
 
 
@@ -161,8 +161,8 @@ def _plain(value: Any) -> Any:
         return ["tensor", str(value.dtype), value.tolist()]
     if isinstance(value, Mapping):
         return [[str(k), _plain(value[k])] for k in sorted(value, key=str)]
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, bool | int | float | str | None):
+    if isinstance(value, (bool, int, float, str, type(None))):
         return value
     return f"{type(value).__module__}.{type(value).__qualname__}"

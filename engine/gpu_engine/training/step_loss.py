@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.training.wide import widest
 from gpu_engine.worker.rank.process_group import Group
 
 
@@ -48,7 +49,7 @@ class StepLoss:
 
         Raises UserError if `returned` is neither a mean nor a sum and its count.
         """
-        counts = isinstance(returned, tuple | list)
+        counts = isinstance(returned, (tuple, list))
         if self._counts is not None and counts != self._counts:
             raise UserError("Task.loss must always return the same kind, a mean or (sum, count); "
                             "it returned one and then the other")
@@ -91,20 +92,21 @@ class StepLoss:
 
 
 def _sum_and_count(returned: tuple | list) -> tuple[Tensor, Tensor]:
-    """(sum, shape (); count, shape (), float64, on the sum's device)."""
+    """(sum, shape (); count, shape (), in the widest type, on the sum's device)."""
     if len(returned) != 2:
         raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
                         "and its count: (sum, count)")
     total, count = _scalar(returned[0]), returned[1]
     if not isinstance(count, Tensor):
-        if isinstance(count, bool) or not isinstance(count, int | float) or count < 0:
+        if isinstance(count, bool) or not isinstance(count, (int, float)) or count < 0:
             raise UserError(f"Task.loss returned (sum, count) with a count of {count!r}: expected "
                             "a number of at least 0, or a tensor of shape ()")
-        return total, torch.full((), count, dtype=torch.float64, device=total.device)
+        return total, torch.full((), count, dtype=widest(total.device), device=total.device)
     if count.numel() != 1:
         raise UserError("Task.loss returned (sum, count) with a count of shape "
                         f"{tuple(count.shape)}: expected shape ()")
-    return total, count.detach().reshape(()).to(total.device, torch.float64, non_blocking=True)
+    return total, count.detach().reshape(()).to(
+        total.device, widest(total.device), non_blocking=total.device.type != "mps")
 
 
 def _scalar(loss: Any) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gpu_engine.common.floors import torch_since
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -94,7 +96,7 @@ class Task:
         The names must be the same in every call. By default the only metric is `loss`.
         """
         loss = self.loss(model, batch)
-        if isinstance(loss, tuple | list):
+        if isinstance(loss, (tuple, list)):
             return {"loss": loss[0], "count": loss[1]}
         count = batch_size(batch)
         return {"loss": loss * count, "count": count}
@@ -104,7 +106,7 @@ class Task:
         `train.lr_scale`."""
         import torch
 
-        return torch.optim.AdamW(model.parameters(), lr=lr, fused=_fusable(model))
+        return torch.optim.AdamW(model.parameters(), lr=lr, fused=fusable(model))
 
     def schedule(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler | None:
         """The learning rate schedule, advanced after each optimizer step; None for a constant rate.
@@ -141,7 +143,7 @@ def batch_size(batch: Any) -> int:
     if hasattr(batch, "shape") and len(batch.shape) > 0:
         return int(batch.shape[0])
     parts = batch.values() if isinstance(batch, dict) else batch
-    if isinstance(batch, dict | list | tuple):
+    if isinstance(batch, (dict, list, tuple)):
         for part in parts:
             try:
                 return batch_size(part)
@@ -151,7 +153,9 @@ def batch_size(batch: Any) -> int:
                     "override Task.metrics")
 
 
-def _fusable(model: nn.Module) -> bool:
+def fusable(model: nn.Module) -> bool:
     """Whether AdamW's fused kernel (one launch instead of hundreds) takes all parameters."""
-    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda")
-               for p in model.parameters())
+    import torch
+
+    kinds = ("cpu", "cuda") if torch_since(torch.__version__, 2, 4) else ("cuda",)
+    return all(p.is_floating_point() and p.device.type in kinds for p in model.parameters())

@@ -1,13 +1,18 @@
-"""A rank: `python …/gpu_engine/worker/__main__.py --run RUN`, or `python -m gpu_engine.worker`.
+"""A rank: `python .../gpu_engine/worker/__main__.py --run RUN`, or `python -m gpu_engine.worker`.
 With --ask, an answer of `questions` instead.
 
-Run as a file, it needs nothing installed but torch: it loads the package from its own folder.
+Run as a file, it needs nothing installed but torch: it loads the package from its own folder. The
+syntax is that of any Python, so that one that is too old can say so.
 """
 
-from __future__ import annotations
+import sys
+
+if sys.version_info < (3, 9):  # noqa: UP036 - it may be one that was named in run.python
+    sys.stderr.write("{} is Python {}.{}.{}, and ranks need Python 3.9 or newer\n".format(
+        sys.executable, *sys.version_info[:3]))
+    sys.exit(2)
 
 import os
-import sys
 from pathlib import Path
 
 if __name__ == "__main__" and not __package__:
@@ -22,7 +27,7 @@ if __name__ == "__main__" and not __package__:
         _spec = spec_from_file_location("gpu_engine", _root / "__init__.py",
                                         submodule_search_locations=[str(_root)])
         if _spec is None or _spec.loader is None:
-            raise ImportError(f"{_root} is not a package")
+            raise ImportError("{} is not a package".format(_root))  # noqa: UP032 - see above
         _package = module_from_spec(_spec)
         sys.modules["gpu_engine"] = _package
         _spec.loader.exec_module(_package)

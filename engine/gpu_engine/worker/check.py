@@ -33,7 +33,7 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
     (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). Raises UserError for a wrong sum.
     """
     who = job.who
-    for device, label in zip(job.devices, job.labels, strict=True):
+    for device, label in zip(job.devices, job.labels):
         _try_device(torch.device(device), label)
     line = {"check": "device", "rank": who.rank, "host": socket.gethostname(),
             "device": list(job.labels), "backend": job.backend}

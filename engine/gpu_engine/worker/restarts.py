@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import expanded, read_json, write_json
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as slurm_job
@@ -106,7 +106,7 @@ def _note(name: str) -> Path:
 def named(folder: str) -> Path:
     """The run folder that `--folder` means: a path, or the name of a run. Raises UserError."""
     if "/" in folder:
-        return Path(folder).expanduser().absolute()
+        return expanded(folder).absolute()
     if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
         raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
                         "path with /")

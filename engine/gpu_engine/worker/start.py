@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gpu_engine.common import procs
+from gpu_engine.common import floors, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, log_path
@@ -55,12 +55,21 @@ def main(argv: list[str], env: MutableMapping[str, str]) -> int:
 def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
                         signals: Signals) -> int:
     """A rank that no supervisor has started: see the module `without_supervisor`."""
-    with importing_torch():
-        from gpu_engine.worker.without_supervisor import (
-            EXIT_STOPPED,
-            AlreadyStopped,
-            RankWithoutSupervisor,
-        )
+    if sys.version_info < (3, 11):
+        sys.stderr.write("a rank that no supervisor starts reads a preset, which takes all of "
+                         "gpu-panel and with it Python 3.11 or newer; this is Python "
+                         f"{'.'.join(map(str, sys.version_info[:3]))}\n")
+        return 2
+    try:
+        with importing_torch():
+            from gpu_engine.worker.without_supervisor import (
+                EXIT_STOPPED,
+                AlreadyStopped,
+                RankWithoutSupervisor,
+            )
+    except UserError as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
 
     met = threading.Event()
     threading.Thread(target=_leave_if_asked, args=(signals, met, EXIT_STOPPED), daemon=True).start()
@@ -96,7 +105,6 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     try:
         with importing_torch():
             from gpu_engine.worker import with_torch
-
         with_torch.prepare(job, rec)
         group = group or with_torch.join_ranks(job, check=check)
         if check:
@@ -128,7 +136,7 @@ def open_record(job: Job, signals: Signals, leaving: Callable[[], None] = lambda
           stopped: int = 0) -> Recorder:
     """Bind the process to the rank's cores and open its record. This happens before torch is
     imported, so that a rank is visible from its first moment."""
-    if job.cores:
+    if job.cores and hasattr(os, "sched_setaffinity"):  # not on macOS
         try:
             os.sched_setaffinity(0, job.cores)
         except OSError as err:
@@ -202,9 +210,15 @@ def exit_process(code: int) -> NoReturn:
 def importing_torch() -> Iterator[None]:
     """Wrap the import of torch in this, before any task is loaded. It keeps the garbage collector
     away from torch's objects, which live as long as the process; searching them for garbage takes
-    a tenth of the time of a start. After it, see `dynamo_later`."""
+    a tenth of the time of a start. After it, see `dynamo_later`. Raises UserError if torch is older
+    than ranks need."""
     gc.disable()
     try:
+        import torch
+
+        too_old = floors.torch_too_old(torch.__version__)
+        if too_old is not None:
+            raise UserError(too_old)
         yield
     finally:
         gc.freeze()

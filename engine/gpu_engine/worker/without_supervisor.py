@@ -44,6 +44,7 @@ from gpu_engine.worker.rank.identity import Identity, identify
 from gpu_engine.worker.rank.job import Job, from_plan
 from gpu_engine.worker.rank.joining import join
 from gpu_engine.worker.rank.process_group import Group
+from gpu_engine.worker.with_torch import use
 
 EXIT_STOPPED = os.EX_TEMPFAIL
 """The exit code of a stopped rank, 75: not finished, start it again later (sysexits.h)."""
@@ -67,8 +68,7 @@ class RankWithoutSupervisor:
         plan = replace(plan, lines=(shlex.join(sys.orig_argv),))
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
-        if first.type == "cuda":
-            torch.cuda.set_device(first)
+        use(first)
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
@@ -199,6 +199,13 @@ def devices_here(spec: RunSpec, who: Identity) -> Inventory:
     the GPUs. Raises UserError if there is no GPU for this local rank.
     """
     wants_cpu = bool(spec.devices.ids) and all(i.startswith("cpu") for i in spec.devices.ids)
+    one_device = modes.get(spec.parallel.mode).most_devices == 1
+    if not wants_cpu and one_device and not torch.cuda.is_available():
+        if torch.backends.mps.is_available():
+            return Inventory((Device("0", "gpu", "Apple GPU", index=0, visible_index=0),), "apple")
+        if hasattr(torch, "xpu") and torch.xpu.is_available():  # since torch 2.3
+            name = torch.xpu.get_device_name(0)
+            return Inventory((Device("0", "gpu", name, index=0, visible_index=0),), "intel")
     if wants_cpu or not torch.cuda.is_available():
         here = who.local_rank
         return Inventory((Device(f"cpu:{here}", "cpu", "CPU", index=here),), "cpu")

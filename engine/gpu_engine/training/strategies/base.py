@@ -57,7 +57,7 @@ class Strategy(ABC):
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
-        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        return total_norm([p.grad for p in parameters if p.grad is not None])
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         """Scale the gradients down to a norm of `limit` if it is larger. Returns the norm before,
@@ -81,3 +81,13 @@ class Strategy(ABC):
         """The model that `Task.metrics` gets. All ranks call this together. The model itself must
         not communicate, as ranks may have different numbers of batches."""
         return self.raw
+
+
+def total_norm(tensors: list[Tensor]) -> Tensor:
+    """The Euclidean norm of all tensors together, shape (), on the device of the first."""
+    if hasattr(nn.utils, "get_total_norm"):  # since torch 2.6
+        return nn.utils.get_total_norm(tensors)
+    if not tensors:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(t).to(tensors[0].device) for t in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms))

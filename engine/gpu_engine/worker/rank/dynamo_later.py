@@ -53,10 +53,9 @@ class _StandIn(ModuleType):
     def _disable(self, *args: Any, **options: Any) -> Callable[..., Any]:
         """Functions of torch itself run as they are, and are kept from being compiled when
         something can compile. Everybody else gets what the real function returns."""
-        match args, options:
-            case (function, bool(recursive)), {"wrapping": False} if len(options) == 1:
-                self.to_disable.append((function, recursive))
-                return function
+        if len(args) == 2 and isinstance(args[1], bool) and options == {"wrapping": False}:
+            self.to_disable.append((args[0], args[1]))
+            return args[0]
         return self.swap().disable(*args, **options)
 
     def __getattr__(self, name: str) -> Any:

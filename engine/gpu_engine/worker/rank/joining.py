@@ -9,11 +9,13 @@ import socket
 import time
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.floors import torch_since
 from gpu_engine.worker.rank.failures import first_line
 from gpu_engine.worker.rank.identity import Identity
 from gpu_engine.worker.rank.interfaces import address_of, interface_to
@@ -45,10 +47,12 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     _roll_call(store, who, timeout)
     if several and "GLOO_SOCKET_IFNAME" not in os.environ:
         _choose_interface(store, who)
-    bound = device if backend == "nccl" else None
+    options: dict[str, Any] = {}
+    if backend == "nccl" and torch_since(torch.__version__, 2, 3):
+        options["device_id"] = device
     try:
         dist.init_process_group(backend, store=prefixed("pg", store), rank=who.rank,
-                                world_size=who.world_size, timeout=wait, device_id=bound)
+                                world_size=who.world_size, timeout=wait, **options)
         control = dist.new_group(backend="gloo", timeout=wait)
     except (RuntimeError, ValueError) as err:
         raise CannotMeet(f"rank {who.rank}: the ranks found each other's names but could not "

@@ -21,12 +21,21 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
-    """What this process uses now of the host's memory and of each of `gpus` (devices or indices,
+    """What this process uses now of the host's memory and of each of `gpus` (devices, or indices
     as torch.cuda takes them)."""
     if not gpus:
         return schema.Memory(_rss())
     import torch
 
+    kind = getattr(gpus[0], "type", "cuda")
+    if kind == "mps":  # it does not count its peak
+        return schema.Memory(_rss(), gpu_allocated=(torch.mps.current_allocated_memory(),),
+                             gpu_reserved=(torch.mps.driver_allocated_memory(),))
+    if kind == "xpu":
+        return schema.Memory(
+            _rss(), gpu_allocated=tuple(torch.xpu.memory_allocated(g) for g in gpus),
+            gpu_reserved=tuple(torch.xpu.memory_reserved(g) for g in gpus),
+            gpu_peak=tuple(torch.xpu.max_memory_allocated(g) for g in gpus))
     stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
 
     def each(name: str) -> tuple[int, ...]:
@@ -52,9 +61,9 @@ def of_error(err: BaseException) -> ErrorMemory:
     """
     torch = sys.modules.get("torch")
     text = str(err)
-    if torch is None or not hasattr(torch, "OutOfMemoryError"):
+    if torch is None:
         return {}
-    if isinstance(err, torch.OutOfMemoryError):
+    if is_gpu_out_of_memory(err):
         found = _TRIED.search(text)
         requested = int(float(found[1]) * _UNITS.get(found[2], 1)) if found else None
         if not torch.cuda.is_available():
@@ -64,6 +73,15 @@ def of_error(err: BaseException) -> ErrorMemory:
                 "reserved": stats.get("reserved_bytes.all.current"), "requested": requested}
     found = _TRIED_CPU.search(text) if isinstance(err, RuntimeError) else None
     return {"requested": int(found[1])} if found else {}
+
+
+def is_gpu_out_of_memory(err: BaseException) -> bool:
+    """Whether `err` is torch's error of a GPU whose memory is used up."""
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None)
+    if kind is None:  # before torch 2.5
+        kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
+    return kind is not None and isinstance(err, kind)
 
 
 def _rss() -> int | None:

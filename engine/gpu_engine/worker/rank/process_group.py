@@ -163,7 +163,7 @@ class Group:
         dist.gather(cell, cells, 0, group=self._control)
         if cells is None:
             return []
-        return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist(), strict=True)]
+        return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist())]
 
     def close(self) -> None:
         """Leave the group in good order. Rank 0 leaves last, as it holds the store."""

@@ -108,14 +108,13 @@ class Recorder:
         self._thread.start()
 
     def attach(self, devices: list[torch.device]) -> None:
-        """Say which devices this rank uses, once torch is imported. Without a GPU among them,
-        losses are read at once."""
-        gpus = [d for d in devices if d.type == "cuda"]
-        if gpus:
+        """Say which devices this rank uses, once torch is imported. Without a `cuda` device among
+        them, losses are read at once."""
+        self._gpus = [d for d in devices if d.type != "cpu"]
+        if any(d.type == "cuda" for d in devices):
             from .pinned_losses import PinnedLosses
 
             self._losses = PinnedLosses()
-            self._gpus = gpus
 
     def step(self, step: int, epoch: int, loss: torch.Tensor, lr: float, examples: int,
              wait: float) -> None:

@@ -11,6 +11,8 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
+import time
 
 _STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -31,7 +33,9 @@ class Signals:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be no file
             faulthandler.register(signal.SIGUSR2, all_threads=True)
             faulthandler.enable()
-        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
         # A Python handler does not run while the main thread is inside a blocking call. The signal
         # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -61,10 +65,18 @@ def die_with_parent() -> None:
     """
     parent = os.getppid()
     if not sys.platform.startswith("linux"):
+        threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    """End this process when its parent has ended, on systems whose kernel does not."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_loader_worker() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -54,8 +55,8 @@ class Store(Protocol):
 
 def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelta) -> Store:
     """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError."""
-    made = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False)
+    kind = _OldTcp if _OLD else dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    made = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False)
     store = cast(Store, made)
     _limit_silence(store)
     return store
@@ -64,6 +65,10 @@ def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelt
 def of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:
     """Connect to the store of torchrun's agent, which the environment names. Raises
     RuntimeError."""
+    if _OLD:  # what `rendezvous` does there
+        whole = tcp(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size,
+                    holds=False, timeout=timeout)
+        return prefixed(f"/worker/attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", whole)
     from torch.distributed.rendezvous import rendezvous
 
     made, _, _ = next(iter(rendezvous("env://", rank, world_size)))
@@ -88,6 +93,8 @@ def _limit_silence(store: Store) -> None:
     while hasattr(at, "underlying_store"):
         at = at.underlying_store
     silence = max(int(at.timeout.total_seconds() * 1000), 1000)
+    if not sys.platform.startswith("linux"):
+        return
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) \
@@ -98,4 +105,41 @@ def _limit_silence(store: Store) -> None:
 def prefixed(prefix: str, store: Store) -> Any:
     """The part of `store` whose keys begin with `prefix`. Its keys are used without the prefix. It
     is a Store, and also a store that torch accepts."""
-    return dist.PrefixStore(prefix, cast(Any, store))  # pyright: ignore[reportPrivateImportUsage]
+    kind = _OldPrefix if _OLD else dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+    return kind(prefix, cast(Any, store))
+
+
+_OLD = dist.is_available() and not (
+    hasattr(dist.TCPStore, "check")  # pyright: ignore[reportPrivateImportUsage]
+    and hasattr(dist.TCPStore, "clone"))  # pyright: ignore[reportPrivateImportUsage]
+"""Whether this torch's stores lack `check` and `clone`, as those of torch 2.2 do."""
+
+if _OLD:
+    _NEVER = "no rank sets this"
+
+    class _OldTcp(dist.TCPStore):  # pyright: ignore[reportPrivateImportUsage]
+        """A TCPStore with what later ones have."""
+
+        def check(self, keys: list[str]) -> bool:
+            return _are_set(self, keys)
+
+        def clone(self) -> Any:
+            return _OldTcp(self.host, self.port, None, is_master=False, wait_for_workers=False,
+                           timeout=self.timeout)  # pyright: ignore[reportAttributeAccessIssue]
+
+    class _OldPrefix(dist.PrefixStore):  # pyright: ignore[reportPrivateImportUsage]
+        """A PrefixStore with what later ones have."""
+
+        def __init__(self, prefix: str, store: Any) -> None:
+            super().__init__(prefix, store)
+            self._prefix, self._whole = prefix, store
+
+        def check(self, keys: list[str]) -> bool:
+            return _are_set(self, keys)
+
+        def clone(self) -> Any:
+            return _OldPrefix(self._prefix, self._whole.clone())
+
+    def _are_set(store: Any, keys: list[str]) -> bool:
+        # It gives the expected text back where there is no such key, and sets nothing.
+        return all(store.compare_set(key, _NEVER, _NEVER) != _NEVER.encode() for key in keys)
