@@ -18,8 +18,10 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.gpu_processes.screen import GpuProcessesScreen
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.sweep.screen import SweepScreen
 
 from ..conftest import slots
 from .panel_kit import panel, screen_text, until
@@ -62,7 +64,7 @@ def test_no_key_of_a_screen_is_bound_past_the_table():
     bound: set[str | None] = set()
     for each in ours():
         # A dialog shows its keys in its border; a field has the usual keys of its kind.
-        if issubclass(each, ModalScreen | Choice):
+        if issubclass(each, ModalScreen | Choice | InterpreterLine):
             continue
         for binding in each.__dict__.get("BINDINGS", ()):
             assert isinstance(binding, Binding), (each, binding)
@@ -81,10 +83,10 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
     async with panel(slots(1)) as (pilot, launch):
         run = RunScreen(trained(tmp_path).run)
         await pilot.app.push_screen(run)
-        of_launch, of_run, of_table, of_comparison = (
+        of_launch, of_run, *others = (
             {k.id for part in screen.key_sections() for k in part.keys}
-            for screen in (launch, run, GpuProcessesScreen, CompareScreen))
-        assert {k.id for k in keys.KEYS} <= of_launch | of_run | of_table | of_comparison
+            for screen in (launch, run, GpuProcessesScreen, CompareScreen, SweepScreen))
+        assert {k.id for k in keys.KEYS} <= of_launch.union(of_run, *others)
         assert of_launch & of_run == {k.id for k in keys.of("app")}
         assert {"log.find", "chart.band", "run.stop", "pane.ranks"} <= of_run
         await pilot.press("question_mark")

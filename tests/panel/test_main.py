@@ -19,8 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_panel.__main__ import main
+from gpu_panel.terminal.driver import QuietDriver
 
-from ..conftest import PATIENCE
+from ..conftest import PATIENCE, wait_for
 from .terminal.kit import Emulator
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -119,6 +120,33 @@ def test_a_terminal_that_vanishes_ends_it_even_without_a_hangup_signal():
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_terminal_that_closes_ends_it():
+    """The kernel sends SIGHUP, and SIGCONT with it."""
+    terminal = Terminal()
+    terminal.until(b"32 global")
+    os.close(terminal.fd)
+    try:
+        _, status = wait_for(lambda: (done := os.waitpid(terminal.pid, os.WNOHANG))[0] and done,
+                             60)
+        assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    except AssertionError:
+        os.kill(terminal.pid, signal.SIGKILL)
+        raise
+
+
+def test_only_what_was_suspended_resumes():
+    """Else a second thread reads the terminal, and goes on when the panel has ended."""
+    driver, resumed = QuietDriver.__new__(QuietDriver), []
+    driver._auto_restart = True
+    driver.resume_application_mode = lambda: resumed.append(True)
+    driver._must_signal_resume = False
+    driver._sigcont_application()
+    assert resumed == []
+    driver._must_signal_resume = True
+    driver._sigcont_application()
+    assert resumed == [True]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])

@@ -114,11 +114,12 @@ def test_the_command_line_hands_it_on(monkeypatch):
 
     class App:
         return_code = 0
+        available_themes = ()
 
-        def __init__(self, preset, **more):
-            seen.update(more, preset=preset)
+        def __init__(self, preset, *, sets, command, **more):
+            seen.update(preset=preset, sets=sets, command=command)
 
-        def run(self):
+        def run(self, **more):
             pass
 
     monkeypatch.setattr("gpu_panel.app.PanelApp", App)

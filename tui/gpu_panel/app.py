@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
@@ -18,6 +18,7 @@ from textual.screen import Screen
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
+from gpu_engine.settings.schema import Settings
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
@@ -25,7 +26,9 @@ from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch.devices.source import DeviceSource, Sampling, Watching
+from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
+from gpu_panel.tell.teller import Teller
 from gpu_panel.themed import SHEET, ThemedApp
 
 
@@ -42,16 +45,25 @@ class PanelApp(ThemedApp):
 
     def __init__(self, preset: str | None = None, *, sets: Sequence[str] = (),
                  command: Sequence[str] | None = None, inventory: Inventory | None = None,
-                 sampler: Sampling | None = None, hosts: Watching | None = None) -> None:
+                 sampler: Sampling | None = None, hosts: Watching | None = None,
+                 settings: Settings | None = None, light: bool = False) -> None:
         """`command`: the person's own command, in place of the preset's task. `inventory` and
-        `sampler` replace this machine's devices, `hosts` the way to others."""
+        `sampler` replace this machine's devices, `hosts` the way to others. `settings`: those of
+        settings.toml. `light`: whether the terminal's background is."""
         super().__init__()
+        self.settings = settings or Settings()
         self.preset = preset
         self.sets = tuple(sets)
         self.command = list(command) if command is not None else None
-        self.devices = DeviceSource(inventory, sampler, hosts)
+        self.devices = DeviceSource(inventory, sampler, hosts,
+                                    interval=self.settings.panel.refresh)
+        given = self.settings.given
+        self.teller = Teller(self, self.devices, self.settings.panel.tell
+                             if "panel.tell" in given else None)
         self.animation_level = "none"
-        self.begin_with_last_theme()
+        self.set_class(not self.settings.panel.footer, "-no-footer")
+        own = self.settings.panel.theme if "panel.theme" in given else None
+        self.begin_with_theme(own, light=light)
         self._keys = KeyOrder(self, super().on_event)
 
     def get_driver_class(self) -> type[Driver]:
@@ -63,7 +75,8 @@ class PanelApp(ThemedApp):
         return QuietDriver
 
     def get_default_screen(self) -> Screen:
-        return LaunchScreen(self.devices, self.preset, self.sets, self.command)
+        return LaunchScreen(self.devices, self.preset, self.sets, self.command,
+                            usual=self.settings.panel.preset)
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -75,6 +88,8 @@ class PanelApp(ThemedApp):
                 break
 
         self.theme_changed_signal.subscribe(self, lambda _: self._keep_theme())
+
+        self.teller.begin()
 
         # After ctrl+z the terminal is empty, and Textual draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -88,6 +103,10 @@ class PanelApp(ThemedApp):
             await in_thread(self.keep_theme, name="panel-theme")
         except OSError as err:
             self.notify(f"The theme can't be saved: {err}", severity="warning", markup=False)
+
+    @on(RunsPane.Read)
+    def _runs_read(self, event: RunsPane.Read) -> None:
+        self.teller.note_runs(event.runs)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key | Paste) and not event.is_forwarded:
@@ -118,6 +137,17 @@ class PanelApp(ThemedApp):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen, self.focused))
 
+    async def action_tell(self) -> None:
+        """Turn bell and notifications on or off."""
+        try:
+            told = await in_thread(self.teller.turn, name="panel-tell")
+        except OSError as err:
+            self.notify(f"That can't be saved: {err}", severity="warning", markup=False)
+            told = self.teller.on
+        self.notify("The panel rings and notifies when a run ends or stands still, and when a "
+                    "device that you wait for is free" if told else
+                    "The panel no longer rings or notifies", title="On" if told else "Off")
+
     def action_redraw(self) -> None:
         """Draw everything again, after another program has written to the terminal."""
         if (redraw := getattr(self._driver, "redraw", None)) is not None:
@@ -127,7 +157,8 @@ class PanelApp(ThemedApp):
         """Close the panel, after a question about unsaved changes that is asked once. Runs go on,
         as each has its own supervisor."""
         bottom = self.screen_stack[0]
-        if isinstance(bottom, LaunchScreen) and bottom.draft.should_ask:
+        if isinstance(bottom, LaunchScreen) and bottom.draft.should_ask \
+                and self.settings.panel.confirm_quit:
             bottom.draft.asked()  # a second ctrl+q quits
             self.push_screen(Confirm(
                 "Close the panel", f"Your changes to {bottom.draft.title} are not saved as a "
@@ -137,9 +168,8 @@ class PanelApp(ThemedApp):
         self._quit(bottom)
 
     def _quit(self, bottom: Screen[Any]) -> None:
-        live = bottom.live_runs if isinstance(bottom, LaunchScreen) else 0
-        runs = "1 run goes on" if live == 1 else f"{live} runs go on"
-        self.exit(message=f"{runs}; gpu-panel shows them again." if live else None)
+        going_on = bottom.going_on if isinstance(bottom, LaunchScreen) else ""
+        self.exit(message=f"{going_on}; gpu-panel shows them again." if going_on else None)
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         """The entries of the command palette: what this screen's keys do, by name."""
@@ -147,6 +177,8 @@ class PanelApp(ThemedApp):
             yield SystemCommand(f"{key.label} ({keys.display(key.keys)})", key.tooltip,
                                 self._caller(screen, key.action))
         yield SystemCommand("keys", "Show every key and what the pane does", self.action_help)
+        yield SystemCommand("bell on/off", "Ring and notify when a run ends or a device is free, "
+                            "or be silent", self._caller(screen, "app.tell"))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("quit", "Close the panel; runs go on", self.action_quit)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from textual.binding import Binding, BindingType
+from textual.keys import Keys as TextualKeys
+from textual.keys import _character_to_key
+
+from gpu_engine.common.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ KEYS: tuple[Key, ...] = (
         "Open the details and go to the processes on the device"),
     Key("devices.order", "devices", "o", "order", "sort",
         "Sort by index, utilisation, memory, or free ones first"),
+    Key("devices.wait", "devices", "w", "wait", "tell when free",
+        "Be told when the device under the cursor has become free; again: no longer"),
+    Key("devices.wait-any", "devices", "W", "wait_any", "any free",
+        "Be told when any device has become free; again: no longer"),
     Key("devices.other", "devices", "c", "other_kind", "CPU/GPU",
         "Offer the machine's CPU slots in place of its GPUs, or look for its GPUs again"),
     Key("detail.end", "detail", "x", "end", "end process",
@@ -101,12 +110,26 @@ KEYS: tuple[Key, ...] = (
         "Delete this finished run's folder, or those of the marked runs"),
     Key("runs.filter", "runs", "slash", "filter", "filter",
         "Show only runs that match what you type, as in state:failed tag:lr"),
+    Key("runs.sooner", "runs", "left_square_bracket", "move('up')", "sooner",
+        "Move this waiting run one place forward in the queue"),
+    Key("runs.later", "runs", "right_square_bracket", "move('down')", "later",
+        "Move this waiting run one place back in the queue"),
+    Key("runs.first", "runs", "left_curly_bracket", "move('first')", "first in the queue",
+        "Move this waiting run to the front of the queue"),
+    Key("runs.last", "runs", "right_curly_bracket", "move('last')", "last in the queue",
+        "Move this waiting run to the end of the queue"),
+    Key("runs.unfold", "runs", "right", "fold(True)", "unfold",
+        "Show the runs of this sweep in the list"),
+    Key("runs.fold", "runs", "left", "fold(False)", "fold",
+        "Show the runs of this sweep as one line"),
     Key("runs.mark", "runs", "m,space", "mark", "mark",
         "Mark this run, to stop, remove, tag or compare several at once"),
     Key("runs.mark-all", "runs", "M", "mark_all", "mark all",
         "Mark all runs that are shown, or none if all of them are marked"),
     Key("runs.note", "runs", "n", "note", "name", "Give this run a name and a note"),
     Key("runs.tags", "runs", "t", "tags", "tags", "Give this run, or the marked runs, tags"),
+    Key("runs.export", "runs", "E", "export", "export",
+        "Write a report of this run or the marked runs, or export their figures"),
     Key("runs.order", "runs", "o", "order", "sort", "Sort by the next column"),
     Key("runs.turn", "runs", "O", "turn", "turn round", "Turn the order round"),
     Key("runs.columns", "runs", "C", "columns", "columns", "Choose the columns of the list"),
@@ -132,8 +155,31 @@ KEYS: tuple[Key, ...] = (
     Key("launch.redo", "launch", "ctrl+r", "redo", "redo", "Do an edit again that was undone"),
     Key("launch.start", "launch", "ctrl+l", "launch", "launch",
         "Start the run that is shown under What will run", footer=True, priority=True),
+    Key("launch.queue", "launch", "Q", "queue", "queue",
+        "Have the run wait in the queue until its devices are free; asks what for"),
     Key("pane.leave", "launch", "escape", "leave", "leave",
         "Leave the field, so that the letter keys work again", palette=False),
+    Key("sweep.open", "sweep", "enter", "open", "open",
+        "Show or hide the runs of this line, or watch the run under the cursor", footer=True),
+    Key("sweep.unfold", "sweep", "right", "fold(True)", "runs", "Show the runs of this line"),
+    Key("sweep.fold", "sweep", "left", "fold(False)", "fold", "Hide the runs of this line"),
+    Key("sweep.mark", "sweep", "m,space", "mark", "mark",
+        "Mark this run, or all runs of the line, to compare them", footer=True),
+    Key("sweep.compare", "sweep", "c", "compare", "compare",
+        "Show the curves of the marked runs, or of this line's runs, over each other", footer=True),
+    Key("sweep.value", "sweep", "b", "value", "value",
+        "Choose the value that decides which is best, by typing a part of its name"),
+    Key("sweep.turn", "sweep", "O", "turn", "least/greatest",
+        "Have the greatest value be the best, or the least"),
+    Key("sweep.stop", "sweep", "s", "stop", "stop all",
+        "Take the waiting runs out of the queue, and ask those that run to save and end",
+        footer=True),
+    Key("sweep.retry", "sweep", "u", "retry", "retry failed",
+        "Put the runs that have failed into the queue for another attempt", footer=True),
+    Key("sweep.copy", "sweep", "y", "copy", "copy table", "Copy the table as Markdown"),
+    Key("sweep.clear", "sweep", "escape", "clear", "clear", "Take the marks away"),
+    Key("sweep.back", "sweep-screen", "escape", "back", "back", "Back to the list of runs",
+        footer=True, palette=False),
     Key("compare.back", "compare", "escape", "back", "back", "Back to the list of runs",
         footer=True, palette=False),
     Key("compare.copy", "compare", "y", "copy", "copy table",
@@ -163,6 +209,8 @@ KEYS: tuple[Key, ...] = (
         "Load this run's settings into the form, to change something and run it again"),
     Key("run.copy", "run", "Y", "copy_command", "copy command",
         "Copy the command that starts the same run without the panel"),
+    Key("run.export", "run", "E", "export", "export",
+        "Write a report of this run, or export its figures"),
     Key("run.about", "run", "i", "about", "about",
         "Show why attempts ended, all warnings, the command and the folder", footer=True),
     Key("run.curve", "run", "c", "curve", "curve",
@@ -240,11 +288,104 @@ KEYS: tuple[Key, ...] = (
         palette=False),
     Key("suspend", "app", "ctrl+z", "suspend_process", "suspend",
         "Suspend the panel; the shell's fg brings it back", palette=False, priority=True),
+    Key("tell", "app", "f8", "tell", "bell on/off",
+        "Ring and notify when a run ends or stands still or a device is free, or be silent",
+        palette=False),
     Key("redraw", "app", "f12", "redraw", "redraw",
         "Draw everything again, after another program wrote over it", palette=False),
     Key("quit", "app", "ctrl+q", "quit", "quit", "Close the panel; runs go on", footer=True,
         priority=True, palette=False),
 )
+
+
+SCREENS: tuple[frozenset[str], ...] = (
+    frozenset({"launch", "devices", "detail", "form", "plan", "runs", "filter"}),
+    frozenset({"run", "chart", "loss", "ranks", "log", "find"}),
+    frozenset({"compare", "curves", "chart", "compare-runs", "compare-table"}),
+    frozenset({"sweep-screen", "sweep"}),
+    frozenset({"gpu-processes-screen", "gpu-processes"}))
+"""The scopes on each screen."""
+_OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen", "gpu-processes-screen"})
+
+
+class KeysError(UserError):
+    """[keys] of settings.toml is wrong."""
+
+    title = "These keys can't be used"
+
+
+def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]:
+    """`table` with other keys for some actions: id → keys with commas between. Raises KeysError,
+    which names what is unknown, and each key that two actions would have where both can be meant.
+    """
+    problems = [_unknown(id, typed, table) for id, typed in wanted.items()
+                if id not in {k.id for k in table}]
+    found: list[Key] = []
+    for key in table:
+        typed = wanted.get(key.id)
+        if typed is None:
+            found.append(key)
+            continue
+        names = [_named(one.strip()) for one in typed.split(",")]
+        problems += [f"keys.{key.id} = \"{typed}\": {one.strip() or 'nothing'!r} is no key; write "
+                     "it as \"t\", \"ctrl+t\", \"f5\" or \"shift+left\""
+                     for one, name in zip(typed.split(","), names, strict=True) if name is None]
+        found.append(replace(key, keys=",".join(filter(None, names)) or key.keys))
+    before = {k.id: set(k.keys.split(",")) for k in table}
+    for key in (k for k in found if k.id in wanted):
+        for other in found:
+            both = set(key.keys.split(",")) & set(other.keys.split(","))
+            both -= before[key.id] & before[other.id]  # as it ships: the focus decides
+            if other is not key and both and _meet(key, other) \
+                    and (other.id not in wanted or other.id > key.id):
+                problems.append(
+                    f"keys.{key.id} = \"{wanted[key.id]}\": {display(min(both))} is the key of "
+                    f"{other.id} ({other.label}) too; give one of them another")
+    if problems:
+        raise KeysError("\n".join(problems))
+    return tuple(found)
+
+
+def use(wanted: Mapping[str, str]) -> None:
+    """Use these keys for all screens. Call it before any other module of the panel is imported, as
+    their classes take their bindings from the table. Raises KeysError."""
+    global KEYS
+    if wanted:
+        KEYS = remapped(KEYS, wanted)
+
+
+def _meet(one: Key, other: Key) -> bool:
+    """Whether both can be meant by one key: in one pane, or on one screen if one of them works on
+    all of it."""
+    if one.scope == other.scope or "app" in (one.scope, other.scope):
+        return True
+    together = any({one.scope, other.scope} <= screen for screen in SCREENS)
+    return together and any(k.everywhere or k.scope in _OF_SCREENS for k in (one, other))
+
+
+def _named(typed: str) -> str | None:
+    """Textual's name of a key: "[" → "left_square_bracket", "ctrl+t" as it is; None for none."""
+    *held, key = typed.split("+") if typed != "+" else ["+"]
+    if typed.endswith("++"):
+        held, key = typed[:-2].split("+"), "+"
+    if any(h not in ("ctrl", "shift", "alt", "super") for h in held):
+        return None
+    names = {shown: name for name, shown in _NAMES.items()}
+    key = names.get(key, key)
+    if len(key) == 1 and not key.isascii():
+        return None
+    sign = len(key) == 1 and not key.isalnum()
+    if sign:
+        key = _character_to_key(key)
+    known = sign or len(key) == 1 or key in {k.value for k in TextualKeys} or key in _NAMES \
+        or (key.isidentifier() and "_" in key)
+    return "+".join([*held, key]) if known else None
+
+
+def _unknown(id: str, typed: str, table: Sequence[Key]) -> str:
+    near = get_close_matches(id, [k.id for k in table], n=1)
+    return f"keys.{id} = \"{typed}\": there is no such action; " + (
+        f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them")
 
 
 def of(*scopes: str) -> tuple[Key, ...]:
@@ -273,6 +414,7 @@ def display(keys: str) -> str:
 
 
 _NAMES = {"question_mark": "?", "left_square_bracket": "[", "right_square_bracket": "]",
+          "left_curly_bracket": "{", "right_curly_bracket": "}",
           "underscore": "_", "slash": "/", "plus": "+", "minus": "-", "equals_sign": "=",
           "full_stop": ".", "comma": ",", "colon": ":",
           "less_than_sign": "<", "greater_than_sign": ">",

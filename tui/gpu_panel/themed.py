@@ -11,6 +11,7 @@ from textual.app import App
 
 from gpu_engine.common import places
 from gpu_engine.common.files import write_json
+from gpu_panel import okabe_ito
 from gpu_panel.theme import legible
 
 SHEET = Path(__file__).with_name("panel.tcss")
@@ -22,22 +23,39 @@ class ThemedApp(App[None]):
 
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [SHEET]
 
+    def __init__(self) -> None:
+        super().__init__()
+        for theme in okabe_ito.THEMES:
+            self.register_theme(theme)
+
     def get_css_variables(self) -> dict[str, str]:
         given, theme = super().get_css_variables(), self.current_theme
         self.theme_variables = given | legible(given, dark=theme.dark, ansi=theme.ansi)
         return self.theme_variables
 
-    def begin_with_last_theme(self) -> None:
-        """Use the theme that was chosen last, if it still exists and TEXTUAL_THEME is not set.
-        Call this before the app runs."""
-        chosen = read().get("theme")
-        if isinstance(chosen, str) and chosen in self.available_themes \
-                and not os.environ.get("TEXTUAL_THEME"):
-            self.theme = chosen
+    def begin_with_theme(self, wanted: str | None = None, *, light: bool = False) -> None:
+        """Begin with the theme `wanted`, of settings.toml, else with the one that was chosen last,
+        else, on a `light` background, with a light one. One that does not exist counts for nothing,
+        and TEXTUAL_THEME outranks them all. Call this before the app runs."""
+        if os.environ.get("TEXTUAL_THEME"):
+            return
+        for chosen in (wanted, read().get("theme") if wanted is None else None):
+            if isinstance(chosen, str) and chosen in self.available_themes:
+                self.theme = chosen
+                return
+        if light:
+            self.theme = "textual-light"
 
     def keep_theme(self) -> None:
         """Save the current theme for the next start. Raises OSError."""
         write(read() | {"theme": self.theme})
+
+
+def is_chosen(wanted: str | None) -> bool:
+    """Whether `begin_with_theme` will find a theme that somebody chose, so that the terminal's
+    background does not matter."""
+    return bool(os.environ.get("TEXTUAL_THEME")) or wanted not in (None, "auto") \
+        or (wanted is None and isinstance(read().get("theme"), str))
 
 
 def path() -> Path:

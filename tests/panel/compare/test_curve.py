@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.runs.folder import AttemptRecord, State
-from gpu_panel.charts.series import Series
 from gpu_panel.compare.curve import RunCurve
 
 

@@ -178,3 +178,23 @@ def test_at_the_end_it_waits_for_the_answer_that_the_shell_would_get():
     thread.join()
     assert not far.line.answered()
     far.close()
+
+
+def test_a_bell_is_sent_between_frames_and_too_many_are_dropped(far):
+    """Not in the midst of a frame's sequences, and not to a line that takes nothing."""
+    assert not far.line.send("\a"), "the terminal does not show our screen"
+    far.line.write(ENTER)
+    far.line.write(BEGIN)
+    far.line.write("\x1b[1;1Hhalf")
+    assert far.line.send("\x1b]9;told\a")
+    far.line.write("\x1b[2;1Hwhole" + END)
+    far.line.write(END)
+    far.shows("whole")
+    assert "told" not in far.emulator.text()
+    far.goes_on.clear()
+    sent = [far.line.send("\x1b]9;" + "x" * 5000 + "\a") for _ in range(200)]
+    assert not all(sent)
+    far.goes_on.set()
+    far.line.touched()
+    far.line.write("\x1b[3;1Hafter")
+    far.shows("after")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import le
+from typing import TYPE_CHECKING
 
+from gpu_engine.common.series import Series, rising
 from gpu_engine.events import schema
 from gpu_engine.events.schema import Event
 from gpu_engine.runs.state import State
-from gpu_panel.charts.series import RankSeries, Series
+from gpu_panel.charts.series import RankSeries
 
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import StepLine, Told
+
+_Point = tuple[int, float, float, float | None, float | None]
+"""Step, Unix seconds, value; if that is the mean of several, the least and the greatest of them."""
+_OF_STEPS = {"learning rate": "lr", "samples per second of a rank": "samples_per_s",
+             "gradient norm": "grad_norm"}
+"""Names of the values that step events have, and their fields."""
 AXES = ("step", "time", "examples")
 """What a curve can be drawn over. Time is in milliseconds since the run began, without the time
 between its attempts."""
@@ -72,10 +84,12 @@ class RunCurve:
         if not state.attempts:
             self._began[1] = state.started or state.created
 
-    def take(self, rank: int, event: Event) -> None:
-        """Add what an event says, in the order of the rank's file."""
+    def take(self, rank: int, event: Told) -> None:
+        """Add what an event says, or a stretch of them, in the order of the rank's file."""
         at = self._ranks.setdefault(rank, _Rank())
-        if isinstance(event, schema.Start):
+        if not isinstance(event, Event):
+            self._stepped(rank, at, event.steps)
+        elif isinstance(event, schema.Start):
             at.attempt, at.last = event.attempt or 1, None
             self._began.setdefault(at.attempt, event.t)
             for series in (self._steps, self._examples):
@@ -85,40 +99,83 @@ class RunCurve:
                 at.has_batch(event.first_step, event.batch)
         elif isinstance(event, schema.Step):
             if event.n:
-                self._step(rank, at, event)
+                self._stepped(rank, at, (event,))
         elif isinstance(event, schema.Eval):
             self._named(rank, event.t, event.step, event.values, "eval ")
         elif isinstance(event, schema.Metric):
             self._named(rank, event.t, event.step, event.values, "")
 
-    def _step(self, rank: int, at: _Rank, event: schema.Step) -> None:
-        values = {"learning rate": event.lr, "samples per second of a rank": event.samples_per_s,
-                  "gradient norm": event.grad_norm}
-        self._note(values, "")
-        before, at.last = at.last, event.t
+    def _stepped(self, rank: int, at: _Rank, events: Sequence[schema.Step | StepLine]) -> None:
+        for event in events if len(self.names) < MOST_NAMES else ():
+            for name, field in _OF_STEPS.items():
+                if name not in self.names and getattr(event, field) is not None:
+                    self._note((name,), "")
+        if self.name in _OF_STEPS:
+            told = [(e.step, e.t, getattr(e, _OF_STEPS[self.name])) for e in events]
+            self._put_all(rank, [(*one, None, None) for one in told if one[2] is not None])
         if self.name != LOSS:
-            value = values.get(self.name)
-            if value is not None:
-                self._put(rank, event.step, event.t, value)
-        elif event.losses:  # spread evenly over the time since the event before
-            many = len(event.losses)
-            began = event.t if before is None else min(before, event.t)
-            for i, loss in enumerate(event.losses, 1):
-                self._put(rank, event.step - many + i, began + (event.t - began) * i / many, loss)
-        elif event.loss is not None:
-            self._put(rank, event.step, event.t, event.loss, event.loss_min, event.loss_max)
+            if events:
+                at.last = events[-1].t
+            return
+        found: list[_Point] = []
+        for event in events:
+            t, many = event.t, len(event.losses)
+            if many:  # spread evenly over the time since the event before
+                began = t if at.last is None else min(at.last, t)
+                took, first = t - began, event.step - many
+                found += [(first + i, began + took * i / many, loss, None, None)
+                          for i, loss in enumerate(event.losses, 1)]
+            elif event.loss is not None:
+                found.append((event.step, t, event.loss, event.loss_min, event.loss_max))
+            at.last = t
+        self._put_all(rank, found)
+
+    def _put_all(self, rank: int, found: Sequence[_Point]) -> None:
+        """Add values in their order: at once, as far as they follow each other and are alike."""
+        begin = 0
+        for i in range(1, len(found) + 1):
+            if i == len(found) or found[i][0] <= found[i - 1][0] \
+                    or (found[i][3] is None) != (found[begin][3] is None) \
+                    or (found[i][4] is None) != (found[begin][4] is None):
+                self._put_some(rank, found[begin:i])
+                begin = i
+
+    def _put_some(self, rank: int, found: Sequence[_Point]) -> None:
+        steps, times, values, los, his = zip(*found, strict=True)
+        if steps[0] < 0 or (los[0] is None) != (his[0] is None):
+            for step, t, value, lo, hi in found:
+                self._put(rank, step, t, value, lo, hi)
+            return
+        more = (None, None) if los[0] is None else (los, his)
+        at = self._ranks[rank]
+        began = self._began.get(at.attempt)
+        if began is not None:
+            xs = [max(int((t - began) * 1000), 0) for t in times]
+            if all(map(le, xs, islice(xs, 1, None))):
+                self._time.add_rising(xs, values, *more)
+            else:
+                for x, value, lo, hi in zip(xs, values, los, his, strict=True):
+                    self._time.add(x, value, lo, hi)
+        self._steps.extend(rank, steps, values, *more)
+        if at.batch is not None:
+            examples = [at.examples(step) or 0 for step in steps]
+            if rising(examples):
+                self._examples.extend(rank, examples, values, *more)
+            else:
+                for seen, value, lo, hi in zip(examples, values, los, his, strict=True):
+                    self._examples.put(rank, seen, value, lo, hi)
 
     def _named(self, rank: int, t: float, step: int | None, values: Mapping[str, float | None],
                prefix: str) -> None:
-        self._note(values, prefix)
+        self._note((name for name, value in values.items() if value is not None), prefix)
         if self.name.startswith(prefix):
             value = values.get(self.name.removeprefix(prefix))
             if value is not None:
                 self._put(rank, step, t, value)
 
-    def _note(self, values: Mapping[str, float | None], prefix: str) -> None:
-        for name, value in values.items():
-            if value is not None and len(self.names) < MOST_NAMES:
+    def _note(self, names: Iterable[str], prefix: str) -> None:
+        for name in names:
+            if len(self.names) < MOST_NAMES:
                 self.names.setdefault(prefix + name)
 
     def _put(self, rank: int, step: int | None, t: float, value: float, lo: float | None = None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textual import work
 
+from gpu_engine.common.ticks import time_ticks
 from gpu_panel import keys
-from gpu_panel.charts.axes import Axes, time_ticks
+from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common import units
 from gpu_panel.compare.curve import LOSS

@@ -11,11 +11,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.reader import RunReader
-from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView
 from gpu_engine.runs import facts
 from gpu_engine.runs.compare import Figures, RunFacts
@@ -23,14 +23,17 @@ from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.compare.curve import LOSS, RunCurve
 
+if TYPE_CHECKING:
+    from gpu_engine.events.frequent import Told
+
 MOST = 16
 """The most runs that are compared at once."""
 CURVED = 8
 """Ranks of each run, the first ones, whose values make the curve."""
 _BATCH = 0.02
 """Seconds of reading at a time, over all runs, before the event loop runs again."""
-_PIECE = 1 << 14
-"""Bytes that are read of a file at a time: small, as each turn reads some of every run."""
+_PIECE = 1 << 16
+"""Bytes that are read of a file at a time: not many, as each turn reads some of every run."""
 _LOOK_EVERY, _LIVE_EVERY, _DONE_EVERY = 1.0, 0.5, 2.0
 """Seconds between looks at the states, and between reads while a run is live and when none is."""
 
@@ -85,7 +88,7 @@ class Compared:
         self.curve.learn(self.state)
         return self.state != before
 
-    def read(self, seconds: float) -> list[tuple[int, list[Event]]]:
+    def read(self, seconds: float) -> list[tuple[int, list[Told]]]:
         """New events of its ranks. Blocks."""
         try:
             self._reader.add(ranks_with_files(self.run.path))
@@ -93,13 +96,13 @@ class Compared:
             return []
         return self._reader.read(seconds, _PIECE)
 
-    def fold(self, fresh: Iterable[tuple[int, list[Event]]]) -> None:
+    def fold(self, fresh: Iterable[tuple[int, list[Told]]]) -> None:
         """Take in events."""
-        for rank, events in fresh:
-            for event in events:
-                self.view.fold(rank, event)
+        for rank, each in fresh:
+            for told in each:
+                self.view.take(rank, told)
                 if rank < CURVED:
-                    self.curve.take(rank, event)
+                    self.curve.take(rank, told)
 
 
 class CompareStore:
@@ -157,7 +160,7 @@ class CompareStore:
                 live = any(one.live for one in self.runs)
                 await asyncio.sleep(_LIVE_EVERY if live else _DONE_EVERY)
 
-    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Event]]]]], bool]:
+    def _read(self) -> tuple[list[tuple[Compared, list[tuple[int, list[Told]]]]], bool]:
         """(new events of each run, whether a state has changed). Blocks: called in a thread."""
         now = time.monotonic()
         changed = False

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 from textual import events
+from textual._xterm_parser import XTermParser
+from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from gpu_panel.terminal import plain
+from gpu_panel.terminal.background import Answers, owes
 from gpu_panel.terminal.line import Line
 from gpu_panel.terminal.pace import Pace
 
 SETTLE = 1.0
 """Seconds to wait at the end for an answer of the terminal."""
+
+
+class _Parser(XTermParser):
+    """Textual's, which does not see the terminal's late answer about its background."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._answers = Answers(owes.answer)
+
+    def feed(self, data: str) -> Iterable[Message]:
+        left = self._answers.without(data)
+        return super().feed(left) if left or not data else ()
+
+
+setattr(linux_driver, "XTermParser", _Parser)  # noqa: B010  the driver makes its parser itself
 
 
 class QuietDriver(LinuxDriver):
@@ -40,6 +59,13 @@ class QuietDriver(LinuxDriver):
         and read the end of its input again and again."""
         self._loop.call_soon_threadsafe(self._app.exit, None, 128 + signal.SIGHUP)
 
+    def _sigcont_application(self, *_: object) -> None:
+        """Resume only what was suspended. The kernel sends SIGCONT right behind the SIGHUP of a
+        terminal that closes: resumed then, a second thread would read the end of the input again
+        and again, and the panel that has ended would never be gone."""
+        if self._must_signal_resume:
+            super()._sigcont_application()
+
     def write(self, data: str) -> None:
         if self._line is not None:
             self._line.resize(self._size_now())
@@ -54,6 +80,11 @@ class QuietDriver(LinuxDriver):
             elif isinstance(message, events.InputEvent | events.Resize | events.AppFocus):
                 line.touched()
         super().process_message(message)
+
+    def tell(self, sequence: str) -> None:
+        """Send a sequence that draws nothing, such as the bell; it may be dropped."""
+        if self._line is not None:
+            self._line.send(sequence)
 
     def redraw(self) -> None:
         """Send the whole screen again."""

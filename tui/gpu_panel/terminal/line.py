@@ -16,6 +16,8 @@ _SYNC = ("\x1b[?2026h", "\x1b[?2026l")
 _ASK = "\x1b[6n"
 SILENT = 0.2
 """Seconds to wait at the end for a terminal that has never answered."""
+MOST_WAITING = 16
+"""Sequences that wait to be sent; more than a person could notice."""
 _ENTER, _LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 
@@ -68,6 +70,17 @@ class Line:
                 self._others.append(other)
             if not self._drawing:
                 self._changed.notify_all()
+
+    def send(self, sequence: str) -> bool:
+        """Send a sequence that draws nothing, such as the bell, between two frames. Returns False
+        where it is dropped: too many are waiting for a line that stands still, or the terminal
+        does not show our screen."""
+        with self._changed:
+            if not self._open or len(self._others) >= MOST_WAITING:
+                return False
+            self._others.append(self._translate(sequence))
+            self._changed.notify_all()
+            return True
 
     def resize(self, size: tuple[int, int]) -> None:
         """The terminal has another size, (columns, rows), and nobody knows what it shows."""
