@@ -1,0 +1,155 @@
+"""The reference from the code itself: every command, key of a spec and key of the panel.
+
+`python docs/site/reference.py` writes docs/commands.md, docs/spec.md and docs/keys.md. They are
+kept in the repository, so that they can be read there; the tests compare them with the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from gpu_engine.cli import cli
+from gpu_engine.common import values
+from gpu_engine.spec import key_docs, schema
+from gpu_panel import keys
+from gpu_panel.__main__ import main as panel
+
+DOCS = Path(__file__).parents[1]
+_MADE = "<!-- Written by docs/site/reference.py from the code: change it there. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its file's name."""
+    return {"commands.md": commands(), "spec.md": spec(), "keys.md": panel_keys()}
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+def commands() -> str:
+    """All commands with their options."""
+    parts = ["# Commands", _MADE,
+             "`gpu-panel` opens the panel; `gpu-engine` does everything that the panel does, "
+             "without a screen. RUN is an id, the beginning of one, or `last`; PRESET is a "
+             "preset's name or a `.toml` file. Exit status: 0 for completed, 1 for failed, 2 for a "
+             "mistake in the spec or the command line, 130 for interrupted or stopped.\n"]
+    for name, command in (("gpu-panel", panel), ("gpu-engine", cli)):
+        parts += _command(name, command, 2)
+    return "\n".join(parts)
+
+
+def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    yield f"{'#' * level} {path}\n"
+    yield f"    {path} {' '.join(command.collect_usage_pieces(context))}\n"
+    yield from _paragraphs(command.help)
+    rows = [record for p in command.get_params(context)
+            if isinstance(p, click.Option) and "--help" not in p.opts
+            and (record := p.get_help_record(context)) is not None]
+    if rows:
+        yield _table(("option", "meaning"), ((f"`{option}`", told) for option, told in rows))
+    yield from _paragraphs(command.epilog)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from _command(f"{path} {name}", below, min(level + 1, 4))
+
+
+def _paragraphs(text: str | None) -> Iterator[str]:
+    """Click's help as Markdown: a paragraph that begins with \\b keeps its lines."""
+    for part in inspect.cleandoc(text or "").split("\n\n"):
+        if part.startswith("\b\n"):
+            yield "\n".join("    " + line for line in part.splitlines()[1:]) + "\n"
+        elif part:
+            yield _escaped(" ".join(part.split())) + "\n"
+
+
+# --- spec ---------------------------------------------------------------------------------------
+
+def spec() -> str:
+    """All keys of a spec."""
+    parts = ["# Keys of a preset", _MADE,
+             "A preset is a TOML file with these keys; `--set KEY=VALUE` and the form set the "
+             "same. What is not given has its default.\n"]
+    told = key_docs.docs()
+    for section, of in _by_section(schema.keys().values()):
+        cls = schema.SECTIONS.get(section)
+        parts.append(f"## {section or 'name'}\n")
+        if cls is not None:
+            parts.append(_escaped(" ".join(inspect.cleandoc(cls.__doc__ or "").split())) + "\n")
+        parts.append(_table(("key", "value", "default", "meaning"), (
+            (f"`{k.dotted}`", values.describe(k.kind), _default(k.default), told[k.dotted])
+            for k in of)))
+    return "\n".join(parts)
+
+
+def _by_section(found: Iterable[schema.Key]) -> Iterator[tuple[str, list[schema.Key]]]:
+    sections: dict[str, list[schema.Key]] = {}
+    for key in found:
+        sections.setdefault(key.section, []).append(key)
+    yield from sections.items()
+
+
+def _default(value: object) -> str:
+    return "" if value is None or value == {} else f"`{values.show(value)}`"
+
+
+# --- the panel's keys -----------------------------------------------------------------------------
+
+_SCOPES = {
+    "app": "Everywhere",
+    "devices": "Launch screen: devices", "detail": "Launch screen: details of a device",
+    "form": "Launch screen: form", "plan": "Launch screen: what will run",
+    "runs": "Launch screen: runs", "filter": "Launch screen: filter of the runs",
+    "gpu-processes": "Processes of all GPUs: table",
+    "gpu-processes-screen": "Processes of all GPUs",
+    "launch": "Launch screen, wherever the focus is",
+    "sweep": "Sweep: table", "sweep-screen": "Sweep",
+    "compare": "Compared runs: table", "curves": "Curves, wherever they are drawn",
+    "compare-runs": "Compared runs: list", "compare-table": "Compared runs: what differs",
+    "run": "Run screen, wherever the focus is", "chart": "Run screen: both charts",
+    "loss": "Run screen: loss", "ranks": "Run screen: ranks", "log": "Run screen: log",
+    "find": "Run screen: the field to find in",
+}
+"""The title of each scope of `gpu_panel.keys`."""
+
+
+def panel_keys() -> str:
+    """All keys of the panel."""
+    parts = ["# Keys of the panel", _MADE,
+             "`?` shows those of the screen that you are on; ctrl+p finds any action by its "
+             "name.\n"]
+    for scope in dict.fromkeys(k.scope for k in keys.KEYS):
+        parts.append(f"## {_SCOPES[scope]}\n")
+        parts.append(_table(("key", "", "what it does"), (
+            (f"`{keys.display(k.keys)}`", k.label, k.tooltip) for k in keys.of(scope))))
+    return "\n".join(parts)
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head),
+             *(tuple(_escaped(cell).replace("|", "\\|") for cell in row) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Text in which *, _ and < mean themselves, outside of `code`."""
+    return "".join(part if at % 2 else re.sub(r"([*_<\[])", r"\\\1", part)
+                   for at, part in enumerate(re.split(r"(`[^`]*`)", text)))
+
+
+def main() -> None:
+    """Write the pages."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
