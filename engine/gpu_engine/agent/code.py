@@ -1,4 +1,5 @@
-"""Code that was sent here: `code/NAME` below the home, made whole under another name first.
+"""Code that was sent here, or kept for a run that waits: `code/NAME` below the home, made whole
+under another name first.
 
 `code/NAME.list` says what belongs to it. Whatever else is in the folder was written there by a run,
 and such a folder is never removed.
@@ -10,9 +11,10 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpu_engine.agent.wire import Asked
@@ -33,6 +35,7 @@ from gpu_engine.hosts.code_messages import (
     SendCode,
 )
 from gpu_engine.hosts.strict import BadMessage
+from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import all_runs
 
 KEPT = 24 * 3600.0
@@ -100,21 +103,61 @@ def _bits(missing: list[bool]) -> bytes:
 def build(asked: Asked, request: BuildCode) -> None:
     """Nothing stands under the final name before all of it was verified."""
     listed, entries = _listed(request)
-    temporary = _root() / f"{_SENDING}{request.key}"
     try:
         with _told():
-            _fill(temporary, entries, request.key)
-            place, there = _place(request.name)
-            if not there:
-                _list_of(place).write_bytes(listed)
-                _moved(temporary, place)
-            _touch(place)
-            _remove_old()
+            missing = Missing(_sent(request.key, "missing").read_bytes())
+            sent = _sent(request.key, "contents")
+            sent.touch(mode=0o600)  # nothing was missing
+            with sent.open("rb") as contents:
+                here = _contents()
+
+                def content(number: int, entry: Entry) -> bytes:
+                    if missing.has(number):
+                        return contents.read(entry.size)
+                    copy = here.get(entry.sha256)
+                    return _read(*copy) if copy is not None else b""
+
+                place = _built(request.name, listed, entries, content, request.key)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
         for what in ("list", "missing", "contents"):
             _sent(request.key, what).unlink(missing_ok=True)
     asked.say(CodeAt(str(place)))
+
+
+def keep(listed: bytes, contents: Sequence[bytes]) -> Path:
+    """Keep code of this machine: its list of files, and their contents in the order of the list.
+    Returns the folder that holds it. Raises UserError if it can't be written."""
+    place, there = _place(code.name_of(listed))
+    with _told():
+        if there:
+            _touch(place)
+            return place
+        _root().mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _built(code.name_of(listed), listed, code.unpacked(listed),
+                      lambda number, entry: contents[number], secrets.token_hex(16))
+
+
+def kept(name: str) -> Path | None:
+    """The folder that holds the code of this name, as it was kept; None if there is none."""
+    place, there = _place(_checked(name, _NAME))
+    return place if there else None
+
+
+def _built(name: str, listed: bytes, entries: tuple[Entry, ...],
+           content: Callable[[int, Entry], bytes], key: str) -> Path:
+    """Write all files, then rename. Raises OSError, and UserError as `_fill`."""
+    temporary = _root() / f"{_SENDING}{key}"
+    try:
+        _fill(temporary, entries, content)
+        place, there = _place(name)
+        if not there:
+            _list_of(place).write_bytes(listed)
+            _moved(temporary, place)
+        _touch(place)
+        _remove_old()
+        return place
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _moved(temporary: Path, place: Path) -> None:
@@ -126,35 +169,28 @@ def _moved(temporary: Path, place: Path) -> None:
             raise
 
 
-def _fill(folder: Path, entries: tuple[Entry, ...], key: str) -> None:
-    """Write all files, those that were sent and copies of those that are here. Links come last, so
-    that no file is written through one. Raises UserError where one is not what the list says."""
-    here = _contents()
+def _fill(folder: Path, entries: tuple[Entry, ...], content: Callable[[int, Entry], bytes]
+          ) -> None:
+    """Write all files. Links come last, so that no file is written through one. Raises UserError
+    where one is not what the list says."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    missing, sent = Missing(_sent(key, "missing").read_bytes()), _sent(key, "contents")
-    sent.touch(mode=0o600)  # nothing was missing
-    with sent.open("rb") as contents:
-        links = []
-        for number, entry in enumerate(entries):
-            copy = here.get(entry.sha256)
-            if missing.has(number):
-                data = contents.read(entry.size)
-            else:
-                data = _read(*copy) if copy is not None else b""
-            if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
-                raise UserError(f"{os.fsdecode(entry.path)} was changed on its way here; try again")
-            target = folder / os.fsdecode(entry.path)
-            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if entry.kind == "link":
-                links.append((target, data))
-                continue
-            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                os.fchmod(fd, 0o755 if entry.kind == "program" else 0o644)
-        for target, data in links:
-            target.symlink_to(os.fsdecode(data))
+    links = []
+    for number, entry in enumerate(entries):
+        data = content(number, entry)
+        if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise UserError(f"{os.fsdecode(entry.path)} was changed on its way here; try again")
+        target = folder / os.fsdecode(entry.path)
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if entry.kind == "link":
+            links.append((target, data))
+            continue
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(fd, 0o755 if entry.kind == "program" else 0o644)
+    for target, data in links:
+        target.symlink_to(os.fsdecode(data))
 
 
 def _place(name: str) -> tuple[Path, bool]:
@@ -232,16 +268,25 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
 
 def _remove_old() -> None:
     """Delete code that no run here has used for a day, and what was sent and never finished. A
-    folder with files of a run's own stays."""
+    folder with files of a run's own stays, and code that a waiting run needs."""
     used = [run.cwd() for run in all_runs()]
+    needed = _waited_for()
     for place, entries in list(_all()):
         if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
+                and code.name_of(code.packed(entries)) not in needed \
                 and not _others(place, entries):
             _remove(place)
     for path in _root().glob(f"{_SENDING}*"):
         if _old(path):
             with contextlib.suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _waited_for() -> set[str]:
+    """The names of the code that waiting runs need."""
+    found = (waiting.read(places.runs_folder() / name)
+             for name in waiting.ids(places.queue_folder()))
+    return {entry.code for entry in found if entry is not None and entry.code is not None}
 
 
 def _remove(place: Path) -> None:
@@ -263,11 +308,13 @@ def _old(path: Path) -> bool:
 
 
 def _others(place: Path, entries: tuple[Entry, ...]) -> bool:
-    """Whether there is a file that was not sent, or one that was changed; what Python compiled does
-    not count."""
+    """Whether there is a file that was not sent, or one that was changed. What Python compiled does
+    not count, nor links to elsewhere (`queue/code.py` makes some): nothing is lost with those."""
     known = {os.fsdecode(e.path) for e in entries}
     for path in place.rglob("*"):
         inner = path.relative_to(place)
+        if path.is_symlink() and os.path.isabs(os.readlink(path)):  # noqa: PTH115, PTH117
+            continue
         if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in inner.parts \
                 and str(inner) not in known:
             return True

@@ -11,21 +11,24 @@ import time
 from pathlib import Path
 
 from gpu_engine import __version__
+from gpu_engine.agent import place
 from gpu_engine.agent.wire import Asked
 from gpu_engine.common import places, procs
 from gpu_engine.hosts.protocol import VERSION, Hello, Torch, Welcome
-from gpu_engine.launch import torch_build
+from gpu_engine.interpreters import choose
 from gpu_engine.runs import disk_room
 
 
 def hello(asked: Asked, request: Hello) -> None:
-    build = torch_build.build_of(sys.executable)
+    taken = choose.of_ranks(None, place.first(request.folders))
+    build = taken.seen.build if taken.seen is not None else None
     asked.say(Welcome(
         protocol=VERSION, version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=_user(),
         home=str(places.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
         network=_identity(Path("/proc/self/ns/net")), place=_place(), addresses=addresses(),
         torch=Torch(build.version, build.cuda, build.hip) if build is not None else None,
+        interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
         disk_free=disk_room.of(places.runs_folder()).free, clock=time.time()))
 
 

@@ -30,6 +30,14 @@ def inside(folders: Sequence[str]) -> Iterator[str]:
             os.chdir(before)
 
 
+def first(folders: Sequence[str]) -> Path:
+    """The first of `folders` that exists, as an absolute path; the home where none does."""
+    try:
+        return _first(folders).absolute()
+    except (UserError, OSError):
+        return Path.home()
+
+
 def _first(folders: Sequence[str]) -> Path:
     found = [Path(os.path.expandvars(f)).expanduser() for f in folders] or [Path.home()]
     for path in found:

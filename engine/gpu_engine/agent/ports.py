@@ -13,6 +13,8 @@ from gpu_engine.common.files import reason
 from gpu_engine.hosts.protocol import Attempted, Listen, Listening, Reach, Reached
 
 _LONGEST = 30.0
+_NEXT_AFTER = 0.5
+_NO_ANSWER = "no answer: a firewall may be between"
 GREETING = b"gpu-panel\n"
 """What a listener of ours says: something else may listen on that port of another machine."""
 
@@ -35,17 +37,23 @@ def listen(asked: Asked, request: Listen) -> None:
 
 
 def reach(asked: Asked, request: Reach) -> None:
-    """All addresses at once: one behind a firewall keeps us waiting to the end."""
-    seconds = min(request.seconds, _LONGEST)
+    """All addresses at once: one behind a firewall keeps us waiting to the end.
+
+    A first packet that is lost is sent again by the kernel only 1 and 3 s later (RFC 6298, 5.5),
+    so that on a line that loses some a single connection may take longer than `seconds`. Another
+    one is begun every half a second; the first that gets an answer counts."""
+    end = time.monotonic() + min(request.seconds, _LONGEST)
+    addresses = request.addresses[:16]
     tried: dict[str, str | None] = {}
-    threads = [threading.Thread(target=_try, args=(address, request.port, seconds, tried),
-                                daemon=True) for address in request.addresses[:16]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds + 1)
-    asked.say(Reached(tuple(Attempted(a, tried.get(a, "no answer"))
-                            for a in request.addresses[:16])))
+    answered = threading.Condition()
+    with answered:
+        while (left := end - time.monotonic()) > 0 and len(tried) < len(addresses):
+            for address in addresses:
+                if address not in tried:
+                    threading.Thread(target=_try, daemon=True,
+                                     args=(address, request.port, left, tried, answered)).start()
+            answered.wait_for(lambda: len(tried) == len(addresses), min(left, _NEXT_AFTER))
+        asked.say(Reached(tuple(Attempted(a, tried.get(a, _NO_ANSWER)) for a in addresses)))
 
 
 def _listener(port: int) -> socket.socket:
@@ -66,13 +74,17 @@ def _listener(port: int) -> socket.socket:
     raise AssertionError
 
 
-def _try(address: str, port: int, seconds: float, tried: dict[str, str | None]) -> None:
+def _try(address: str, port: int, seconds: float, tried: dict[str, str | None],
+         answered: threading.Condition) -> None:
     try:
         with socket.create_connection((address, port), seconds) as sock:
             sock.settimeout(seconds)
             said = sock.recv(len(GREETING), socket.MSG_WAITALL)
-        tried[address] = None if said == GREETING else "another program answers there"
+        found = None if said == GREETING else "another program answers there"
     except TimeoutError:
-        tried[address] = "no answer: a firewall may be between"
+        return
     except OSError as err:
-        tried[address] = reason(err)
+        found = reason(err)
+    with answered:
+        tried.setdefault(address, found)
+        answered.notify()

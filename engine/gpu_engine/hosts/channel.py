@@ -197,6 +197,8 @@ class Channel:
         except (OSError, Unreachable) as err:
             reason = err.reason if isinstance(err, Unreachable) else self._why(greeted=False)
             self.close(reason)
+            # What its shell has left behind would wait for ever for somebody to read this.
+            _pipe(self._process.stdout).close()
             raise Unreachable(self.host.name, reason) from None
         self.heard = time.monotonic()
         threading.Thread(target=self._listen, args=(rest,), name=f"from {self.host.name}",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine import __version__
+from gpu_engine.common import places
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts import nvidia_smi, protocol, reasons
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
@@ -71,14 +72,15 @@ def _check(host: Host) -> Checkup:
 def _ask(channel: Channel, opened: float) -> Checkup:
     """Raises Unreachable, Refused."""
     host = channel.host
-    welcome = channel.ask(protocol.Hello())
+    folders = host.folders(places.here())
+    welcome = channel.ask(protocol.Hello(folders))
     trips = []
     for _ in range(3):  # the first may still wait for what the agent imports
         began, at = time.monotonic(), time.time()
         channel.ask(protocol.Ping())
         trips.append((time.monotonic() - began, at))
     began, at = time.monotonic(), time.time()
-    again = channel.ask(protocol.Hello())
+    again = channel.ask(protocol.Hello(folders))
     took = time.monotonic() - began
     if not isinstance(welcome, Welcome) or not isinstance(again, Welcome):
         return Checkup(host, problems=("what answers there is no agent of gpu-panel's",))
@@ -87,8 +89,8 @@ def _ask(channel: Channel, opened: float) -> Checkup:
     if welcome.protocol != protocol.VERSION or welcome.version != __version__:
         problems.append(f"gpu-panel there is {welcome.version}, and {__version__} here. "
                         f"{reasons.setup(host)}")
-    if welcome.torch is None:
-        problems.append(f"no torch in {welcome.python}, which ranks would use")
+    if welcome.interpreter is None:
+        problems.append(welcome.lacking or "no interpreter there has torch, which ranks need")
     if abs(clock) > CLOCKS + took:
         way = "ahead of" if clock > 0 else "behind"
         problems.append(f"its clock is {abs(clock):.0f} s {way} this machine's: set both by NTP")

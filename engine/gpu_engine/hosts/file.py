@@ -15,13 +15,13 @@ A host that ssh knows need not stand here.
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gpu_engine.common import places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason, write_atomic
@@ -35,13 +35,8 @@ _MOST_WORDS = 32
 
 
 def path() -> Path:
-    """Where it is: $GPU_PANEL_HOME/hosts.toml, else in the config folder."""
-    given = os.environ.get("GPU_PANEL_HOME")
-    if given:
-        return Path(given).expanduser().absolute() / "hosts.toml"
-    from platformdirs import user_config_path
-
-    return user_config_path("gpu-panel") / "hosts.toml"
+    """Where it is, whether it exists or not."""
+    return places.settings_folder() / "hosts.toml"
 
 
 def read() -> dict[str, Host]:

@@ -54,6 +54,8 @@ class Hello:
     """Who are you? Answered by `Welcome`."""
 
     kind: ClassVar[str] = "hello"
+    folders: tuple[str, ...] = ()
+    """Where a run would start: the first that exists. It decides which interpreter it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Sto
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The torch that ranks would get there."""
+    """The torch of an interpreter there."""
 
     version: str
     cuda: str | None = None
@@ -277,6 +279,12 @@ class Welcome:
     addresses: tuple[str, ...] = ()
     """Its own numeric addresses that are not loopback, the one that we came in by first."""
     torch: Torch | None = None
+    """That of the ranks; None: none was found, or it does not say what it is."""
+    interpreter: str | None = None
+    """The interpreter that a task's ranks get there, where run.python names none; None: none there
+    has torch."""
+    lacking: str | None = None
+    """Why there is no such interpreter, and what would bring one."""
     driver: str | None = None
     cuda: str | None = None
     disk_free: int | None = None

@@ -34,6 +34,11 @@ class Host:
         """Whether it is this machine, as itself."""
         return self.name == LOCAL and not self.via and self.ssh is None
 
+    def folders(self, here: str) -> tuple[str, ...]:
+        """Where a run starts there: in the folder that hosts.toml names, else in the one that has
+        the path of ours, `here`, as on a shared file system, else at home."""
+        return (self.folder,) if self.folder else (here, "~")
+
     @property
     def destination(self) -> str:
         """What `ssh` is given."""

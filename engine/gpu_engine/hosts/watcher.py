@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_engine import __version__
+from gpu_engine.common import places
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts import nvidia_smi, protocol, reasons
@@ -91,7 +92,7 @@ class _Watch:
         try:
             self._channel = self._connect(self._host)
             with self._channel as channel:
-                welcome = channel.ask(protocol.Hello())
+                welcome = channel.ask(protocol.Hello(self._host.folders(places.here())))
                 if not isinstance(welcome, protocol.Welcome):
                     return "what answers there is no agent of gpu-panel's"
                 if welcome.protocol != protocol.VERSION:

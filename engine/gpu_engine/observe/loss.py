@@ -125,14 +125,14 @@ class Losses:
             tensors, gradients = (tensors,), (gradients,)
         elif gradients is None or isinstance(gradients, torch.Tensor):
             gradients = (gradients,) * len(tensors)
-        for tensor, gradient in zip(tensors, gradients):  # noqa: B905 - Python 3.9
+        for tensor, gradient in zip(tensors, gradients):
             self.parts.append(self._part(tensor, gradient))
         self._scale = None
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
         """Note that a GradScaler has multiplied `inputs` by the tensor `scale` to get `outputs`."""
         pairs = [(outputs, inputs)] if isinstance(outputs, torch.Tensor) else \
-            list(zip(outputs, inputs)) if isinstance(outputs, (list, tuple)) else []  # noqa: B905
+            list(zip(outputs, inputs)) if isinstance(outputs, (list, tuple)) else []
         for out, of in pairs:
             if isinstance(out, torch.Tensor) and out is not of:
                 # Detached, so that we do not keep its graph alive.
@@ -155,7 +155,7 @@ class Losses:
         there to the next mark."""
         parts, self.parts = self.parts, []
         self._scaled.clear()
-        return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]  # noqa: B905
+        return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]
 
     def _sum(self, parts: list[Any]) -> float | PendingLoss | None:
         known = None not in parts

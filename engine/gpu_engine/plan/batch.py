@@ -10,7 +10,7 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """The batch arithmetic: global_size = per_gpu × replicas × accumulate."""
 
@@ -29,7 +29,7 @@ class Batch:
                 f"× {self.replicas} {many} × {self.accumulate}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LearningRate:
     """The learning rate and how it came about.
 
@@ -51,7 +51,7 @@ class LearningRate:
                 f"({self.rule}, reference batch {self.reference_batch:,})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Which ranks are planned, among how many, and where all of them meet."""
 

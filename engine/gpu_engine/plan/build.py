@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from gpu_engine.common.errors import SpecError
+from gpu_engine.devices.backends.registry import torch_type
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import Layout, backend_of, learning_rate
 from gpu_engine.plan.check import Checked, check
@@ -62,7 +64,7 @@ def resolve(
     cpu = checked.devices[0].is_cpu
     resolved = LaunchPlan(
         name=spec.name, mode=p.mode, backend=backend_of(spec, cpu=cpu),
-        device_type="cpu" if cpu else "cuda", source=checked.source, world_size=layout.world_size,
+        device_type=_type(checked), source=checked.source, world_size=layout.world_size,
         local_world_size=layout.local_world_size, nodes=layout.nodes, node_rank=layout.node,
         master_addr=layout.master_addr, master_port=layout.master_port,
         batch=batch, lr=learning_rate(spec, batch.global_size), ranks=_ranks(checked), spec=spec,
@@ -84,13 +86,15 @@ def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
     seen = list(dict.fromkeys(d.id for d in devices))  # a repeated GPU is visible once
     alone = any(d.is_slice for d in devices)
 
+    kind = _type(checked)
+
     def use(device: Device) -> DeviceUse:
-        if device.is_cpu:
-            name = "cpu"
+        if kind in ("cpu", "mps"):  # there is one
+            name = kind
         elif layout.launched_by is not None:  # which devices are visible was the launcher's choice
-            name = f"cuda:{device.visible_index}"
+            name = f"{kind}:{device.visible_index}"
         else:
-            name = f"cuda:{0 if alone else seen.index(device.id)}"
+            name = f"{kind}:{0 if alone else seen.index(device.id)}"
         return DeviceUse(device.id, device.label, device.uuid, name, device.cores,
                          device.memory_total)
 
@@ -99,6 +103,13 @@ def _ranks(checked: Checked) -> tuple[RankPlan, ...]:
                          tuple(use(d) for d in devices)),)
     return tuple(RankPlan(layout.first_rank + i, layout.first_local_rank + i, layout.node,
                           (use(devices[i]),)) for i in range(layout.ranks))
+
+
+def _type(checked: Checked) -> Literal["cuda", "cpu", "mps", "xpu"]:
+    """What torch calls the kind of device."""
+    found = torch_type(checked.source)
+    assert found in ("cuda", "cpu", "mps", "xpu")
+    return found
 
 
 def _warnings(spec: RunSpec) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.devices.backends.registry import environment
+from gpu_engine.devices.backends.registry import cleared, environment
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command
 from gpu_engine.plan.processes import placeholders, torchrun_options
@@ -25,18 +25,19 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
     many = plan.nodes > 1
     if command is None and not many:
         return (engine_line(plan.spec, base),)
-    env = environment(plan.source, devices)
+    env, unset = environment(plan.source, devices), cleared(plan.source)
     if command is None:
         spec = _without_place(plan.spec)
         trainer = [python, "-m", "gpu_engine.worker", *arguments(spec, base)]
         return tuple(
-            _typed(env, own_command.under_torchrun(trainer, torchrun_options(plan, node_rank=n)))
+            typed(env, unset, own_command.under_torchrun(
+                trainer, torchrun_options(plan, node_rank=n)))
             for n in range(plan.nodes))
     argv = own_command.fill(command, placeholders(plan))
     if not modes.get(plan.mode).process_a_device or own_command.launches_itself(command):
-        return (_typed(env, argv),)
+        return (typed(env, unset, argv),)
     return tuple(
-        _typed(env, own_command.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
+        typed(env, unset, own_command.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
         for node in range(plan.nodes))
 
 
@@ -45,9 +46,12 @@ def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
     return shlex.join(["gpu-engine", "run", *arguments(spec, base)])
 
 
-def _typed(env: Mapping[str, str], argv: Sequence[str]) -> str:
+def typed(env: Mapping[str, str], unset: Sequence[str], argv: Sequence[str]) -> str:
+    """A command line for a shell: `argv` with `env` added to its environment, and without `unset`.
+    """
+    without = ["env", *(word for name in unset for word in ("-u", name))] if unset else []
     shown = [f"{key}={shlex.quote(value)}" for key, value in env.items()]
-    return " ".join([*shown, shlex.join(argv)])
+    return " ".join([*without, *shown, shlex.join(argv)])
 
 
 def arguments(spec: RunSpec, base: tuple[str, RunSpec] | None) -> list[str]:

@@ -48,15 +48,15 @@ NEVER_TOLD = frozenset({
 """Keys without an effect on a person's own command: they configure the engine's own training, as do
 all keys of [amp] and [train] that have no placeholder."""
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 def used(command: Sequence[str] | None) -> frozenset[str]:
     """The placeholders that stand in a command."""
-    if not isinstance(command, list | tuple):
+    if not isinstance(command, (list, tuple)):
         return frozenset()
     return frozenset(m.group(1) for arg in command if isinstance(arg, str)
-                     for m in _TOKEN.finditer(arg) if m.group(1) in PLACEHOLDERS)
+                     for m in TOKEN.finditer(arg) if m.group(1) in PLACEHOLDERS)
 
 
 def is_told(command: Sequence[str] | None, key: str) -> bool:
@@ -71,7 +71,7 @@ def check(command: Sequence[str]) -> list[Problem]:
     for arg in command:
         if "\0" in arg:
             out.append(Problem("task.command", arg, "an argument can't hold a NUL character"))
-        for match in _TOKEN.finditer(arg):
+        for match in TOKEN.finditer(arg):
             name = match.group(1)
             if name is not None and name not in PLACEHOLDERS:
                 out.append(Problem("task.command", "{" + name + "}",
@@ -92,7 +92,7 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...
         name = match.group(1)
         return str(values[name]) if name in values else match.group()
 
-    return tuple(_TOKEN.sub(one, arg) for arg in command)
+    return tuple(TOKEN.sub(one, arg) for arg in command)
 
 
 SELF_LAUNCHERS = frozenset({

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_engine.devices.backends.registry import environment
+from gpu_engine.devices.backends.registry import cleared, environment
 from gpu_engine.devices.records import Device
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import ranks_a_node
@@ -67,7 +67,7 @@ def _once(plan: LaunchPlan, devices: Sequence[Device],
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     first = plan.ranks[0].rank
     return Process(argv, env, tuple(r.rank for r in plan.ranks), "rank", cores,
-                   f"ranks/{first:05d}.log")
+                   f"ranks/{first:05d}.log", cleared(plan.source))
 
 
 def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
@@ -82,7 +82,8 @@ def _rank(plan: LaunchPlan, i: int, devices: Sequence[Device],
         "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port),
     }
     env |= _observed(plan, [rank.rank], environ)
-    return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log")
+    return Process(argv, env, (rank.rank,), "rank", mine.cores, f"ranks/{rank.rank:05d}.log",
+                   cleared(plan.source))
 
 
 def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
@@ -96,7 +97,7 @@ def _torchrun(plan: LaunchPlan, devices: Sequence[Device],
     env = environment(plan.source, devices) | {"PYTHONUNBUFFERED": "1"}
     env |= _observed(plan, [r.rank for r in plan.ranks], environ)
     return Process(whole, env, tuple(r.rank for r in plan.ranks), "launcher", (),
-                   f"node{plan.node_rank}.log")
+                   f"node{plan.node_rank}.log", cleared(plan.source))
 
 
 def _observed(plan: LaunchPlan, ranks: Sequence[int], environ: Mapping[str, str]

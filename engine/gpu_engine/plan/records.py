@@ -9,6 +9,7 @@ from typing import Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.records import read_record
+from gpu_engine.common.torch_words import torch_words
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.spec.read import from_dict_leniently
@@ -22,7 +23,7 @@ WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceUse:
     """A device as one rank uses it: the physical one, and the name the rank sees it by."""
 
@@ -30,13 +31,13 @@ class DeviceUse:
     label: str
     uuid: str | None
     torch: str
-    """"cuda:0", "cpu"."""
+    """"cuda:0", "cpu", "mps"."""
     cores: tuple[int, ...] = ()
     memory: int | None = None
     """Bytes on the device; of the machine for a CPU slot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankPlan:
     """One rank: its numbers, and the devices that it uses, several under DataParallel."""
 
@@ -58,7 +59,7 @@ class RankPlan:
         return f"{where} rank {self.rank}" + (f" on {self.host}" if self.host else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """One process that the supervisor starts: argument list, added environment, where."""
 
@@ -71,11 +72,13 @@ class Process:
     cores: tuple[int, ...] = ()
     log: str = ""
     """Where its output goes, relative to the run folder."""
+    unset: tuple[str, ...] = ()
+    """Variables that it does not inherit: they would choose among its devices once more."""
     host: str | None = None
     """The machine that it is started on, as devices.hosts names it; None: this one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResumeFrom:
     """The checkpoint that one attempt was told to go on from."""
 
@@ -85,7 +88,7 @@ class ResumeFrom:
     """For this attempt alone: a restart goes on from what that one saved."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sending:
     """What one host would be sent of the code."""
 
@@ -105,7 +108,7 @@ class Sending:
                 f"{self.folder}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Code:
     """The code that a run's hosts are sent."""
 
@@ -124,13 +127,39 @@ class Code:
                 f"{self.folder}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
+class Interpreter:
+    """The interpreter that the ranks of a task run in."""
+
+    path: str
+    why: str
+    """Why it was taken, for people: "run.python", "the .venv of /home/me/project"."""
+    python: str | None = None
+    """Its version; None: it was not told."""
+    torch: str | None = None
+    """Its torch's version, "2.13.0+cu130"; None: that was not told."""
+    cuda: str | None = None
+    """The CUDA that its torch was built for; None: none, or that was not told."""
+    hip: str | None = None
+    """The same of AMD's ROCm."""
+    folder: str | None = None
+    """The folder from which virtual environments were looked for."""
+
+    def sentence(self) -> str:
+        """For people: "/x/.venv/bin/python: Python 3.12.4, torch 2.13.0+cu130 for CUDA 13.0 (the
+        .venv of /x)"."""
+        told = [f"Python {self.python}"] if self.python else []
+        told += [torch_words(self.torch, self.cuda, self.hip)] if self.torch else []
+        return f"{self.path}: {', '.join(told) or 'did not say what it has'} ({self.why})"
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """Everything that one node starts for one run."""
+    """Everything that one node starts for one run. Its fields are given by name."""
 
     mode: str
     """The name of its record in `modes`."""
-    device_type: Literal["cuda", "cpu"]
+    device_type: Literal["cuda", "cpu", "mps", "xpu"]
     source: str
     """The backend of its devices: a name in `devices.backends.registry.BACKENDS`."""
     world_size: int
@@ -165,6 +194,9 @@ class LaunchPlan:
 
     code: Code | None = None
     """What hosts are sent; None: nothing."""
+    interpreter: Interpreter | None = None
+    """What the ranks of a task run in here; None: the run is a person's own command, or is on
+    hosts."""
 
     @property
     def replicas(self) -> int:
@@ -220,6 +252,8 @@ class LaunchPlan:
         out["spec"] = to_dict(self.spec)
         if self.code is not None:
             out["code"] = asdict(self.code)
+        if self.interpreter is not None:
+            out["interpreter"] = asdict(self.interpreter)
         if self.resume_from is not None:
             out["resume_from"] = asdict(self.resume_from)
         return out

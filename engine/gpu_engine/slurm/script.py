@@ -18,6 +18,7 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.command_line import arguments
+from gpu_engine.plan.records import WORKER
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
@@ -87,7 +88,7 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     make one.
     """
     spec = placed(spec, job).spec
-    words = [place.python, "-m", "gpu_engine.worker", *arguments(spec, None)]
+    words = [place.python, WORKER, *arguments(spec, None)]
     for word in (*words, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
     options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}

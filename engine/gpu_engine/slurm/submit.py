@@ -6,12 +6,13 @@ import contextlib
 import os
 import shlex
 import shutil
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic
+from gpu_engine.interpreters import choose
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
@@ -39,7 +40,7 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
     if shutil.which("sbatch") is None:
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script with --output and take it there")
-    place = Place(spec.run.python or sys.executable, working_folder(), str(places.home()))
+    place = Place(choose.for_nodes(spec.run.python), working_folder(), str(places.home()))
     for key, _ in job.options:
         if key in ("output", "error"):
             raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
@@ -67,7 +68,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         raise UserError(f"run {run.id} was not submitted by gpu-panel")
     asked = known.request
     job = job_of(spec, asked.nodes, asked.per_node, asked.options)
-    place = Place(spec.run.python or sys.executable, run.cwd(), str(places.home()))
+    place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(places.home()))
     checked = placed(spec, job)
     plan = _without_ranks(resolve(checked, python=place.python))
     script, stopped = _script_of(run), jobs.asked_to_stop(run.path)

@@ -92,7 +92,8 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
             # All nodes begin again together or none does.
             train=replace(spec.train, restarts=0) if several else spec.train)
         try:
-            plan = plan_of(mine, machine.inventory, python=machine.welcome.python)
+            plan = plan_of(mine, machine.inventory, python=machine.welcome.interpreter
+                           or machine.welcome.python)
         except SpecError as err:
             raise SpecError([_on(machine.host.name, p) if p.key.startswith("devices") else p
                              for p in err.problems]) from None

@@ -40,7 +40,11 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     here = cwd or Path.cwd()
     known_runs = {p.host.name: p for p in before if p.run is not None}
     snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
-    met = survey.meet(asked, survey.hosts_of(asked))
+    hosts = survey.hosts_of(asked)
+    # Code that is sent comes into a folder of its own below the home.
+    met = survey.meet(asked, hosts, [
+        known_runs[h.name].folders if h.name in known_runs
+        else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts])
     try:
         machines = [one.machine for one in met]
         problems = survey.torches(met, spec)
@@ -114,7 +118,7 @@ def _sent(met: Sequence[survey.Asked], told: Sequence[nodes.Node], known: Mappin
             return known[host.name].folders
         if snapshot is not None:
             return (code.bring(host.way, snapshot),)
-        return survey.folders_of(host.machine.host, str(here))
+        return host.machine.host.folders(str(here))
 
     return _There(_all(met, survey.at_once(one, met), tuple), [n.spec for n in told],
                   same=not any(p.code for p in known.values()))

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.torch_words import torch_words
 from gpu_engine.common.version import version
 from gpu_engine.hosts import file, protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
@@ -62,10 +63,13 @@ def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
         return list(pool.map(one, items))
 
 
-def meet(asked: Sequence[HostDevices], hosts: Sequence[Host]) -> list[Asked]:
-    """Reach all hosts. Raises SpecError naming every one that can't be reached, with the reason,
-    and all that does not fit together."""
-    found = at_once(lambda pair: _meet(*pair), list(zip(asked, hosts, strict=True)))
+def meet(asked: Sequence[HostDevices], hosts: Sequence[Host],
+         folders: Sequence[tuple[str, ...]] = ()) -> list[Asked]:
+    """Reach all hosts. `folders`: where the run would start on each, in their order. Raises
+    SpecError naming every one that can't be reached, with the reason, and all that does not fit
+    together."""
+    places = folders or [()] * len(hosts)
+    found = at_once(lambda told: _meet(*told), list(zip(asked, hosts, places, strict=True)))
     met = [f for f in found if isinstance(f, Asked)]
     problems = [Problem(_KEY, h.name, f.reason if isinstance(f, Unreachable | Refused) else str(f))
                 for h, f in zip(hosts, found, strict=True) if isinstance(f, UserError)]
@@ -86,11 +90,12 @@ def hosts_of(asked: Sequence[HostDevices]) -> list[Host]:
     return [file.find(entry.host) for entry in asked]
 
 
-def _meet(entry: HostDevices, host: Host) -> Asked:
+def _meet(entry: HostDevices, host: Host, folders: tuple[str, ...]) -> Asked:
     way = open_channel(host)
     try:
+        way.ask(protocol.Hello(folders))  # looking for an interpreter may take long
         before = time.time()
-        welcome = way.ask(protocol.Hello())
+        welcome = way.ask(protocol.Hello(folders))
         took = time.time() - before
         if not isinstance(welcome, Welcome):
             raise Unreachable(host.name, "it does not say who it is")
@@ -132,28 +137,29 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
 
 
 def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
-    """Hosts whose torch is another than the first one's, where a task is trained in the
-    interpreter that the agent runs in."""
+    """Hosts that have no torch, or another than the first one, where a task is trained in the
+    interpreter that each finds."""
     if spec.task.use is None or spec.run.python:
         return []
     first = met[0].machine.welcome.torch
     out = []
     for one in met:
         torch = one.machine.welcome.torch
-        if torch is None:
-            out.append(Problem("run.python", one.name, f"{one.machine.welcome.python} there has no "
-                                                       "torch; name an interpreter that has"))
-        elif first is not None and (torch.version.partition("+")[0], torch.cuda, torch.hip) != (
-                first.version.partition("+")[0], first.cuda, first.hip):
-            out.append(Problem(_KEY, one.name, f"has torch {_torch(torch)}, {met[0].name} "
+        if one.machine.welcome.interpreter is None:
+            why = one.machine.welcome.lacking or "no interpreter there has torch"
+            out.append(Problem("run.python", None, f"{one.name}: {why}"))
+        elif torch is not None and first is not None and _build(torch) != _build(first):
+            out.append(Problem(_KEY, one.name, f"has {_torch(torch)}, {met[0].name} "
                                                f"{_torch(first)}; install the same on both"))
     return out
 
 
+def _build(torch: protocol.Torch) -> tuple[str, str | None, str | None]:
+    return torch.version.partition("+")[0], torch.cuda, torch.hip
+
+
 def _torch(torch: protocol.Torch) -> str:
-    built = f" for CUDA {torch.cuda}" if torch.cuda else f" for ROCm {torch.hip}" if torch.hip \
-        else ""
-    return torch.version + built
+    return torch_words(torch.version, torch.cuda, torch.hip)
 
 
 def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
@@ -265,9 +271,3 @@ def _is_small_file(path: Path) -> bool:
         return path.is_file() and path.stat().st_size <= _LARGEST and os.access(path, os.R_OK)
     except (OSError, ValueError):
         return False
-
-
-def folders_of(host: Host, here: str) -> tuple[str, ...]:
-    """Where a run starts there: in the folder that hosts.toml names, else in the one that has the
-    path of ours, as on a shared file system, else at home."""
-    return (host.folder,) if host.folder else (here, "~")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason
+from gpu_engine.common.files import expanded, reason
 from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
 
@@ -135,7 +135,7 @@ class _Source:
 
 def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
     if where.endswith(".py") or "/" in where:
-        file = (cwd / Path(where).expanduser())
+        file = (cwd / expanded(where))
         if not file.is_file():
             raise UserError(f"there is no file {where}" + ("" if Path(where).is_absolute()
                                                            else f" in {cwd}"))

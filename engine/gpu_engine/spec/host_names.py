@@ -25,7 +25,7 @@ class BadName(ValueError):
     """A text that is no host's name or no device's id: says which, and what would do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostDevices:
     """An entry of `devices.hosts`: a host, and those of its devices that take part."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.files import open_file, write_atomic
+from gpu_engine.common.files import expanded, open_file, write_atomic
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
@@ -49,7 +49,7 @@ def own_folder() -> Path:
     the user's configuration files if that is not set."""
     given = os.environ.get("GPU_PANEL_HOME")
     if given:
-        return Path(given).expanduser().absolute() / "presets"
+        return expanded(given).absolute() / "presets"
     from platformdirs import user_config_path
 
     return user_config_path("gpu-panel") / "presets"
@@ -82,7 +82,7 @@ def load(name: str) -> Preset:
     Raises UserError if there is none or it can't be read, SpecError for what is wrong in it.
     """
     if name.endswith(".toml") or "/" in name:
-        path, shipped = Path(name).expanduser(), False
+        path, shipped = expanded(name), False
     else:
         path, shipped = _locate(name)
     return _read(name, path, shipped)

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
+from gpu_engine.common.hints import hints_of
 from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
 from gpu_engine.spec import modes
 
@@ -28,7 +29,7 @@ Positive = Annotated[float, Bounds(gt=0)]
 ModeName = Annotated[str, OneOf(modes.names)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskSpec:
     """What is trained: a task class (`use`) or the person's own command, never both."""
 
@@ -41,7 +42,7 @@ class TaskSpec:
     """The task's own fields, by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DevicesSpec:
     """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`)."""
 
@@ -49,6 +50,9 @@ class DevicesSpec:
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""
     pick: Count | None = None
     """How many of the freest devices to take at launch."""
+    free_gib: Positive | None = None
+    """With `pick`: only devices with so many GiB of free memory. With `share` too, these need not
+    be free otherwise."""
     hosts: list[str] | None = None
     """Devices of other machines, one entry per host: "gpu1:0,1", "alice@gpu2:3", "local:0"; without
     ids, all devices of the host. With one host the run is on that host; with several, each is a
@@ -57,7 +61,7 @@ class DevicesSpec:
     """Use GPUs even if another run holds them or another process computes on them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ParallelSpec:
     """How the work is spread over devices and machines."""
 
@@ -89,7 +93,7 @@ class ParallelSpec:
     """DDP: look for parameters that a step did not use (slower)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BatchSpec:
     """How many examples a step sees: global = per_gpu × replicas × accumulate."""
 
@@ -101,7 +105,7 @@ class BatchSpec:
     """Backward passes per step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AmpSpec:
     """Mixed precision."""
 
@@ -112,7 +116,7 @@ class AmpSpec:
     it. false: leave the setting of PyTorch or the task alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainSpec:
     """How long to train, how fast, and what to keep."""
 
@@ -159,12 +163,13 @@ class TrainSpec:
     wait for ever."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessSpec:
     """How the processes are run: the section [run]."""
 
     python: str | None = None
-    """Python interpreter for the ranks, which needs torch only; None: the one gpu-panel runs in."""
+    """Python interpreter for the ranks, which needs torch only; None: the first near by that has
+    it."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     sync: Literal["none", "rsync"] = "none"
@@ -176,7 +181,7 @@ class ProcessSpec:
     """For a script of your own: also record the norm of each step's gradients."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunSpec:
     """Everything a person chooses about one run."""
 
@@ -204,7 +209,7 @@ LONGEST_NAME = 80
 """How many characters `name` may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Key:
     """A key of the spec, read from its field."""
 
@@ -235,7 +240,7 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
     """`keys`, cached for a set of modes."""
     found = {"name": Key("name", kind_of(str), RunSpec().name)}
     for section, cls in SECTIONS.items():
-        hints, empty = get_type_hints(cls, include_extras=True), cls()
+        hints, empty = hints_of(cls), cls()
         for f in fields(cls):
             dotted = f"{section}.{f.name}"
             found[dotted] = Key(dotted, kind_of(hints[f.name]), getattr(empty, f.name))

@@ -26,7 +26,7 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """A key that two specs have different values for, both as text that `--set` parses."""
 
@@ -75,7 +75,7 @@ def to_toml(spec: RunSpec) -> str:
 
 def _typed(value: Any) -> str:
     """`value` as text that `--set` parses back, given the key's type."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         bare = all(isinstance(v, str) and v == v.strip() and "," not in v for v in value)
         if value and bare and all(value) and not value[0].startswith(("[", "(", "{")):
             return ",".join(value)

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     run = Run(Path(argv[1]))
     os.umask(0o077)
     try:
-        return EXIT_CODES[Supervisor(run).supervise().state]
+        return EXIT_CODES.get(Supervisor(run).supervise().state, 0)  # 0: it waits again
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

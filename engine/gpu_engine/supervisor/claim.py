@@ -1,8 +1,9 @@
 """Claiming the devices of a run: they are leased as long as it lives, and checked before each
 start.
 
-The lease keeps our own runs apart. Only the driver knows who else is on a GPU, and they may have
-come since the run was planned, so it is checked again once the lease is held.
+The lease keeps our own runs apart, and those of all users if they share a folder. Only the driver
+knows who else is on a GPU, and they may have come since the run was planned, so it is checked again
+once the lease is held.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from gpu_engine.box import folder
 from gpu_engine.common.places import leases_folder
 from gpu_engine.devices import availability, leases, recheck
 from gpu_engine.devices.records import Device, Sample
@@ -30,8 +32,8 @@ log = logging.getLogger(__name__)
 def devices_of(plan: LaunchPlan) -> list[Device]:
     """The devices of a plan, each once."""
     used = {d.id: d for r in plan.ranks for d in r.devices}
-    return [Device(d.id, _kind(d.id), d.label, uuid=d.uuid, cores=d.cores,
-                   index=int(d.id) if d.id.isdigit() else None)
+    return [Device(d.id, _kind(d.id, d.uuid), d.label, uuid=d.uuid, cores=d.cores,
+                   index=int(number) if (number := d.id.rpartition(":")[2]).isdigit() else None)
             for d in used.values()]
 
 
@@ -44,6 +46,9 @@ def shared(plan: LaunchPlan) -> bool:
 def take(plan: LaunchPlan, run_id: str) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
     them."""
+    why = folder.why_not()
+    if why is not None:
+        log.warning("%s", why)
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
 
 
@@ -87,8 +92,8 @@ def _first(samples: tuple[Sample, ...]) -> str | None:
     return None
 
 
-def _kind(device_id: str) -> str:
-    """The kind of a device, from its id: "cpu:0" is a CPU slot, a number a whole GPU."""
+def _kind(device_id: str, uuid: str | None) -> str:
+    """The kind of a device: "cpu:0" is a CPU slot, and the id of a slice is its UUID."""
     if device_id.startswith("cpu:"):
         return "cpu"
-    return "gpu" if device_id.isdigit() else "slice"
+    return "slice" if device_id == uuid else "gpu"

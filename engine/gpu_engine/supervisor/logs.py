@@ -15,7 +15,7 @@ import logging
 import os
 from pathlib import Path
 
-from gpu_engine.common import units
+from gpu_engine.common import procs, units
 
 _CHASE = 16
 """How often new output is copied before the file is cut in any case."""
@@ -41,6 +41,8 @@ def punch(path: Path, limit: int) -> bool:
     """Free the disk space of a log's older part without moving its end. For torchrun's logs: they
     are not open for appending, so their writer would not notice a cut. Returns whether anything
     was freed."""
+    if not procs.LINUX:
+        return False
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -122,9 +124,16 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
 
 def _copy(fd: int, out: int, at: int, end: int) -> int:
     """Append the bytes from `at` to `end`. Returns the offset that was reached."""
-    while at < end and (done := os.sendfile(out, fd, at, min(end - at, 1 << 24))):
+    while at < end and (done := _some(fd, out, at, min(end - at, 1 << 24))):
         at += done
     return at
+
+
+def _some(fd: int, out: int, at: int, count: int) -> int:
+    if procs.LINUX:
+        return os.sendfile(out, fd, at, count)
+    # Elsewhere, sendfile sends to sockets only.
+    return os.write(out, os.pread(fd, min(count, 1 << 20), at))
 
 
 def _line_after(fd: int, at: int) -> int:

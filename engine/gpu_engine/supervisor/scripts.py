@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from gpu_engine.common import procs
+from gpu_engine.common import floors, procs
 from gpu_engine.events import schema
 from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.plan.processes import HOOK
@@ -82,7 +82,8 @@ def _why_unseen(run: Run, child: Child) -> str | None:
     """Why a process has no events; None if that is not known, or needs no warning."""
     if not child.running:
         if not (run.path / SEEN).exists():
-            return "it is not a Python program, or its Python was started with -S, -I or -E"
+            return ("it is not a Python program, or its Python is older than "
+                    f"{'.'.join(map(str, floors.PYTHON))} or was started with -S, -I or -E")
         # If it has failed, its output says why.
         return None if child.status else \
             "it neither called backward() nor stepped a torch optimizer"

@@ -30,7 +30,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Caus
     port = str(free_port())
     cwd = plan.cwd or "/"
     for process in plan.processes:
-        env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
+        env = {k: v for k, v in os.environ.items() if k not in (*_FOREIGN, *process.unset)}
         env |= process.env
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
                 "GPU_PANEL_ATTEMPT": str(attempt.number),

@@ -81,14 +81,16 @@ class Stopping:
         for pid in descendants(os.getpid()):
             self._send((pid, procs.start_ticks(pid)))
 
-    @property
     def writing(self) -> bool:
-        """Whether the ranks of a script write so much that they seem to be saving."""
+        """Whether the ranks of a script write so much that they seem to be saving. It is measured
+        anew, as this decides whether they are killed: the last look may be a second old."""
+        self._measure(least=0.2)
         return bool(self._wrote) and time.monotonic() - self._wrote < _WRITE_PATIENCE
 
-    def _measure(self) -> None:
+    def _measure(self, least: float = 1.0) -> None:
+        """Compare what was written since the last time, if that is `least` seconds ago."""
         now = time.monotonic()
-        if now - self._looked < 1.0:
+        if now - self._looked < least:
             return
         total = sum(_written(pid) for pid, _ in self.signalled)
         if self._looked and total - self._bytes >= _WRITES * (now - self._looked):

@@ -13,6 +13,7 @@ from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
+from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.supervisor import claim, hang_watch, logs, oom, scripts, sender, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
@@ -22,6 +23,7 @@ from gpu_engine.supervisor.children import (
     become_subreaper,
     kill_tree,
     reap,
+    wait_for_signal,
 )
 from gpu_engine.supervisor.device_record import DeviceRecord
 from gpu_engine.supervisor.rank_state import RankState
@@ -39,6 +41,10 @@ _BUSY = 0.1
 _MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
+
+
+class _TakenMeanwhile(Exception):
+    """A device of a run whose turn had come is not free any more."""
 
 
 class Supervisor:
@@ -74,11 +80,18 @@ class Supervisor:
         try:
             leases = claim.take(self.plan, self.run.id)
         except UserError as err:
+            if waiting.read(self.run.path) is not None:
+                return self._wait_again(str(err))
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err)))
             return self.state
         with leases:
-            return self._attempts()
+            try:
+                ended = self._attempts()
+            except _TakenMeanwhile as err:
+                return self._wait_again(str(err))
+        self._leave_the_line()
+        return ended
 
     def _attempts(self) -> State:
         first = number = self.state.attempt  # above 1 for a resumed run
@@ -86,6 +99,8 @@ class Supervisor:
             self._begin(number)
             try:
                 outcome, reason, cause = self._attempt(number)
+            except _TakenMeanwhile:
+                raise
             except Exception as err:
                 log.exception("attempt %d", number)
                 kill_tree(())
@@ -107,6 +122,22 @@ class Supervisor:
         code = {"completed": 0, "stopped": 130, "failed": 1}[outcome]
         self._set_state(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state
+
+    def _wait_again(self, why: str) -> State:
+        """Go back into the line: somebody else has taken a device since the run's turn came."""
+        log.info("it waits again: %s", why)
+        begun = [a for a in self.state.attempts if a.number == self.state.attempt]
+        self._set_state("queued", pid=None, ticks=None, started=None,
+                        attempts=tuple(a for a in self.state.attempts if a not in begun),
+                        changed=begun[0].changed if begun else self.state.changed)
+        return self.state
+
+    def _leave_the_line(self) -> None:
+        """The run starts, or has ended before it could: either way it waits no longer."""
+        try:
+            waiting.leave(self.run.path)
+        except OSError as err:
+            log.error("it can't leave the queue: %s", err)
 
     def _begin(self, number: int) -> None:
         # The changes of a resume are recorded with its first attempt.
@@ -134,8 +165,11 @@ class Supervisor:
             self.stop_asked = True
             return "stopped", "stopped before its ranks started", None
         if blocked is not None:
+            if waiting.read(self.run.path) is not None:
+                raise _TakenMeanwhile(blocked)
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
+        self._leave_the_line()
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt,
                        direct=not self.is_task and not self.launches)
@@ -194,17 +228,18 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
 
-    def _wait(self, attempt: Attempt) -> signal.struct_siginfo | None:
-        """The next signal; None if there is none within the time that is set here."""
+    def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
+        """The next signal and its sender; None if there is none within the time that is set here.
+        """
         timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
-        return signal.sigtimedwait(_HEARD, timeout)
+        return wait_for_signal(_HEARD, timeout)
 
-    def _hear(self, attempt: Attempt, got: signal.struct_siginfo | None) -> None:
-        number = None if got is None else got.si_signo
+    def _hear(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
+        number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.stopped_by = sender.describe(got.si_pid)  # at once: a `kill` is gone in a moment
+            self.stopped_by = sender.describe(got[1])  # at once: a `kill` is gone in a moment
         ended = reap(attempt.children)
         if ended:
             self._note_ends(attempt, ended)
@@ -253,7 +288,7 @@ class Supervisor:
         self._read(attempt)
         savers = stopping.saving(attempt.events.values())
         if not savers and not (attempt.stopping and not self.is_task
-                               and attempt.stopping.writing):
+                               and attempt.stopping.writing()):
             if not attempt.late or attempt.leaving:
                 return False
             attempt.leaving = True  # saved; ending takes another moment
@@ -303,8 +338,8 @@ class Supervisor:
         """Wait for `seconds`. Returns False if a signal to stop came meanwhile."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            got = signal.sigtimedwait(_HEARD, left)
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            got = wait_for_signal(_HEARD, left)
+            if got is not None and got[0] != signal.SIGCHLD:
                 self.stop_asked = True
                 return False
             reap(())

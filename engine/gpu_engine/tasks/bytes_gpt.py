@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.task import Task
+from gpu_engine.training.task import Task, fusable
 
 _VOCABULARY = 256
 _HELD_OUT = 0.05
@@ -82,7 +82,7 @@ class BytesGPT(Task):
         vectors = [p for p in model.parameters() if p.dim() <= 1]
         return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
                                   {"params": vectors, "weight_decay": 0.0}],
-                                 lr=lr, betas=(0.9, 0.95), fused=True)
+                                 lr=lr, betas=(0.9, 0.95), fused=fusable(model))
 
     def schedule(self, optimizer: torch.optim.Optimizer, total_steps: int | None
                  ) -> torch.optim.lr_scheduler.LRScheduler:

@@ -1,4 +1,4 @@
-"""Wheels of what is running here: this program, and the packages that it needs, torch left out.
+"""Wheels of what is running here: this program, and the packages that it needs but for `_LEFT_OUT`.
 
 They are made from the files that are installed, so nothing is downloaded, and the other machine
 gets what runs here. The format is PEP 427's: a zip of the files, with a list of their hashes. The
@@ -22,8 +22,9 @@ import gpu_engine
 from gpu_engine.common.errors import UserError
 
 OURS = "gpu-panel"
-_LEFT_OUT = frozenset({"torch"})
-"""Gigabytes that depend on the other machine's driver; looked for there."""
+_LEFT_OUT = frozenset({"torch", "msgspec"})
+"""torch: gigabytes that depend on the other machine's driver; looked for there. msgspec: made for
+one version of Python, and only makes the reading of long runs faster, which nobody does there."""
 _NOT_CARRIED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?([^;]*)")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
@@ -60,7 +61,7 @@ def all_wheels() -> list[Wheel]:
 
 
 def requirements() -> list[str]:
-    """What this program needs, as pip takes it, torch left out."""
+    """What this program needs, as pip takes it, but for `_LEFT_OUT`."""
     found = []
     for text in metadata.distribution(OURS).requires or []:
         name, extras, versions = _parsed(text)

@@ -45,8 +45,11 @@ def _begin():
     """Write the rank's first two events, without json, which is not loaded yet."""
     env = os.environ
     rank = int(env.get("RANK") or env["GPU_PANEL_RANK"])
-    with open("/proc/self/stat") as stat:
-        ticks = stat.read().rpartition(")")[2].split()[19]
+    try:
+        with open("/proc/self/stat") as stat:
+            ticks = stat.read().rpartition(")")[2].split()[19]
+    except OSError:  # macOS
+        ticks = "null"
     now = "%.3f" % time.time()
     labels = ",".join(_text(label) for label in env.get("GPU_PANEL_DEVICES", "").split(";"))
     line = ('{"t":%s,"kind":"start","rank":%d,"local_rank":%d,"node":%d,"pid":%d,"started":%s,'
@@ -81,7 +84,7 @@ def _own_log():
     run, rank = os.environ["GPU_PANEL_RUN"], os.environ.get("RANK", "")
     if not rank.isdigit():
         return
-    for number in (1, 2):
+    for number in (1, 2) if sys.platform.startswith("linux") else ():
         if not os.readlink("/proc/self/fd/%d" % number).startswith(run + "/torchrun/"):
             continue
         path = os.path.join(run, "ranks", "%05d.log" % int(rank))
