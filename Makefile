@@ -5,14 +5,18 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: panel test test-gpu faults mutants lint bench clean
+.PHONY: panel test fuzz test-gpu faults mutants matrix lint man docs bench clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
-# Four files at a time, also on two cores: most tests wait for processes.
+# Six files at a time, also on two cores: most tests wait for processes.
 test: lint
-	$(VENV)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+
+# The property tests with other examples than before, and ten times as many.
+fuzz: $(READY)
+	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 -m hypothesis
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest -m gpu
@@ -23,9 +27,22 @@ faults: $(READY)
 mutants: $(READY)
 	$(VENV)/bin/python -m tests.mutants
 
+# Other Pythons and torches: docs/compatibility.md. MATRIX="ranks --only 3.9x2.2" is one of them.
+matrix: $(READY)
+	$(VENV)/bin/python -m tests.matrix --write $(MATRIX)
+
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/basedpyright --level error
+
+# The manual pages, after a command has changed.
+man: $(READY)
+	$(VENV)/bin/python -m tests.man_pages
+
+# The documentation as a site, in build/site. A link that leads nowhere fails.
+docs: $(READY)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site . build/site
 
 bench: $(READY)
 	$(VENV)/bin/python -m bench

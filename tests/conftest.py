@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
+import runpy
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -14,7 +17,8 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.launch import torch_build
+from gpu_engine.interpreters import ask
+from gpu_engine.interpreters.build import Build
 from gpu_engine.runs import folder as runs
 
 # Asserts in these shared modules should also show what was compared.
@@ -34,10 +38,14 @@ if os.environ.get("PYTHONDONTWRITEBYTECODE") != "mutants":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
-# No deadline: how long an example takes only shows how busy the machine is.
+# No deadline: how long an example takes only shows how busy the machine is. The suite tries the
+# same examples each time, so that it fails for what was changed; `make fuzz` looks for new ones.
 hypothesis.settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("suite")
+    "suite", deadline=None, derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("fuzz", hypothesis.settings.get_profile("suite"),
+                                     derandomize=False, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
 PATIENCE = 600.0
 """Seconds after which a test stops waiting for something. It is long, as the machine may be busy
@@ -66,8 +74,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+# What other users of this machine hold is none of the suite's business. Tests of it name a folder.
+os.environ["GPU_PANEL_SHARED"] = ""
+
+# As if the environment of the tests had been activated: a run takes it without asking others.
+if sys.prefix != sys.base_prefix:
+    os.environ["VIRTUAL_ENV"] = sys.prefix
+
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def torch_version() -> str:
+    """Of the torch that the tests have, with its local part: "2.13.0+cpu"."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    return runpy.run_path(str(Path(spec.origin).with_name("version.py")))["__version__"]
 
 
 def gpus(count: int) -> Inventory:
@@ -89,8 +112,13 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Have torch look as if it were built for GPUs. Invented machines and the stand-in driver have
     GPUs, but the torch under which the tests run may be built without."""
     if request.node.get_closest_marker("own_torch") is None:
-        build = torch_build.Build("2.13.0+cu130", "13.0", None)
-        monkeypatch.setattr(torch_build, "build_of", lambda python: build)
+        look, build = ask.look, Build("2.13.0+cu130", "13.0", None)
+
+        def looked(python: str) -> ask.Seen:
+            seen = look(python)
+            return replace(seen, build=build) if seen.has_torch else seen
+
+        monkeypatch.setattr(ask, "look", looked)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ async def test_tick_launch_watch_and_remove():
         said = shown(table)
         assert "✓ completed" in said
         assert "6 of 6" in said
-        assert screen.live_runs == 0
+        assert screen.runs.live == 0
         await pilot.press("escape", "4", "x")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
         await pilot.press("y")
@@ -62,7 +62,7 @@ async def test_stop_from_the_list():
         await until(pilot, lambda: pilot.app.screen is screen)
         table = screen.query_one(RunsPane)
         await until(pilot, lambda: table.lines and table.lines[0].step, 60)
-        assert screen.live_runs == 1
+        assert screen.runs.live == 1
         await until(pilot, lambda: "● run " in shown(screen.devices))
         await pilot.press("escape", "4", "s")
         await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))

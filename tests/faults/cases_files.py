@@ -10,6 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from gpu_engine.events.frequent import Stretch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 
@@ -34,7 +35,8 @@ train(3)
     state = box.ended(run)
     assert (state.state, state.attempt) == ("completed", 2)
     follower = Follower(run)
-    assert len(follower.poll(budget=2)) == 1 + 1 + 1 + 1 + 3 + 3 + 1
+    read = [told for _, told in follower.poll(budget=2)]
+    assert sum(len(t) if isinstance(t, Stretch) else 1 for t in read) == 1 + 1 + 1 + 1 + 3 + 3 + 1
     assert follower.skipped == 1
     assert [a.outcome for a in state.attempts] == ["failed", "completed"]
     assert "SIGKILL" in state.attempts[0].reason

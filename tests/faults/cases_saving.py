@@ -72,15 +72,15 @@ def a_scripts_save_beyond_the_grace(box: Box) -> None:
         "import os, signal, sys, time\n"
         "def save(*_):\n"
         f"    with open({str(target)!r}, 'wb', 0) as file:\n"
-        "        for _ in range(30):\n"
+        "        for _ in range(35):\n"
         "            file.write(os.urandom(1 << 20))\n"
         "            time.sleep(0.1)\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\nprint('up', flush=True)\ntime.sleep(100)\n",
-        ranks=1, run={"grace": 1.5})
+        ranks=1, run={"grace": 2.5})
     wait_for(lambda: run.log(0).exists() and b"up" in run.log(0).read_bytes())
     run.stop()
     state = box.ended(run)
     assert state.state == "stopped"
     assert [p.exit for p in state.processes] == [0]
-    assert target.stat().st_size == 30 << 20
+    assert target.stat().st_size == 35 << 20

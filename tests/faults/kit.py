@@ -135,7 +135,10 @@ class Box:
         """The program that is started in place of a rank's Python."""
         path = self.tmp / "python"
         if not path.exists():
-            path.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
+            # Asked where its torch is (interpreters/ask.py), it says that it has one.
+            says = '[[3,12,0],"/no/torch/__init__.py","",[]]'
+            path.write_text(f"#!/bin/sh\n[ \"$1\" != -c ] || {{ echo '{says}'; exit; }}\n"
+                            f"exec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
             path.chmod(0o755)
         return path
 
@@ -147,7 +150,7 @@ class Box:
         """Run the command line to its end, in a process of its own."""
         return without_traceback(subprocess.run(
             [sys.executable, "-m", "gpu_engine", *words], text=True, capture_output=True,
-            **{"timeout": 60} | more))
+            **{"timeout": PATIENCE} | more))
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, *words], text=True, **more)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from . import (  # noqa: F401
     cases_disk,
+    cases_export,
     cases_files,
     cases_hang,
     cases_launch,
+    cases_notify,
     cases_processes,
     cases_saving,
+    cases_sweep,
     cases_training,
+    cases_users,
     test_files,
     test_launches,
     test_processes,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.agent import main
+from gpu_engine.agent import main, ports
 from gpu_engine.hosts import channel, protocol, reasons, ssh
 from gpu_engine.hosts.channel import Refused, Unreachable, open_channel
 from gpu_engine.hosts.records import Host
@@ -114,6 +117,14 @@ def test_no_agent_comes(host, why):
     assert time.monotonic() - began < 60
 
 
+def test_what_a_login_shell_prints_without_end_ends_with_it(tmp_path):
+    pid = tmp_path / "pid"
+    with pytest.raises(Unreachable, match="prints without end") as raised:
+        open_channel(box(f"sh -c 'echo $$ > {pid}; exec yes'"), seconds=30)
+    wait_for(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
+    assert raised  # the error, and what it refers to, is still held
+
+
 @pytest.mark.parametrize(("body", "why"), [
     ("printf '{\"id\":1,\"ki'", "the connection ended"),
     ("echo '{\"id\":1,\"kind\":\"what\"}'; cat", "none of an agent's: unknown kind"),
@@ -213,3 +224,30 @@ def test_a_port_is_free_again_once_nobody_listens_on_it_for_us(home):
             tried = way.ask(protocol.Reach(("127.0.0.1",), got.port))
             assert isinstance(tried, protocol.Reached)
             assert [t.problem for t in tried.tried] == ["connection refused"]
+
+
+def test_a_connection_that_hangs_is_begun_again(monkeypatch):
+    """As on a line that loses the first packet: the kernel's own second one comes late."""
+    connect, begun, end = ports.socket.create_connection, [], threading.Event()
+
+    def connection(address, seconds):
+        begun.append(address)
+        if len(begun) < 3:
+            end.wait(seconds)
+            raise TimeoutError
+        return connect(address, seconds)
+
+    monkeypatch.setattr(ports.socket, "create_connection", connection)
+    told = []
+    asked = SimpleNamespace(say=told.append)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(
+            target=lambda: server.accept()[0].sendall(ports.GREETING), daemon=True)
+        answering.start()
+        port = server.getsockname()[1]
+        ports.reach(asked, protocol.Reach(("127.0.0.1",), port, 600.0))
+        answering.join()
+    end.set()
+    assert told == [protocol.Reached((protocol.Attempted("127.0.0.1", None),))]
+    ports.reach(asked, protocol.Reach(("127.0.0.1",), port))
+    assert [t.problem for t in told[1].tried] == ["connection refused"]

@@ -26,7 +26,7 @@ DEVICE = gpus(1).devices[0]
 SAMPLE = Sample(DEVICE, 0.5, 1, 2, throttle=("too hot (hardware)",),
                 processes=(DeviceProcess(9, 4, user="alice", command="python train.py"),))
 MESSAGES = [
-    protocol.Hello(), protocol.Watch(0.5, True),
+    protocol.Hello(), protocol.Hello(("/d", "~")), protocol.Watch(0.5, True),
     protocol.Check({"name": "x", "batch": {"size": 4}, "task": {"params": {"a": [1, 2.5]}}},
                    ("/d", "~"), (protocol.Digest("train.py", "0" * 64),)),
     protocol.Listen(29500), protocol.Reach(("10.0.0.1",), 29500),
@@ -45,7 +45,8 @@ MESSAGES = [
     code_messages.PreviewCode("a" * 64, b"12345678"),
     code_messages.CodePreview("/h/code/aaaaaaaaaaaa", False, b"\x05"),
     protocol.Welcome(1, "0.1.0", "/usr/bin/python", "3.12.1", "gpu1", "alice", "/h", "/home/a",
-                     None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0")),
+                     None, None, "1:2", 1.5, ("10.0.0.1",), protocol.Torch("2.13", "13.0"),
+                     "/home/a/.venv/bin/python"),
     protocol.Devices(gpus(8)),
     protocol.Looked(Snapshot(1.0, (SAMPLE,), HostSample(0.5)),
                     (protocol.FreedomOf("0", "busy", "in use"),)),

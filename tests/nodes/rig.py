@@ -16,6 +16,7 @@ import ctypes
 import itertools
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -96,11 +97,17 @@ class Node:
         self.start_sshd()
 
     def off(self) -> None:
-        """Switch it off, as a power cut does: every process of it is gone."""
+        """Switch it off, as a power cut does: every process of it is gone, and so is its link."""
         if self.init is None:
             return
-        self.init.kill()  # unshare, which takes its child with it
+        first = os.pidfd_open(self.pid) if self.up else None
+        self.init.kill()  # unshare, which takes its child with it, some time later
         self.init.wait()
+        if first is not None:  # the last that goes
+            select.select([first], [], [])
+            os.close(first)
+        with contextlib.suppress(AssertionError):
+            self.rig.switch(f"link delete port{self.number}")
         for pipe in (self.init.stdin, self.init.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):

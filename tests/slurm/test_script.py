@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.plan.records import WORKER
 from gpu_engine.slurm.script import Place, batch_script, job_of
 from gpu_engine.spec.schema import RunSpec
 
@@ -154,8 +155,8 @@ def test_srun_receives_the_words_that_were_meant(shared, value, python, home):
     done = shared.run(shared.script(sets, python=python, home=home))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     argv = shared.argv()
-    assert argv[2:5] == [python, "-m", "gpu_engine.worker"]
-    words = argv[5:-2]
+    assert argv[2:4] == [python, WORKER]
+    words = argv[4:-2]
     assert set(words[::2]) == {"--set"}
     assert choose_spec(None, words[1::2]).spec == spec_of(sets)
     assert shared.environment()["GPU_PANEL_HOME"] == home

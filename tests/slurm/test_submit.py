@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch import launcher
+from gpu_engine.notify import config, journal
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import leftovers
@@ -23,6 +24,7 @@ from gpu_engine.runs.job import Job
 from gpu_engine.slurm import watch
 
 from ..conftest import wait_for
+from ..notify.endpoint import endpoint, private
 from ..training.conftest import TOY
 
 pytestmark = pytest.mark.root
@@ -180,11 +182,18 @@ def test_cancelled_while_it_waits(cluster, tmp_path):
 
 
 def test_ranks_that_fail_before_they_report(cluster, tmp_path):
+    """Somebody is told of it, by this machine and not by the job's."""
     (tmp_path / "dies").touch()
-    run, job = submitted(*stood_in(tmp_path))
-    state = wait_for(lambda: not (now := seen(run)).live and now)
-    assert (state.state, state.reason) == ("failed", f"Slurm job {job} failed: no torch here")
-    assert listed(run)["slurm"]["state"] == "FAILED"
+    with endpoint(200) as there:
+        private(config.path(), f'[[to]]\nkind = "json"\nurl = "{there.url}"\n')
+        run, job = submitted(*stood_in(tmp_path))
+        state = wait_for(lambda: not (now := seen(run)).live and now)
+        assert (state.state, state.reason) == ("failed", f"Slurm job {job} failed: no torch here")
+        assert listed(run)["slurm"]["state"] == "FAILED"
+        wait_for(lambda: there.got)
+        assert (there.got[0].json["run"], there.got[0].json["cause"]) == (run.id, state.reason)
+        wait_for(lambda: [result for _, _, result in journal.read(run.path)] == ["sent"])
+    assert len(there.got) == 1
 
 
 def test_a_job_that_slurm_forgets_is_lost(cluster, tmp_path):

@@ -102,5 +102,9 @@ def test_what_does_not_fit_between_hosts():
     assert "0.0.9" in said["b"]
     assert "00:05 behind" in said["c"]
     assert "same machine as a" in said["e"]
-    met = [_met("a", torch=torch), _met("b", torch=protocol.Torch("2.13.0+cpu")), _met("c")]
-    assert {p.value for p in survey.torches(met, spec(["a", "b", "c"]))} == {"b", "c"}
+    other = protocol.Torch("2.13.0+cpu")
+    met = [_met("a", torch=torch, interpreter="/a/x"), _met("b", torch=other, interpreter="/b/x"),
+           _met("c", lacking="no interpreter has torch: pip install torch")]
+    unlike, without = survey.torches(met, spec(["a", "b", "c"]))
+    assert (unlike.key, unlike.value) == ("devices.hosts", "b")
+    assert str(without) == "run.python: c: no interpreter has torch: pip install torch"

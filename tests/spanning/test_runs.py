@@ -16,10 +16,12 @@ from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
 from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.notify import journal
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
+from tests.notify.endpoint import endpoint, private
 
 from .kit import DIGITS, ended, left, losses, make_hosts, pids, there
 
@@ -43,12 +45,21 @@ def hosts(home):
 
 
 def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts):
-    """To the bit, and what is here of each is what is there."""
-    over = launch(from_dict(DIGITS | TWO))
-    one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
-                                     "parallel": {"mode": "ddp"}}))
-    for run in (over, one):
-        assert ended(run).state == "completed", run.state()
+    """To the bit, and what is here of each is what is there. Whoever is to be told of it is told
+    once, though the hosts know the address too."""
+    with endpoint(200) as told:
+        for folder in (hosts, hosts.parent / "a", hosts.parent / "b"):
+            private(folder / "notify.toml", f'[[to]]\nkind = "json"\nurl = "{told.url}"\n')
+        over = launch(from_dict(DIGITS | TWO))
+        one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
+                                         "parallel": {"mode": "ddp"}}))
+        for run in (over, one):
+            assert ended(run).state == "completed", run.state()
+            wait_for(lambda run=run: journal.read(run.path))
+        assert {got.json["run"]: (got.json["on"], got.json["step"]) for got in told.got} == {
+            over.id: (["a", "b"], 6), one.id: ([], 6)}
+        assert not any((there(over, host) / journal.FILE).exists() for host in "ab")
+    assert len(told.got) == 2
     for rank, host in enumerate("ab"):
         assert losses(over.path, rank) == losses(one.path, rank)
         assert len(losses(over.path, rank)) == 6
