@@ -21,7 +21,7 @@ from gpu_panel.run.log.view import LogView
 
 from .colours import contrast, painted, too_faint
 from .machines import shared_machine
-from .panel_kit import looked, panel, screen_text, settled, until
+from .panel_kit import looked, panel, quiet, screen_text, settled, until
 from .run_kit import T0, Mini, shown, trained
 from .run_kit import settled as run_settled
 
@@ -51,6 +51,7 @@ async def read(pilot: Pilot[None], what: str) -> None:
     looks = set()
     for name in THEMES:
         pilot.app.theme = name
+        await quiet(pilot)  # the pause alone does not wait for the new style on a busy machine
         await pilot.pause()
         looks.add(look(pilot, what))
     assert len(looks) == len(THEMES), what

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubeflow_trainer_api.models as kubeflow_models
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -55,6 +54,9 @@ def on_skypilot(plan: LaunchPlan, inventory: Inventory = GPUS) -> dict[str, Any]
 
 
 def on_kubeflow(plan: LaunchPlan, inventory: Inventory = GPUS) -> dict[str, Any]:
+    # Its import takes a second, which every process that collects the tests would spend.
+    import kubeflow_trainer_api.models as kubeflow_models
+
     document = yaml.safe_load(kubeflow.text(job(plan, inventory.devices)))
     # Kubeflow's types drop what they do not know: nothing may be missing then.
     read = kubeflow_models.TrainerV1alpha1TrainJob.from_dict(document)
