@@ -9,8 +9,9 @@ SAVES_SLOWLY = """
 start(); step(1); beat()
 while not asked: time.sleep(0.01)
 if rank == 0:
-    since = time.time()
-    for n in range(1, 26):
+    since, n = time.time(), 0
+    while not ({until}):
+        n += 1
         tell("phase", phase="checkpoint", since=since, step=1, done={done})
         time.sleep(0.1)
     save(1)
@@ -22,7 +23,8 @@ finish("stopped", 1)
       "it may finish as long as the file grows, and show says so; the checkpoint is there")
 def a_save_beyond_the_grace(box: Box) -> None:
     # A rank also takes a moment to exit, as torch takes its modules apart.
-    slow = SAVES_SLOWLY.format(done="n << 20").replace("finish(", "time.sleep(1.5)\nfinish(")
+    slow = SAVES_SLOWLY.format(done="n << 20", until=f"os.path.exists({str(box.tmp / 'seen')!r})"
+                               ).replace("finish(", "time.sleep(1.5)\nfinish(")
     run = box.go(slow, run={"grace": 0.5})
     wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
     run.stop()
@@ -30,6 +32,7 @@ def a_save_beyond_the_grace(box: Box) -> None:
     assert said.state == "stopping"
     assert "rank 0 is still writing a checkpoint" in said.reason
     assert "run.grace = 0.5 s" in box.cli("show", run.id).stderr
+    (box.tmp / "seen").touch()
     state = box.ended(run)
     assert (state.state, [p.exit for p in state.processes]) == ("stopped", [0, 0])
     assert "longer than run.grace" in state.reason
@@ -39,8 +42,9 @@ def a_save_beyond_the_grace(box: Box) -> None:
 @case("A rank that fails while another writes a large checkpoint",
       "the save may finish, and show says what the run waits for; the checkpoint is there")
 def a_save_beyond_a_failure(box: Box) -> None:
-    slow = SAVES_SLOWLY.format(done="n << 20").replace("26", "96").replace(
-        "while not asked: time.sleep(0.01)", "meet()\nif rank == 1: sys.exit(7)")
+    slow = SAVES_SLOWLY.format(done="n << 20", until=f"os.path.exists({str(box.tmp / 'seen')!r})"
+                               ).replace("while not asked: time.sleep(0.01)",
+                                         "meet()\nif rank == 1: sys.exit(7)")
     run = box.go(slow, run={"grace": 0.5})
     said = wait_for(lambda: (s := run.state()).reason and s)
     assert said.state == "running"
@@ -49,13 +53,14 @@ def a_save_beyond_a_failure(box: Box) -> None:
     run.stop()
     said = wait_for(lambda: (s := run.state()).state == "stopping" and s.reason and s)
     assert "beyond run.grace = 0.5 s" in said.reason
+    (box.tmp / "seen").touch()
     box.ended(run)
     assert [p.name for p in checkpoints(run)] == ["step-00000001"]
 
 
 @case("A stop, and a checkpoint that is stuck", "ended half a minute after the grace", always=False)
 def a_stuck_save(box: Box) -> None:
-    run = box.go(SAVES_SLOWLY.format(done="5").replace("26", "1000"), run={"grace": 0.5})
+    run = box.go(SAVES_SLOWLY.format(done="5", until="n == 1000"), run={"grace": 0.5})
     wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
     run.stop()
     state = box.ended(run)
