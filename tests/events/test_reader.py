@@ -111,7 +111,8 @@ def test_without_the_fast_decoder_the_same_events_are_read(tmp_path, monkeypatch
     """As on a host to which only what ranks need was brought."""
     (tmp_path / "ranks").mkdir()
     event_lines.append(events_path(tmp_path, 0), GOOD, GOOD)
-    monkeypatch.setitem(sys.modules, "gpu_engine.events.frequent", None)
+    for name in "frequent", "digested":
+        monkeypatch.setitem(sys.modules, f"gpu_engine.events.{name}", None)
     reader = RunReader(tmp_path)
     reader.add([0])
     assert [e.step for _, events in reader.read(1.0) for e in events] == [1, 1]

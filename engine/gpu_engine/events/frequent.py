@@ -21,7 +21,8 @@ _Some = Annotated[int, msgspec.Meta(ge=1, lt=1 << 60)]
 _Odd = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
-class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True, gc=False):
+class StepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_fields=True,
+               gc=False, omit_defaults=True):
     """A step event of the first optimizer. Its fields are those of `schema.Step`."""
 
     t: float
@@ -61,7 +62,7 @@ class _OddStepLine(msgspec.Struct, tag_field="kind", tag="step", forbid_unknown_
 
 
 class MemoryLine(msgspec.Struct, tag_field="kind", tag="memory", forbid_unknown_fields=True,
-                 gc=False):
+               gc=False, omit_defaults=True):
     """A memory event. Its fields are those of `schema.Memory`."""
 
     t: float
@@ -73,7 +74,7 @@ class MemoryLine(msgspec.Struct, tag_field="kind", tag="memory", forbid_unknown_
 
 
 class PhaseLine(msgspec.Struct, tag_field="kind", tag="phase", forbid_unknown_fields=True,
-                gc=False):
+               gc=False, omit_defaults=True):
     """A heartbeat. Its fields are those of `schema.Phase`."""
 
     t: float
@@ -108,6 +109,25 @@ Told = Event | Stretch
 _decode = msgspec.json.Decoder(StepLine | MemoryLine | PhaseLine).decode
 _decode_odd = msgspec.json.Decoder(_OddStepLine).decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+Frequent = StepLine | MemoryLine | PhaseLine
+
+
+def decoded(lines: Sequence[bytes]) -> list[Frequent | None]:
+    """The event in each line; None where it is not one of the frequent ones, or has a number that
+    is not finite."""
+    try:
+        return list(map(_decode, lines))
+    except _ERRORS:
+        return [_plain(line) for line in lines]
+
+
+def _plain(line: bytes) -> Frequent | None:
+    try:
+        return _decode(line)
+    except _ERRORS:
+        return None
 
 
 def grouped(lines: Sequence[bytes], plain: Callable[[bytes], Event | None]) -> list[Told]:

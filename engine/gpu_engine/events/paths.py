@@ -22,6 +22,15 @@ def log_path(run: Path, rank: int) -> Path:
     return run / FOLDER / f"{rank:05d}.log"
 
 
+def digest_path(events: Path) -> Path:
+    """The digest of an events file, if that is long: see `digest`."""
+    return events.with_suffix(".digest")
+
+
+DIGESTED = 8 << 20
+"""Bytes of an events file from which it gets a digest. A smaller one is read whole in a moment, and
+its chart may show single steps."""
+
 DEVICES = "devices.jsonl"
 """The file with the figures of this machine's devices, in a run folder."""
 

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from gpu_engine.common.files import open_file
 from gpu_engine.events.convert import BadEvent, from_dict
@@ -73,6 +73,11 @@ class Tail:
         if not keep or stat.st_ino != self._inode or begin > self._offset:
             self._inode, self._offset, self._rest = stat.st_ino, begin, b""
 
+    def read_again(self, first: int, last: int, most: int) -> list[Told] | None:
+        """Every event around the steps from `first` to `last` that was read, one by one; None: it
+        is not known where they are, or they take more than `most` bytes."""
+        return None
+
     def read(self, limit: int = 1 << 20) -> list[Event]:
         """The events that were completed since the last call. Reads at most `limit` bytes."""
         return [e for e in map(self._parse, self._lines(limit)) if e is not None]
@@ -92,15 +97,20 @@ class Tail:
         """The lines that were completed since the last call, in at most `limit` bytes."""
         try:
             with open_file(self.path) as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_ino != self._inode or stat.st_size < self._offset:
-                    self._inode, self._offset, self._rest = stat.st_ino, 0, b""
-                if stat.st_size == self._offset:
-                    return []
-                file.seek(self._offset)
-                data = file.read(limit)
+                return self._lines_of(file, limit) if self._is_new(file) else []
         except OSError:
             return []
+
+    def _is_new(self, file: BinaryIO) -> bool:
+        """Whether there is something to read. Another file is read from its beginning."""
+        stat = os.fstat(file.fileno())
+        if stat.st_ino != self._inode or stat.st_size < self._offset:
+            self._inode, self._offset, self._rest = stat.st_ino, 0, b""
+        return stat.st_size != self._offset
+
+    def _lines_of(self, file: BinaryIO, limit: int) -> list[bytes]:
+        file.seek(self._offset)
+        data = file.read(limit)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > self.MAX_LINE:
@@ -126,11 +136,13 @@ BEHIND = 4096
 
 
 class RunReader:
-    """Reads the new events of all ranks of a run, in pieces of bounded size."""
+    """Reads the new events of all ranks of a run, in pieces of bounded size. Of a long file, the
+    digest is read in place of what it stands for: then a step event in a stretch may be several."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: the run folder."""
         self._folder = folder
+        self._tail = _best_tail()
         self._tails: dict[int, Tail] = {}
         self.cut_short = False
         """Whether the last `read` ended for lack of time, so that more may be there."""
@@ -164,9 +176,20 @@ class RunReader:
 
     def add(self, ranks: Iterable[int]) -> None:
         """Read the files of these ranks too. A rank that is read already keeps its place."""
-        new = {r: Tail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
+        new = {r: self._tail(events_path(self._folder, r)) for r in ranks if r not in self._tails}
         if new:  # a new dict, as `read` may be iterating over the old one in another thread
             self._tails = dict(sorted((self._tails | new).items()))
+
+    def read_again(self, first: int, last: int, most: int) -> dict[int, list[Told]] | None:
+        """For each rank every event around the steps from `first` to `last`, as far as it was read,
+        in the order of its file. None: they take more than `most` bytes, or can't be found."""
+        found: dict[int, list[Told]] = {}
+        for rank, tail in self._tails.items():
+            told = tail.read_again(first, last, most // len(self._tails))
+            if told is None:
+                return None
+            found[rank] = told
+        return found
 
     def read(self, seconds: float, piece: int = 1 << 18) -> list[tuple[int, list[Told]]]:
         """The new events as (rank, events), reading `piece` bytes of each file in turn.
@@ -193,6 +216,14 @@ class RunReader:
                 return fresh
 
 
+def _best_tail() -> type[Tail]:
+    try:
+        from gpu_engine.events.digested import DigestedTail  # most programs need no fast decoder
+    except ImportError:  # on a host to which only what ranks need was brought
+        return Tail
+    return DigestedTail
+
+
 def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Iterator[_Kind]:
     """The events of these kinds, from the last in the file to the first. Reads no more of the file
     than the caller consumes. `within`: how many bytes before the end to look at; None: all."""
@@ -205,7 +236,7 @@ def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Ite
             while end > first:
                 begin = max(first, end - END)
                 for at in _marked(text, marks, begin, end):
-                    event = _event_in(_line_at(text, at))
+                    event = event_in(_line_at(text, at))
                     if isinstance(event, kinds):
                         yield event
                 end = begin
@@ -223,10 +254,10 @@ def attempts(path: Path) -> Iterator[tuple[int, int]]:
             at = text.find(starts)
             while at >= 0:
                 after = text.find(starts, at + 1)
-                start = _event_in(_line_at(text, at))
+                start = event_in(_line_at(text, at))
                 step = text.find(steps, at, after if after >= 0 else len(text))
                 while step >= 0 and isinstance(start, Start):
-                    event = _event_in(_line_at(text, step))
+                    event = event_in(_line_at(text, step))
                     if isinstance(event, Step) and event.n:
                         yield start.attempt or 1, max(event.step - event.n + 1, 0)
                         break
@@ -260,7 +291,7 @@ def sample(path: Path, *kinds: type[Event], parts: int, piece: int = 2048,
         return
     for line in lines:
         if marked(line):
-            event = _event_in(line)
+            event = event_in(line)
             if isinstance(event, kinds):
                 yield event
 
@@ -282,7 +313,7 @@ def _line_at(text: mmap.mmap, at: int) -> bytes:
     return text[begin:stop if stop >= 0 else len(text)]
 
 
-def _event_in(line: bytes) -> Event | None:
+def event_in(line: bytes) -> Event | None:
     """The event in a line; None if there is none, or its kind is not known."""
     try:
         return from_dict(_decoded(line.decode())) if line else None

@@ -207,7 +207,7 @@ def _step(run: RunView, rank: RankView, event: schema.Step) -> None:
     if event.grad_norm is not None:
         rank.metrics["grad_norm"] = event.grad_norm
     for index, other in (event.others or {}).items():
-        value = _last_loss(other)
+        value = last_loss(other)
         if value is not None:
             rank.metrics[f"loss[{index}]"] = value
     if event.n == 0:  # only other optimizers have stepped
@@ -220,7 +220,7 @@ def _stepped(run: RunView, rank: RankView, events: Sequence[schema.Step | StepLi
     """What steps of the first optimizer change, one or several events in a row."""
     first, last = events[0], events[-1]
     rank.step, rank.epoch = last.step, last.epoch
-    rank.loss, rank.lr = _last_loss(last), last.lr
+    rank.loss, rank.lr = last_loss(last), last.lr
     rank.samples_per_s, rank.data_wait = last.samples_per_s, last.data_wait
     rank.step_times += [(event.t, event.step) for event in events[-_TIMES:]]
     del rank.step_times[:-_TIMES]
@@ -321,7 +321,7 @@ def _stretch(run: RunView, rank: RankView, told: Stretch) -> None:
         rank.at_step = told.at_step
 
 
-def _last_loss(event: schema.Step | StepLine | schema.Other) -> float | None:
+def last_loss(event: schema.Step | StepLine | schema.Other) -> float | None:
     """The loss of the event's last step; if only their mean is known, the mean."""
     if event.losses:
         return event.losses[-1]

@@ -19,6 +19,7 @@ from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
+from gpu_engine.runs.digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.spanning import link, parts, verdict
 from gpu_engine.spanning.link import Link
@@ -135,9 +136,11 @@ class Span:
                       for name, part in self.parts.items()}
         for one in self.links.values():
             one.start()
+        digests = Digests()
         while not self._finished():
             self._take(0.2)
             self._decide()
+            digests.look(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
             if name not in self.over:
                 self.over[name] = End(self.told.get(name), lost=self.broken[name][0]

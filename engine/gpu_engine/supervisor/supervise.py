@@ -14,6 +14,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
+from gpu_engine.runs.digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.supervisor import claim, hang_watch, logs, oom, scripts, sender, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
@@ -179,10 +180,12 @@ class Supervisor:
         self._set_state("running", processes=attempt.processes())
         self.watch = hang_watch.Watch(self.run, self.hang_timeout)
         devices = DeviceRecord(self.run, self.plan.source, claim.devices_of(self.plan))
+        digests = Digests()
         while attempt.going_on:
             self._hear(attempt, self._wait(attempt))
             self._look(attempt)
             devices.look()
+            digests.look(map(self.run.events, attempt.events))
         devices.close()
         left = kill_tree(attempt.children)
         if left:

@@ -6,7 +6,7 @@ value that is not finite breaks the line and is marked at the top edge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,6 +58,16 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class Closer:
+    """What is known more finely of a part of the x axis, from `first` to `last`."""
+
+    first: int
+    last: int
+    series: Mapping[int, Series]
+    """`id` of a series that is shown → the one that has more of this part."""
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
     """A value that is drawn as a line across the chart, such as a card's capacity."""
 
@@ -97,6 +107,7 @@ class CurveDrawing(Widget):
         self._styles: list[Style] = []
         self._window: tuple[float, float] | None = None
         self._range = (0.0, 1.0)
+        self.closer: Closer | None = None
         self._cells = 1
         self._gutter = 8
         """The width of the numbers along the y axis, as it was drawn last: with a good guess, the
@@ -193,12 +204,12 @@ class CurveDrawing(Widget):
     def _reduced(self, banded: bool, shown: Sequence[Curve], x0: float, x1: float, width: int,
                  ) -> tuple[ColumnValues | None, list[ColumnValues]]:
         """The band (None if none is drawn) and the lines that are drawn, in columns of dots."""
-        found = [reduce(line.series, x0, x1, width) for line in shown]
+        found = [reduce(self._finest(line.series), x0, x1, width) for line in shown]
         if not banded:
             return None, found
         if self._all is not None:
-            return reduce(self._all, x0, x1, width), found
-        return merged([reduce(line.series, x0, x1, width)
+            return reduce(self._finest(self._all), x0, x1, width), found
+        return merged([reduce(self._finest(line.series), x0, x1, width)
                        for line in self._lines if not line.faint]), found
 
     def _entries(self, banded: bool, shown: Sequence[Curve]) -> list[Entry]:
@@ -254,7 +265,7 @@ class CurveDrawing(Widget):
         if self.axes.x_gap is None:
             return frozenset()
         x0, x1 = self._range
-        stride = max((line.series.stride for line in self._lines), default=1)
+        stride = max((self._finest(line.series).stride for line in self._lines), default=1)
         apart = max(self.axes.x_gap, 2.0 * stride)
         return gaps(columns, int(apart / max(x1 - x0, 1e-9) * len(columns.mean)) + 1)
 
@@ -294,9 +305,9 @@ class CurveDrawing(Widget):
         rows = [f"{self.axes.x_name} {self.axes.x_text(cross)}"]
         rows += [f"{mark.kind} {mark.text}" for mark in
                  marking.near(self.marks, cross, (x1 - x0) / max(2 * self._cells, 1)) if mark.text]
-        at = {line: line.series.at(cross) for line in self._lines}
+        at = {line: self._finest(line.series).at(cross) for line in self._lines}
         main = [v for line, v in at.items() if v is not None and not line.faint]
-        over = self._all.at(cross) if self._all is not None else (
+        over = self._finest(self._all).at(cross) if self._all is not None else (
             min(v[0] for v in main), sum(v[1] for v in main) / len(main),
             max(v[2] for v in main)) if main and self._as_band() else None
         if len(self._lines) > 1 and over is not None:
@@ -340,6 +351,14 @@ class CurveDrawing(Widget):
         named = ("axis", "faint", "mean", "bad", "cross", "box", "empty")
         own = [self.get_component_rich_style(f"curve--{n}") for n in named]
         return [ground, *own, *(ground + s for s in palette.strokes(self.app))]
+
+    def _finest(self, series: Series) -> Series:
+        """The series, or the one that has more of the part that is shown."""
+        x0, x1 = self._range
+        closer = self.closer
+        if closer is None or not (self._window and closer.first <= x0 and x1 <= closer.last):
+            return series
+        return closer.series.get(id(series), series)
 
     def _extent(self) -> tuple[int, int]:
         """The least and the greatest x of all lines."""

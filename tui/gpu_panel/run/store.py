@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,10 @@ from gpu_engine.events.reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import marks, notes
+from gpu_engine.runs import digests, marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
-from gpu_panel.run import losses, recorded
+from gpu_panel.run import closer, losses, recorded
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.look import Look, Turn, look
 from gpu_panel.run.marks import Moments
@@ -128,6 +129,7 @@ class RunStore:
         self._named: str | None = None
         self._began: float | None = None
         self._changed = asyncio.Event()
+        self._digested = False
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -223,7 +225,23 @@ class RunStore:
                 self.caught_up = True
                 self._tell()
             live = self.state is None or self.state.live
+            if not live:
+                await self._digest()
             await asyncio.sleep(LIVE_EVERY if live else DONE_EVERY)
+
+    async def _digest(self) -> None:
+        """Once a run that has ended was read, have the digest made that a long one may lack, so
+        that it opens faster the next time."""
+        if not self._digested:
+            self._digested = True
+            making = await asyncio.to_thread(digests.make_missing, self.run.path)
+            if making is not None:
+                threading.Thread(target=making.wait, daemon=True).start()
+
+    def closer(self, first: int, last: int) -> RankSeries | None:
+        """The losses of these steps one by one; None if there are too many. Blocks: called in a
+        thread."""
+        return closer.read(self._reader, first, last)
 
     async def look_now(self) -> None:
         """Read the state without waiting for the next look."""

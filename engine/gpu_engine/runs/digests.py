@@ -1,0 +1,82 @@
+"""Keeping the digests of long events files up to date while ranks write them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
+
+if TYPE_CHECKING:
+    from gpu_engine.events.digest import Digester
+
+log = logging.getLogger(__name__)
+
+_EVERY = 5.0
+"""Seconds between two looks at all files."""
+_AT_ONCE = 1 << 20
+"""Bytes to digest at once, about 20 ms: the supervisor must also react to signals."""
+
+
+class Digests:
+    """The digests of one run. A panel reads long runs by them; nothing else needs them, so a
+    digest that can't be written is given up."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._each: dict[Path, Digester | None] = {}
+
+    def look(self, files: Iterable[Path]) -> None:
+        """Digest some of what is new in these events files, if it is time."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        behind = False
+        for path in files:
+            behind = self._advance(path) or behind
+        self._due = now + (1.0 if behind else _EVERY)
+
+    def _advance(self, path: Path) -> bool:
+        """Whether more of the file is left."""
+        if path not in self._each:
+            if _size(path) < DIGESTED:
+                return False
+            try:
+                from gpu_engine.events.digest import Digester  # only long runs need the decoder
+            except ImportError:  # on a host to which only what ranks need was brought
+                self._each[path] = None
+                return False
+            self._each[path] = Digester(path)
+        digester = self._each[path]
+        try:
+            return digester is not None and digester.advance(_AT_ONCE)
+        except OSError as err:
+            log.warning("no digest of %s: %s", path.name, err)
+            self._each[path] = None
+            return False
+
+
+def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
+    """Start making the digests of a run that has ended, in a process of its own, if there is none
+    of a long file: it ran before there were digests, or nothing could be written. None: there is
+    nothing to do."""
+    files = [events_path(folder, rank) for rank in ranks_with_files(folder)]
+    if all(_size(path) < DIGESTED or _size(digest_path(path)) for path in files) \
+            or not os.access(folder, os.W_OK):
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine.events.digest", str(folder)], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
