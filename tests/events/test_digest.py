@@ -7,6 +7,7 @@ import math
 import os
 import random
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from gpu_engine.events import digest, schema
 from gpu_engine.events.digest import Digester
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path
-from gpu_engine.events.reader import RunReader, Tail
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
 from gpu_engine.runs import digests
 from gpu_panel.run.store import RunStore
@@ -191,7 +193,7 @@ def test_as_the_file_grows_the_digest_does_by_whole_blocks(tmp_path, seed):
         same(view, exact(path))
     all_of(digester)
     found = blocks(path)
-    assert all(one.end <= other.begin for one, other in zip(found, found[1:], strict=False))
+    assert all(one.end <= other.begin for one, other in pairwise(found))
     assert len(found) > 5
 
 
@@ -290,7 +292,7 @@ def test_single_steps_can_be_read_again(tmp_path):
     wanted = sorted(every)[len(every) // 2]
     again = reader.read_again(wanted, wanted, 1 << 20)
     assert again is not None
-    steps = [e for one in again[0] for e in (one.steps if not isinstance(one, schema.Event) else [])]
+    steps = [e for one in again[0] if not isinstance(one, schema.Event) for e in one.steps]
     assert [list(e.losses) for e in steps if e.step == wanted] == [
         every[wanted].get("losses", [])]
     assert len(steps) < len(every) / 4

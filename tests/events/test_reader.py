@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path
-from gpu_engine.events.reader import RunReader, Tail, backwards, sample
+from gpu_engine.events.reader import Tail, backwards, sample
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.writer import EventWriter, encode
 
 from .. import event_lines

@@ -14,7 +14,8 @@ from gpu_engine.events import schema, view
 from gpu_engine.events.convert import from_dict
 from gpu_engine.events.paths import events_path
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import RunReader, Tail
+from gpu_engine.events.reader import Tail
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
 from gpu_engine.events.writer import encode
 

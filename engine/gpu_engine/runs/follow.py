@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import RunReader
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import Progress, RunView
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State

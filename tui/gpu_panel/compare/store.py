@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import ranks_with_files
-from gpu_engine.events.reader import RunReader
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
 from gpu_engine.runs import facts
 from gpu_engine.runs.compare import Figures, RunFacts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_engine.events import schema
-from gpu_engine.events.reader import RunReader
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.run import losses

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import RunReader
+from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
