@@ -10,8 +10,8 @@ import importlib
 import os
 import sys
 
-NAMES = ("start", "step", "observe", "curves", "big", "monitor", "save", "hosts", "runs", "sweep",
-         "line", "queue")
+NAMES = ("start", "launch", "step", "observe", "curves", "big", "monitor", "save", "hosts", "runs",
+         "sweep", "line", "queue")
 
 
 def main() -> None:
