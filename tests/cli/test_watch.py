@@ -23,13 +23,15 @@ class Told:
         if self._next:
             self.state = self._next.pop(0)
 
+    def wait(self, seconds: float) -> None:
+        """Here there is always something new."""
+
 
 def state(name, reason=None) -> State:
     return State(name, "ab12", "run", 1.0, reason=reason)
 
 
-def test_why_a_live_run_can_not_be_followed_is_said_once(capsys, monkeypatch):
-    monkeypatch.setattr(watch, "_LOOK_EVERY", 0.0)
+def test_why_a_live_run_can_not_be_followed_is_said_once(capsys):
     told = Told(state("running"), state("running", REASON), state("running", REASON),
                 state("running"), state("completed", "over"))
     assert watch._plain(cast("Follower", told), lambda s: s.live).state == "completed"

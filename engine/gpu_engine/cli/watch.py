@@ -71,7 +71,7 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
 def _silent(follower: Follower, goes_on: GoesOn) -> State:
     # Only the state is read, and not often: the ranks need the cores.
     while goes_on(follower.run.state()):
-        time.sleep(_LOOK_EVERY)
+        follower.wait(_LOOK_EVERY)
     follower.poll(budget=2.0)
     return follower.state
 
@@ -100,7 +100,7 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
                     click.echo(f"rank {view.rank}  {_rank_text(view)}{more}", err=True)
         if not live:
             return follower.state
-        time.sleep(_LOOK_EVERY)
+        follower.wait(_LOOK_EVERY)
 
 
 def _rank_text(view: RankView) -> str:
@@ -124,7 +124,7 @@ def _in_place(follower: Follower, goes_on: GoesOn) -> State:
             live.update(_table(follower))
             if not goes_on(follower.state):
                 return follower.state
-            time.sleep(0.2)
+            follower.wait(0.2)
 
 
 def _table(follower: Follower) -> Table:

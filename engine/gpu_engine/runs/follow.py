@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpu_engine.common.changes import Changes
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import Progress, RunView
@@ -23,6 +24,7 @@ class Follower:
         self.view = RunView()
         self.state: State = run.state()
         self._reader = RunReader(run.path)
+        self._changes: Changes | None = None
         self._looked = 0.0
 
     @property
@@ -50,6 +52,12 @@ class Follower:
         for rank, told in fresh:
             self.view.take(rank, told)
         return fresh
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`, and at once when the run's state is written."""
+        if self._changes is None:
+            self._changes = Changes(self.run.path)
+        self._changes.wait(seconds)
 
     def progress(self) -> Progress:
         """The progress of the whole run."""
