@@ -56,6 +56,20 @@ def test_what_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_only_what_is_to_be_settled_waits_for_the_disk(tmp_path, monkeypatch) -> None:
+    """The content is replaced in one step in either case."""
+    path, waited = tmp_path / "x", []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    files.write_json(path, 1, settled=False)
+    assert (files.read_json(path), waited) == (1, [])
+    files.write_json(path, 2)
+    assert len(waited) == 1
+    for name in ("x", "."):
+        files.settle(tmp_path / name)
+    assert len(waited) == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     path, target = tmp_path / "x", tmp_path / "there" / "y"
     target.parent.mkdir()

@@ -13,7 +13,7 @@ def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeyp
     run = runs.Run(tmp_path)
     run.write_state(State("running", "a", "a", 1.0))
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(runs, "write_json", full)

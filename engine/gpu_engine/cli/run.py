@@ -76,7 +76,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
     from gpu_engine.launch.launcher import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
-    run = start(prepared, tell=not no_notify)
+    run = start(prepared, tell=not no_notify, alone=True)
     if detach:
         for warning in prepared.plan.warnings:
             click.echo(f"warning: {warning}", err=True)

@@ -25,8 +25,11 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
+def write_atomic(path: Path, text: str, *, mode: int = 0o600, settled: bool = True) -> None:
     """Replace the content of `path` by `text` in one step: temporary name, fsync, rename.
+
+    settled: whether it has reached the disk on return. False leaves that to the system, for what
+    is written again at once, or is worth nothing without what follows.
 
     A symlink stays a symlink: the file that it points to is replaced. Raises OSError; the old
     content is then still there.
@@ -38,17 +41,27 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if settled:
+                os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, *, settled: bool = True) -> None:
     """Write `value` as strict JSON with `write_atomic`. Raises ValueError for a float that is not
     finite, and OSError."""
-    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n", settled=settled)
+
+
+def settle(path: Path) -> None:
+    """Wait until the content of a file or folder has reached the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def overwrite(path: Path, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +13,21 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.launch import environment, interpreter, logind, notifier, torch_build
+from gpu_engine.launch import (
+    detached,
+    environment,
+    interpreter,
+    logind,
+    notifier,
+    torch_build,
+)
 from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.runs.create import create_run, reopen_run, settle
 from gpu_engine.spanning import parts
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spec.catalog import BUILTIN
@@ -130,13 +136,14 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
 
 
 def start(prepared: Prepared, *, attempt: int = 1,
-          fill: Callable[[runs.Run], None] | None = None, tell: bool = True) -> runs.Run:
+          fill: Callable[[runs.Run], None] | None = None, tell: bool = True,
+          alone: bool = False) -> runs.Run:
     """Make the run folder and start its supervisor, with `attempt` as the first. `fill` puts what
     the run begins with into its folder. `tell`: whether those in notify.toml are told of it.
-    Raises UserError where that can't be, as on a disk that is
-    full."""
+    `alone`: see `supervise`. Raises UserError where that can't be, as on a disk that is full."""
     disk_room.require(places.runs_folder())
-    run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt)
+    run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
+                           settled=False)
     if fill is not None:
         try:
             fill(run)
@@ -145,7 +152,8 @@ def start(prepared: Prepared, *, attempt: int = 1,
             os.close(lock)
             raise
     _keep_parts(run, prepared.parts)
-    supervise(run, lock, tell=tell)
+    supervise(run, lock, tell=tell, alone=alone)
+    settle(run)
     environment.note(run, prepared.plan, prepared.inventory)
     return run
 
@@ -249,26 +257,31 @@ def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 
 
-def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
+def supervise(run: runs.Run, lock: int, *, tell: bool = True, alone: bool = False) -> None:
     """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
     lock, so that there is no moment in which nobody holds it. With `tell`, and if the person wants
     to be told of runs, the process that does so is started beside it.
 
+    alone: whether this process is nothing but a command that launches, so that the supervisor may
+    be a fork of it.
+
     Raises UserError where it can't be started.
     """
-    program = "gpu_engine.spanning" if parts.spans(run.path) else "gpu_engine.supervisor"
-    argv = [sys.executable, "-m", program, str(run.path), str(lock)]
-    if logind.here().scope:
-        argv = logind.wrapped(argv, run.id)
+    spans = parts.spans(run.path)
+    module = "gpu_engine.spanning" if spans else "gpu_engine.supervisor"
+    argv, scope = [sys.executable, "-m", module, str(run.path), str(lock)], logind.here().scope
     try:
-        fd = os.open(run.path / "supervisor.log",
-                     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with open(fd, "ab") as log:  # noqa: PTH123 - a descriptor
-            subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True,  # no terminal, no hang-up: it outlives us
-                pass_fds=(lock,),
-            )
+        log = os.open(run.path / "supervisor.log",
+                      os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if alone and not spans and not scope and detached.can_fork():
+                from gpu_engine.supervisor import program
+
+                detached.fork(lambda: program.run(run.path, lock), argv, log, lock)
+            else:
+                detached.spawn(logind.wrapped(argv, run.id) if scope else argv, log, lock)
+        finally:
+            os.close(log)
     except OSError as err:
         raise UserError(f"the supervisor of run {run.id} can't be started: {err}") from None
     finally:

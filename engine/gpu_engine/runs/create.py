@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import procs
+from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic, write_json
 from gpu_engine.common.places import runs_folder
@@ -30,10 +30,14 @@ _STALE = 60.0
 machine that shares the disk, and whose pids can't be checked here."""
 
 
-def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1) -> tuple[Run, int]:
+def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
+               settled: bool = True) -> tuple[Run, int]:
     """Create a run folder in the state queued, for `attempt` as the first. Returns the run and the
     descriptor that holds its lock; the supervisor inherits it, so that the lock is never free in
     between.
+
+    settled: whether it has reached the disk on return. False for a run that begins at once: its
+    ranks don't wait for the disk, and `settle` does so beside them.
 
     Raises UserError if the folder can't be written.
     """
@@ -46,13 +50,20 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1) ->
             continue
         try:
             fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),
-                       attempt)
+                       attempt, settled)
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
             raise UserError(f"{folder}: can't create a run folder there: {err.strerror}") from None
         return run, fd
     raise UserError(f"{folder} is full")
+
+
+def settle(run: Run) -> None:
+    """Have what `create_run` has written reach the disk. Raises nothing: the run is on its way."""
+    with contextlib.suppress(OSError):
+        for name in ("spec.toml", "plan.json", "state.json", "."):
+            files.settle(run.path / name)
 
 
 def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tuple[Run, int]:
@@ -107,7 +118,8 @@ def _closed(before: State) -> tuple[AttemptRecord, ...]:
     return (*earlier, replace(last, outcome=before.state, reason=before.reason))
 
 
-def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1) -> int:
+def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1,
+          settled: bool = True) -> int:
     """Create the folder under a temporary name and rename it when it is complete, so that a reader
     never sees a run without a state. Returns the descriptor that holds its lock.
 
@@ -120,11 +132,11 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int 
         (new / "ranks").mkdir(mode=0o700)
         fd = lock_of(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        write_atomic(new / "spec.toml", spec_toml)
-        write_json(new / "plan.json", plan.to_dict())
+        write_atomic(new / "spec.toml", spec_toml, settled=settled)
+        write_json(new / "plan.json", plan.to_dict(), settled=settled)
         state = State("queued", path.name, name, time.time(), attempt=attempt,
                       boot=procs.boot_id())
-        write_json(new / "state.json", state.to_dict())
+        write_json(new / "state.json", state.to_dict(), settled=settled)
         new.rename(path)
     except OSError:
         if fd is not None:

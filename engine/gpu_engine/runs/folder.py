@@ -179,11 +179,12 @@ class Run:
         """Whether somebody holds the lock; None if we may not read it."""
         return locked(self.path / "lock")
 
-    def write_state(self, state: State) -> None:
-        """Write state.json, on a full disk by overwriting the old file. Raises OSError."""
+    def write_state(self, state: State, *, settled: bool = True) -> None:
+        """Write state.json, on a full disk by overwriting the old file. `settled`: as for
+        `files.write_atomic`. Raises OSError."""
         path = self.path / "state.json"
         try:
-            write_json(path, state.to_dict())
+            write_json(path, state.to_dict(), settled=settled)
         except OSError as err:
             if err.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

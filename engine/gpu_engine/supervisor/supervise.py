@@ -143,8 +143,10 @@ class Supervisor:
     def _begin(self, number: int) -> None:
         # The changes of a resume are recorded with its first attempt.
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
-        self._set_state("starting", attempt=number, processes=(), cause=None, reason=None,
-                        changed=(), attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+        self.state = replace(
+            self.state, state="starting", attempt=number, processes=(), cause=None, reason=None,
+            changed=(), attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+        self._write(settled=False)  # no rank waits for the disk; the next state is on its way
 
     def _record(self, number: int, outcome: str, reason: str | None) -> None:
         """Record how an attempt ended. It is written to disk with the next state."""
@@ -267,7 +269,8 @@ class Supervisor:
             if bad:
                 for child in attempt.running_children:
                     child.signal(signal.SIGTERM)
-        self._write()
+        if attempt.going_on:  # else the run's end is written in a moment
+            self._write()
 
     def _request_stop(self, attempt: Attempt) -> None:
         """Tell the ranks to finish their step and save.
@@ -331,9 +334,9 @@ class Supervisor:
         self.state = replace(self.state, state=name, **changes)
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, *, settled: bool = True) -> None:
         try:
-            self.run.write_state(self.state)
+            self.run.write_state(self.state, settled=settled)
         except OSError as err:
             log.error("state.json can't be written: %s", err)  # must not end training
 

@@ -1,0 +1,30 @@
+"""The supervisor's process, from its start to its exit status, however it was started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from gpu_engine.supervisor.guard import guarded
+
+
+def run(folder: Path, lock: int) -> int:
+    """Supervise the run in `folder`, whose lock is held by the descriptor `lock`. Returns the exit
+    status of the run, or 0 in the guard. This process has one thread and does nothing else."""
+    os.set_inheritable(lock, False)  # a rank that kept the lock would look like a supervisor
+    if not guarded(lock):
+        return 0
+    # Only the supervisor needs these, and not its guard.
+    from gpu_engine.runs.folder import EXIT_CODES, Run
+    from gpu_engine.supervisor.supervise import Supervisor
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
+                        stream=sys.stderr, force=True)
+    os.umask(0o077)
+    try:
+        return EXIT_CODES.get(Supervisor(Run(folder)).supervise().state, 0)  # 0: it waits again
+    except Exception:
+        logging.exception("the supervisor itself failed")
+        return 1
