@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ def take(box: Box, devices: Mapping[str, str], run: str | None = None, *, share:
         raise UserError(f"you hold {MOST} claims on devices already, and no more count: end some "
                         "of your runs")
     if share:
-        return Claims(_post(box, devices, run, secrets.token_hex(16), _HELD, shared=True))
+        return Claims(_post(box, devices, run, os.urandom(16).hex(), _HELD, shared=True))
     taker = _Taker(box, devices, run, time.monotonic() + patience)
     try:
         return taker.take()
@@ -151,7 +150,7 @@ class _Taker:
                 self._order, [taking.Rival((n.content.name, n.uid), n.mark == _HELD)
                               for n in self._rivals], self._time())
         if step == "post":
-            name = secrets.token_hex(16)
+            name = os.urandom(16).hex()
             self._order = (name, os.geteuid())
             self._posted = _post(self._box, self._devices, self._run, name, _TRYING, shared=False)
         elif step == "settle" and self._posted is not None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -150,7 +149,7 @@ def take_place(box: Box, wants: Wants, run: str | None = None) -> Place:
     _check_count(there)
     now = said.boottime()
     before = {_id(n): now for n in there if n.uid != os.geteuid()}
-    return Place(box, wants, run, secrets.token_hex(16), before)
+    return Place(box, wants, run, os.urandom(16).hex(), before)
 
 
 def rejoin(box: Box, saved: object, wants: Wants, run: str | None = None) -> Place:

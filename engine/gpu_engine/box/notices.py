@@ -34,7 +34,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -107,7 +106,7 @@ def post(folder: Path, mark: bytes, content: bytes) -> Posted:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
         os.pwrite(fd, mark + content, 0)
         os.fchmod(fd, 0o644)  # whatever the umask
-        name = secrets.token_hex(16)
+        name = os.urandom(16).hex()
         with _opened(folder) as at:
             # Both descriptors, as os.link else does not follow the link in /proc.
             os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=True)

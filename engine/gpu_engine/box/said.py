@@ -39,7 +39,7 @@ def key(value: object) -> str:
 
 
 def name(value: object) -> str:
-    """A random name, as `secrets.token_hex(16)` makes it."""
+    """A random name, as `os.urandom(16).hex()` makes it."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError("not a random name")
     return value

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.probe import client
 from gpu_engine.devices.records import Inventory
 
 PATIENCE = 20.0
@@ -35,6 +34,8 @@ def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
     if not backend.present():
         return backend.nothing(environ)
     if backend.asks_driver:
+        from gpu_engine.devices.probe import client
+
         return client.discover(name, environ, timeout)
     return backend.discover(environ, timeout)
 

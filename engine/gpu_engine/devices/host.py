@@ -119,7 +119,7 @@ class HostReader:
         traffic, traffic_before = self._traffic(), self._net
         now, passed = self._clock(), self._clock() - self._net_at
         self._cores, self._net, self._net_at = cores, traffic, now
-        used, total = memory(self._psutil)
+        used, total = memory()
         rates: list[float | None] = [None, None]
         if traffic is not None and traffic_before is not None and passed > 0:
             # The sum falls when an interface disappears: never show a negative rate.
@@ -152,19 +152,33 @@ class HostReader:
         return sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)
 
 
-def memory(psutil: object | None = None) -> tuple[int | None, int | None]:
+def memory() -> tuple[int | None, int | None]:
     """(used, total) bytes of the machine's memory, or of this container's if it may use less."""
-    if psutil is None:
-        import psutil
-    try:
-        info = psutil.virtual_memory()  # type: ignore[attr-defined]
-    except (OSError, RuntimeError):
+    known = _memory_of_linux() or _memory_of_psutil()
+    if known is None:
         return None, None
-    used, total = info.total - info.available, info.total
+    total, available = known
     limit, inside = cgroup_memory()
     if limit is not None and limit < total:
         return inside, limit
-    return used, total
+    return total - available, total
+
+
+def _memory_of_linux(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
+    """(total, available) bytes of memory, as psutil tells them, whose import takes longer than all
+    else that a launch asks of the machine; None without such a file."""
+    total, available = (_field(meminfo, (name,)) for name in ("MemTotal:", "MemAvailable:"))
+    return None if total is None or available is None else (total * 1024, available * 1024)
+
+
+def _memory_of_psutil() -> tuple[int, int] | None:
+    import psutil
+
+    try:
+        info = psutil.virtual_memory()
+    except (OSError, RuntimeError):
+        return None
+    return info.total, info.available
 
 
 def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
@@ -233,10 +247,9 @@ def _number(path: Path) -> int | None:
 
 def _field(path: Path, names: tuple[str, ...]) -> int | None:
     try:
-        pairs = dict(line.split(None, 1) for line in path.read_text().splitlines())
+        pairs = {words[0]: words[1] for line in path.read_text().splitlines()
+                 if len(words := line.split()) > 1}
+        # Version 1 also has the total below the group.
+        return next((int(pairs[name]) for name in reversed(names) if name in pairs), None)
     except (OSError, ValueError):
         return None
-    for name in reversed(names):  # version 1 also has the total below the group
-        if name in pairs:
-            return int(pairs[name])
-    return None

@@ -10,8 +10,6 @@ import socket
 import threading
 import time
 
-import psutil
-
 PATIENCE = 2.0
 """Seconds for an answer."""
 _KEPT = 30.0
@@ -67,5 +65,7 @@ def is_loopback(address: str) -> bool:
 
 def own() -> list[str]:
     """This machine's addresses for others, with their interfaces: "10.0.0.1 (eth0)"."""
+    import psutil  # late: only a mistake in a host name asks
+
     return [f"{a.address} ({name})" for name, found in sorted(psutil.net_if_addrs().items())
             for a in found if a.family == socket.AF_INET and not is_loopback(a.address)]

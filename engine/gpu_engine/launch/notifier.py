@@ -8,17 +8,20 @@ import sys
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.launch import logind
-from gpu_engine.notify import config, journal
+from gpu_engine.notify import place
 from gpu_engine.runs.folder import Run
-from gpu_engine.settings import file
+
+# The rest is imported where there is a notify.toml, which few launches have.
 
 
 def start(run: Run) -> None:
     """Start it, detached, if there is a notify.toml. Raises nothing: a run is not worth less if
     nobody is told of it. The part of a run on hosts is told of by the machine that started it."""
     try:
-        if not config.exists() or not _wanted():
+        if not place.exists() or not _wanted():
             return
+        from gpu_engine.notify import journal
+
         plan = run.plan()
         if plan is not None and plan.origin is not None:
             return
@@ -38,14 +41,18 @@ def start(run: Run) -> None:
 
 def doubt() -> str | None:
     """A warning before a run: why nobody will be told of it, although there is a notify.toml."""
-    if not config.exists() or not _wanted():
+    if not place.exists() or not _wanted():
         return None
+    from gpu_engine.notify import config
+
     why = config.problem()
     return None if why is None else f"nobody will be told how this run ends: {why}"
 
 
 def _wanted() -> bool:
     """Whether settings.toml wants anybody to be told; so it does where it can't be read."""
+    from gpu_engine.settings import file
+
     try:
         return file.read().runs.notify
     except UserError:

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from gpu_engine.common import places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_file, reason
 from gpu_engine.notify.events import EVENTS, USUAL
+from gpu_engine.notify.place import exists, path
 
 Kind = Literal["ntfy", "slack", "discord", "json", "command"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -69,16 +69,6 @@ class To:
             return "a command"
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
-
-
-def path() -> Path:
-    """Where the file is, whether it exists or not."""
-    return places.settings_folder() / "notify.toml"
-
-
-def exists() -> bool:
-    """Whether anybody may have to be told: costs next to nothing."""
-    return os.path.lexists(path())
 
 
 def read() -> list[To]:

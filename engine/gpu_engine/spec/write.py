@@ -7,6 +7,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_engine.common import toml
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 
@@ -68,9 +69,7 @@ def differences(base: RunSpec, spec: RunSpec) -> list[str]:
 
 def to_toml(spec: RunSpec) -> str:
     """The whole spec as TOML."""
-    import tomlkit
-
-    return tomlkit.dumps(to_dict(spec))
+    return toml.dumps(to_dict(spec))
 
 
 def _typed(value: Any) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpu_engine.box import folder
 from gpu_engine.common.places import leases_folder
-from gpu_engine.devices import availability, leases, recheck
+from gpu_engine.devices import availability, leases
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
@@ -62,6 +62,8 @@ def blocked(plan: LaunchPlan, *, again_on_them: bool,
     """
     if shared(plan):
         return None
+    from gpu_engine.devices import recheck  # late: on CPU slots there is nothing to ask
+
     devices, found = devices_of(plan), None
     end = time.monotonic() + (PATIENCE_AGAIN if again_on_them else PATIENCE)
     try:

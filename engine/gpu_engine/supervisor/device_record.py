@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.backends.protocol import Reader
-from gpu_engine.devices.probe import client
-from gpu_engine.devices.probe.messages import Looked
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.probe import client
 
 EVERY = 5.0
 """Seconds between two readings: reading eight GPUs takes about 10 ms. A line has about 250 bytes,
@@ -74,6 +75,9 @@ class DeviceRecord:
                 self._write([s for reader in self._readers for s in reader.read()])
             self._due = time.monotonic() + self._every
             return
+        from gpu_engine.devices.probe import client
+        from gpu_engine.devices.probe.messages import Looked
+
         if self._probe is None:
             self._probe = client.Probe()
             client.watch(self._probe, self._source, self._devices, self._every, PATIENCE)

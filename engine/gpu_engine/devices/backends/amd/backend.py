@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from gpu_engine.devices.backends.amd import find, read, visible
+from gpu_engine.devices.backends.amd import visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
 from gpu_engine.devices.backends.sysfs import Tree, names_in
-from gpu_engine.devices.owners import Owners
 from gpu_engine.devices.records import Device, Inventory
+
+# What finds and reads devices is imported late, as in the backend for NVIDIA.
 
 NOT_LOADED = ("the amdgpu driver is not loaded (try: sudo modprobe amdgpu; a container needs "
               "--device=/dev/kfd --device=/dev/dri)")
@@ -34,11 +35,16 @@ class Amd(Backend):
 
     def present(self) -> bool:
         """Whether the driver is loaded, or has a card that it could be loaded for."""
-        return (self.tree.root / "sys/module/amdgpu").is_dir() or self.tree.kfd.is_dir() \
-            or bool(find.unread(self.tree))
+        if (self.tree.root / "sys/module/amdgpu").is_dir() or self.tree.kfd.is_dir():
+            return True
+        from gpu_engine.devices.backends.amd import find
+
+        return bool(find.unread(self.tree))
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
         """Find the GPUs that ROCm's variables in `environ` make visible."""
+        from gpu_engine.devices.backends.amd import find
+
         nothing = self.nothing(environ)
         found, hidden = find.find(self.tree)
         if not found and not hidden:
@@ -62,6 +68,9 @@ class Amd(Backend):
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
         """A reader for each card; the partitions of one card share a reader. Raises `DriverLost`.
         """
+        from gpu_engine.devices.backends.amd import find, read
+        from gpu_engine.devices.owners import Owners
+
         if not names_in(self.tree.kfd / "topology/nodes"):
             raise DriverLost(NOT_LOADED)
         found = {f.device.uuid: f for f in find.find(self.tree)[0]}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_engine.devices.backends.nvidia import codes, find, read, visible
+from gpu_engine.devices.backends.nvidia import codes, visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
-from gpu_engine.devices.owners import Owners
 from gpu_engine.devices.records import Device, Inventory
+
+# What finds and reads devices is imported late: every launch asks each backend for its variables,
+# and most launches ask it for nothing else.
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -30,6 +31,8 @@ class Nvidia(Backend):
         LD_LIBRARY_PATH is searched too: the probe will use its present value, while the loader of
         this process still uses the value at its start.
         """
+        import ctypes
+
         folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
         if any((Path(f) / LIBRARY).exists() for f in folders if f):
             return True
@@ -41,6 +44,8 @@ class Nvidia(Backend):
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
         """Find the GPUs and MIG slices that CUDA_VISIBLE_DEVICES in `environ` makes visible."""
+        from gpu_engine.devices.backends.nvidia import find
+
         driver, problem = find.start()
         nothing = self.nothing(environ, problem)
         if driver is None:
@@ -49,6 +54,9 @@ class Nvidia(Backend):
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
         """A reader for each GPU; the slices of one GPU share a reader. Raises `DriverLost`."""
+        from gpu_engine.devices.backends.nvidia import find, read
+        from gpu_engine.devices.owners import Owners
+
         driver, problem = find.start()
         if driver is None:
             raise DriverLost(problem or codes.error(codes.NOT_LOADED))

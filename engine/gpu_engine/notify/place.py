@@ -1,0 +1,18 @@
+"""Where notify.toml is. On its own, as every launch asks whether there is one, and few have one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpu_engine.common import places
+
+
+def path() -> Path:
+    """Where the file is, whether it exists or not."""
+    return places.settings_folder() / "notify.toml"
+
+
+def exists() -> bool:
+    """Whether anybody may have to be told: costs next to nothing."""
+    return os.path.lexists(path())
