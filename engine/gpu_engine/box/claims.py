@@ -15,11 +15,11 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpu_engine.box import notices, said, taking, users
 from gpu_engine.box.folder import Box
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.frozen import frozen
 
 MOST = 256
 """How many claims of one user count."""
@@ -39,7 +39,7 @@ class Taken(UserError):
         super().__init__("; ".join(f"{h.label} is held by {h}" for h in holders))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Holder:
     """Who holds a device. Texts are harmless to show."""
 
@@ -174,7 +174,7 @@ class _Taker:
 
 # --- what is in the file --------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Content:
     name: str
     run: str | None

@@ -37,10 +37,11 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar, cast
+
+from gpu_engine.common.frozen import frozen
 
 LONGEST = 32 << 10
 """Bytes that a notice may have."""
@@ -56,7 +57,7 @@ _OURS_TO_MEND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 somebody's claim. All others say something about the file, for which its owner is answerable."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Notice(Generic[T]):
     """A live notice of any user."""
 
@@ -116,7 +117,7 @@ def post(folder: Path, mark: bytes, content: bytes) -> Posted:
         raise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Seen:
     """What is known of a name that may count."""
 

@@ -22,8 +22,9 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from gpu_engine.common.frozen import frozen
 
 Step = Literal["post", "look", "wait", "withdraw", "back off", "settle", "give up", "held",
                "refused"]
@@ -41,7 +42,7 @@ _NEXT: dict[Step, Step] = {
     "give up": "refused"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Rival:
     """Another's claim on the same device."""
 

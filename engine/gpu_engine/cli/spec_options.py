@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SpecChoice:
     """The spec that the arguments choose."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpu_engine.common.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """One thing that is wrong in a spec: where, what was given and what would be right."""
 

@@ -15,14 +15,15 @@ import json
 import math
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpu_engine.common.files import expanded
+from gpu_engine.common.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounds:
     """The limits of a number, used in a type: `Annotated[int, Bounds(ge=1)]`. A number with bounds
     must also be finite."""
@@ -45,7 +46,7 @@ class Bounds:
         return " and ".join(f"{how} {limit}" for how, limit in limits if limit is not None)
 
 
-@dataclass(frozen=True)
+@frozen
 class OneOf:
     """The choices for a text that come from a registry, used in a type:
     `Annotated[str, OneOf(modes.names)]`."""
@@ -54,7 +55,7 @@ class OneOf:
     """Called whenever the choices are needed, as a registry may grow."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Kind:
     """A type of value."""
 

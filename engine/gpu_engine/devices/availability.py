@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import (
     HARDWARE_REASONS,
@@ -51,7 +51,7 @@ CPU_BUSY = 0.90
 """Utilisation from which a CPU slot is busy, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Availability:
     """Whether a device may be taken, and the reason in words that a person can act on."""
 

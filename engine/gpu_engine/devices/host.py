@@ -6,9 +6,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.procs import LINUX
 from gpu_engine.devices.records import HostSample
 
@@ -19,7 +19,7 @@ _NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali
 interface too."""
 
 
-@dataclass(frozen=True)
+@frozen
 class CoreTimes:
     """Clock ticks since boot of one logical CPU, or of all: proc(5), /proc/stat."""
 

@@ -22,13 +22,14 @@ import re
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpu_engine.box import claims
 from gpu_engine.box import folder as box_folder
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import reason
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Device
 
 _PATIENCE = 0.3
@@ -39,7 +40,7 @@ _LOOKERS_PATIENCE = 10.0
 longer where the machine is busy and suspends it meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Holder:
     """Who holds a device. Every field but `device` may be unknown, as the file may be read while
     it is being written."""

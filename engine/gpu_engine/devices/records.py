@@ -11,8 +11,10 @@ Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from gpu_engine.common.frozen import frozen
 
 ProcessKind = Literal["compute", "graphics", "mps"]
 
@@ -23,7 +25,7 @@ HARDWARE_REASONS = frozenset({TOO_HOT, POWER_BRAKE, HARDWARE_SLOWDOWN})
 wrong with its cooling or its power supply."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """One thing that a rank can run on; nothing here changes while the program runs."""
 
@@ -73,7 +75,7 @@ class Device:
         return f"{(self.source if second else self.kind).upper()} {number}"
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceProcess:
     """A process that holds a GPU, as the driver and the host see it."""
 
@@ -94,7 +96,7 @@ class DeviceProcess:
     """Share of this GPU's time that it used, 0 to 1."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Sample:
     """One reading of one device."""
 
@@ -154,7 +156,7 @@ class Sample:
     """Bytes per second over the bus, seen from the GPU. Read only on request: it takes 40 ms."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HostSample:
     """One reading of the machine."""
 
@@ -169,7 +171,7 @@ class HostSample:
     """Bytes per second."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Inventory:
     """The devices that were found on this machine, and how."""
 
@@ -209,7 +211,7 @@ class Inventory:
         return starts[0] if len(starts) == 1 else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """One reading of all devices and the machine."""
 

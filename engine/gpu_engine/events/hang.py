@@ -9,10 +9,10 @@ counts, then the phase that comes first within a step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
+from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
@@ -23,7 +23,7 @@ _ORDER = {name: i for i, name in enumerate(
     ("init", "data", "running", "forward", "backward", "optimizer", "eval", "checkpoint"))}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Standstill:
     """Where a rank stands still, and for how long."""
 

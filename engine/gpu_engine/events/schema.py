@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Dict, Optional, TypeVar  # noqa: UP035
+
+from ..common.frozen import frozen  # relative: see `writer`
 
 Named = Dict[str, Optional[float]]  # noqa: UP006
 """Values by name. In the line they stand beside the event's own fields. None: a value that could
@@ -32,7 +34,7 @@ KINDS: dict[str, type[Event]] = {}
 """Every kind of event by its name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Event:
     """What all events have."""
 
@@ -44,7 +46,7 @@ class Event:
         KINDS[cls.kind] = cls
 
 
-@dataclass(frozen=True)
+@frozen
 class Start(Event):
     """A rank has begun an attempt."""
 
@@ -67,7 +69,7 @@ class Start(Event):
     """The number of this process among them, from 2."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Schedule(Event):
     """What this attempt is going to do."""
 
@@ -83,7 +85,7 @@ class Schedule(Event):
     first_step: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Other:
     """Steps of a second or further optimizer in a person's own script. Fields as in `Step`."""
 
@@ -97,7 +99,7 @@ class Other:
     loss_last: float | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Step(Event):
     """The optimizer steps since the last event of this kind."""
 
@@ -127,7 +129,7 @@ class Step(Event):
     """The steps of further optimizers, by the optimizer's number, from 1."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Training(Event):
     """A script starts another training in the same process."""
 
@@ -142,7 +144,7 @@ class Training(Event):
     """The number of its optimizer."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Memory(Event):
     """The rank's memory, in bytes; for GPUs one entry per device."""
 
@@ -154,7 +156,7 @@ class Memory(Event):
     gpu_process: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Devices(Event):
     """The figures of the devices of one machine, which its supervisor writes to `devices.jsonl`
     every few seconds. One entry for each device, null if it is not known; a list is left out if
@@ -173,7 +175,7 @@ class Devices(Event):
     """Watts."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Metric(Event):
     """Values that the task or the script logs."""
 
@@ -182,7 +184,7 @@ class Metric(Event):
     values: Named
 
 
-@dataclass(frozen=True)
+@frozen
 class Eval(Event):
     """The result of an evaluation."""
 
@@ -191,7 +193,7 @@ class Eval(Event):
     values: Named
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint(Event):
     """A checkpoint was written."""
 
@@ -205,7 +207,7 @@ class Checkpoint(Event):
     """For how many of these seconds training waited."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Phase(Event):
     """The heartbeat, once a second: what the rank is doing."""
 
@@ -224,7 +226,7 @@ class Phase(Event):
     """What the rank is doing or waiting for, if the phase says too little."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Warning(Event):
     """Something that a person should know about, though training goes on."""
 
@@ -232,7 +234,7 @@ class Warning(Event):
     message: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Error(Event):
     """The error with which the rank fails."""
 
@@ -249,7 +251,7 @@ class Error(Event):
     requested: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class End(Event):
     """The rank ends."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.host_names import LOCAL, BadName, HostDevices, check_name, parse_all
 
 __all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "parse_all"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Host:
     """A machine that can be asked."""
 

@@ -15,11 +15,11 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
+from gpu_engine.common.frozen import frozen
 from gpu_engine.interpreters import build
 from gpu_engine.interpreters.build import Build
 
@@ -43,7 +43,7 @@ _ASK_AGAIN = 30.0
 """Seconds after which one that did not answer in time is asked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Seen:
     """What is known of an interpreter."""
 
@@ -75,7 +75,7 @@ class Seen:
         return f"{python}, {self.build.sentence() if self.build else 'a torch of unknown version'}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Told:
     """An answer, and the times of the files that it depends on."""
 

@@ -7,12 +7,12 @@ tools/generate_torch_version.py), so the file is read and nothing is executed.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.torch_words import torch_words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Build:
     """What torch/version.py says."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common import floors, places
 from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.frozen import frozen
 from gpu_engine.interpreters import ask, install, near
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.near import Place
@@ -21,7 +21,7 @@ _NAMED = 4
 """Interpreters without torch that a sentence names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Passed:
     """An interpreter that was passed over."""
 
@@ -35,7 +35,7 @@ class Passed:
         return f"{_called(self.place)} {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Chosen:
     """The interpreter of the ranks."""
 

@@ -6,11 +6,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import (
@@ -36,7 +37,7 @@ from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
 from gpu_engine.spec.write import to_toml
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Prepared:
     """A spec that was checked and planned on this machine, but not started yet."""
 

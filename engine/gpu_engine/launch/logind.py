@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpu_engine.common.frozen import frozen
 
 _WAIT = 2.0
 _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
@@ -23,7 +24,7 @@ _IN_SESSION = re.compile(r"/session-[^/]*\.scope")
 Query = Callable[[Sequence[str]], "str | None"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Decision:
     """How to start a supervisor."""
 

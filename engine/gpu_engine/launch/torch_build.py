@@ -10,11 +10,11 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import ask
 from gpu_engine.interpreters.ask import Seen
@@ -28,7 +28,7 @@ _ROCM = "rocm6.4"
 """PyTorch's wheels for AMD: they bring ROCm along, and need no more than the kernel's driver."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Vendor:
     gpu: str
     needs: str

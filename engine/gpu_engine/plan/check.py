@@ -4,9 +4,9 @@ does not fit. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.backends.registry import torch_type
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import own_command
@@ -25,7 +25,7 @@ from gpu_engine.spec.best import parse_best
 from gpu_engine.spec.schema import RunSpec
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Checked:
     """A spec that was checked against a machine's devices."""
 

@@ -3,11 +3,12 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from gpu_engine.common import units
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 from gpu_engine.common.torch_words import torch_words
 from gpu_engine.plan import own_command
@@ -23,7 +24,7 @@ WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceUse:
     """A device as one rank uses it: the physical one, and the name the rank sees it by."""
 
@@ -37,7 +38,7 @@ class DeviceUse:
     """Bytes on the device; of the machine for a CPU slot."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RankPlan:
     """One rank: its numbers, and the devices that it uses, several under DataParallel."""
 
@@ -59,7 +60,7 @@ class RankPlan:
         return f"{where} rank {self.rank}" + (f" on {self.host}" if self.host else "")
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """One process that the supervisor starts: argument list, added environment, where."""
 
@@ -78,7 +79,7 @@ class Process:
     """The machine that it is started on, as devices.hosts names it; None: this one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ResumeFrom:
     """The checkpoint that one attempt was told to go on from."""
 
@@ -88,7 +89,7 @@ class ResumeFrom:
     """For this attempt alone: a restart goes on from what that one saved."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Sending:
     """What one host would be sent of the code."""
 
@@ -108,7 +109,7 @@ class Sending:
                 f"{self.folder}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Code:
     """The code that a run's hosts are sent."""
 
@@ -127,7 +128,7 @@ class Code:
                 f"{self.folder}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Interpreter:
     """The interpreter that the ranks of a task run in."""
 
@@ -153,7 +154,7 @@ class Interpreter:
         return f"{self.path}: {', '.join(told) or 'did not say what it has'} ({self.why})"
 
 
-@dataclass(frozen=True)
+@frozen
 class LaunchPlan:
     """Everything that one node starts for one run. Its fields are given by name."""
 

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 
 FILE = "environment.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Environment:
     """Of the last attempt. None: not known."""
 

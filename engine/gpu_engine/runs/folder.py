@@ -23,7 +23,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -37,6 +37,7 @@ from gpu_engine.common.files import (
     why_not_readable,
     write_json,
 )
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
@@ -74,7 +75,7 @@ _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Run:
     """A run folder."""
 

@@ -9,10 +9,11 @@ state without asking. Standard library only: a rank imports this.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpu_engine.common.files import read_json, write_atomic, write_json
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
@@ -43,7 +44,7 @@ _WHY_OVER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Request:
     """What was asked of Slurm when the job was submitted."""
 
@@ -54,7 +55,7 @@ class Request:
     """Further options of sbatch, as KEY=VALUE or KEY."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Job:
     """A job, as Slurm described it last. Times are Unix seconds."""
 

@@ -7,8 +7,10 @@ A file whose values make no sense counts as no state at all.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Literal
+
+from gpu_engine.common.frozen import frozen
 
 StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
                     "lost", "unreadable"]
@@ -17,7 +19,7 @@ FINAL = frozenset({"completed", "stopped", "failed", "lost"})
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class RankProcess:
     """A process that the supervisor started for the run."""
 
@@ -28,7 +30,7 @@ class RankProcess:
     """Its exit status, the negative signal number if a signal ended it; None while it runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Cause:
     """Why a run failed: the rank that failed first, and its error."""
 
@@ -52,7 +54,7 @@ class Cause:
         return first if self.who is None else f"{self.who}: {first}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class AttemptRecord:
     """One start of all ranks, and how it ended."""
 
@@ -69,7 +71,7 @@ class AttemptRecord:
     """In a Slurm job: how often that had been requeued when this attempt began; else None."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class State:
     """The state of a run. Two states are never in state.json but found by the reader: *lost* if
     the supervisor is gone, *unreadable* if neither state.json nor the lock can be read, so that

@@ -23,11 +23,12 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 from gpu_engine.runs.state import State
 
@@ -36,7 +37,7 @@ _BEGINNING = 10.0
 """Seconds in which the waiter that a new run has started should be there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Entry:
     """What a run waits for, and its place in the line. Times are Unix seconds."""
 
@@ -76,7 +77,7 @@ class Entry:
     late for its devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Board:
     """What the waiter of a machine has decided last."""
 
@@ -161,7 +162,7 @@ _SETTLED = 0.1
 """Seconds after which another change gives a folder another time stamp for certain."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Line:
     """The line as it was read last."""
 
@@ -225,7 +226,7 @@ def _reason(run: Path, entry: Entry) -> str:
     return reasons(folder_beside(run), entry.host).of(run.name, entry)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Reasons:
     """What the runs of one machine wait for, as far as its waiter has told."""
 

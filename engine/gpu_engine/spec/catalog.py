@@ -11,20 +11,20 @@ import ast
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, reason
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class TaskField:
     """One parameter of a task."""
 
@@ -40,7 +40,7 @@ class TaskField:
     """The type of its value, as far as the source tells."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class TaskInfo:
     """A task class as its source shows it."""
 
@@ -99,7 +99,7 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     return TaskInfo(use, name, doc, file, tuple(fields.values()), whole)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Source:
     """One file: the classes it defines, and where it imports names from."""
 

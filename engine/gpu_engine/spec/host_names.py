@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from gpu_engine.common.frozen import frozen
 
 LOCAL = "local"
 """The name of this machine among the hosts: its agent is a child process, without ssh."""
@@ -25,7 +26,7 @@ class BadName(ValueError):
     """A text that is no host's name or no device's id: says which, and what would do."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HostDevices:
     """An entry of `devices.hosts`: a host, and those of its devices that take part."""
 

@@ -8,15 +8,15 @@ strategy, or name an existing one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.frozen import frozen
 
 _KEY = "parallel.mode"
 
 
-@dataclass(frozen=True)
+@frozen
 class Mode:
     """One mode: its names, its ranks and replicas, what it needs, how it is launched."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import expanded, open_file, write_atomic
+from gpu_engine.common.frozen import frozen
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
@@ -28,7 +28,7 @@ LONGEST_DESCRIPTION = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Preset:
     """A preset file and its content."""
 

@@ -11,11 +11,12 @@ other and this machine. Standard library only: a rank imports this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.hints import hints_of
 from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
 from gpu_engine.spec import modes
@@ -29,7 +30,7 @@ Positive = Annotated[float, Bounds(gt=0)]
 ModeName = Annotated[str, OneOf(modes.names)]
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskSpec:
     """What is trained: a task class (`use`) or the person's own command, never both."""
 
@@ -42,7 +43,7 @@ class TaskSpec:
     """The task's own fields, by name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DevicesSpec:
     """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`)."""
 
@@ -61,7 +62,7 @@ class DevicesSpec:
     """Use GPUs even if another run holds them or another process computes on them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ParallelSpec:
     """How the work is spread over devices and machines."""
 
@@ -93,7 +94,7 @@ class ParallelSpec:
     """DDP: look for parameters that a step did not use (slower)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchSpec:
     """How many examples a step sees: global = per_gpu × replicas × accumulate."""
 
@@ -105,7 +106,7 @@ class BatchSpec:
     """Backward passes per step."""
 
 
-@dataclass(frozen=True)
+@frozen
 class AmpSpec:
     """Mixed precision."""
 
@@ -116,7 +117,7 @@ class AmpSpec:
     it. false: leave the setting of PyTorch or the task alone."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TrainSpec:
     """How long to train, how fast, and what to keep."""
 
@@ -163,7 +164,7 @@ class TrainSpec:
     wait for ever."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessSpec:
     """How the processes are run: the section [run]."""
 
@@ -181,7 +182,7 @@ class ProcessSpec:
     """For a script of your own: also record the norm of each step's gradients."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunSpec:
     """Everything a person chooses about one run."""
 
@@ -209,7 +210,7 @@ LONGEST_NAME = 80
 """How many characters `name` may have."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Key:
     """A key of the spec, read from its field."""
 

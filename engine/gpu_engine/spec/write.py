@@ -4,10 +4,10 @@ into it."""
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 from gpu_engine.common import toml
+from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 
@@ -27,7 +27,7 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
     return out
 
 
-@dataclass(frozen=True)
+@frozen
 class Difference:
     """A key that two specs have different values for, both as text that `--set` parses."""
 

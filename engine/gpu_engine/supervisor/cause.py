@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpu_engine.common import exit_status
+from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
 from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import disk_room
@@ -33,7 +34,7 @@ _OWN = re.compile(r"ncclinvalid|invalid usage|duplicate gpu|ncclunhandledcuda|cu
                   r"|out of memory", re.IGNORECASE)
 """Errors of NCCL for which this rank itself is to blame, though they look like those of a peer."""
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Failure:
     """The failure of one rank's process."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.backends.protocol import Backend, Reader
 from gpu_engine.devices.backends.sysfs import Look, Tree, names_in
 from gpu_engine.devices.records import Device, Inventory, Sample
@@ -21,7 +22,7 @@ _DRIVERS = ("xe", "i915")
 _GONE = "GPU is gone: the driver no longer lists it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Card:
     address: str
     sensors: str

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Device, Inventory, Sample
 
 HEAD = struct.Struct("<I")
 """The header of a message: the length of its pickle in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Discover:
     """Find a backend's devices; answered by `Found`."""
 
@@ -25,7 +25,7 @@ class Discover:
     """How many seconds one device may take."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Watch:
     """Read devices again and again from now on; answered by `Looked` each time."""
 
@@ -37,21 +37,21 @@ class Watch:
     """Seconds after which a device that does not answer counts as late."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class WatchBus:
     """Read the bus rates of these devices only, from now on."""
 
     device_ids: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Found:
     """The devices that were found."""
 
     inventory: Inventory
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Looked:
     """One reading of all watched devices."""
 
@@ -62,7 +62,7 @@ class Looked:
     of a machine; minus infinity before the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Broken:
     """The driver can't be used at all; the probe ends."""
 
