@@ -93,9 +93,9 @@ def test_what_a_newer_program_writes_is_left_out_and_named():
 
 
 def test_a_field_without_a_check_is_refused():
-    from dataclasses import dataclass
+    from gpu_engine.common.frozen import frozen
 
-    @dataclass(frozen=True)
+    @frozen
     class Odd(schema.Event):
         kind = "odd"
         value: complex

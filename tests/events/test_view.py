@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema, view
 from gpu_engine.events.convert import from_dict
 from gpu_engine.events.paths import events_path
@@ -142,7 +143,7 @@ def test_the_last_checkpoint_and_the_last_evaluations():
 # --- another kind -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Temperature(schema.Event):
     """What somebody adds: its dataclass …"""
 
