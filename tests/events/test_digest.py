@@ -155,7 +155,7 @@ def test_blocks_hold_the_least_greatest_mean_and_last_of_their_losses(tmp_path):
             assert one.loss == pytest.approx(sum(e["loss"] * e["n"] for e in steps) / n)
             assert one.loss_last == steps[-1].get("loss_last", [*steps[-1].get("losses", [0])][-1])
             assert (one.t, one.step, one.lr) == tuple(steps[-1][k] for k in ("t", "step", "lr"))
-            # Steps that follow each other; what an attempt does again is in another block.
+            # Steps that follow each other; what an attempt does again is in no block.
             assert [e["step"] - e["n"] for e in steps[1:]] == [e["step"] for e in steps[:-1]]
         fullest = max((e["gpu_allocated"][0] for e in events if e["kind"] == "memory"), default=0)
         assert max((m.gpu_allocated[0] for m in block.memory), default=0) == fullest
@@ -244,6 +244,16 @@ def test_a_damaged_digest_costs_only_time(tmp_path, damage, seed):
         text = b'{"begin":-5,"end":1,"mark":0,"events":1}'
         mine.write_bytes(b"%08x %b\nxyz\n\n 12\n" % (zlib.crc32(text), text) + bytes(data))
     same(told(tmp_path)[0], exact(path))
+
+
+def test_a_changed_value_is_not_believed(tmp_path):
+    path = a_run(tmp_path, 1, 400, odd=0.0)
+    all_of(Digester(path))
+    mine = digest_path(path)
+    assert mine.read_bytes().count(b'"loss_max":2.') > 5
+    mine.write_bytes(mine.read_bytes().replace(b'"loss_max":2.', b'"loss_max":9.'))
+    _, store, _ = told(tmp_path)
+    assert max(store.loss.all.hi) < 3.0
 
 
 def test_an_events_file_that_was_cut_or_replaced_is_read_as_it_is(tmp_path):

@@ -171,6 +171,8 @@ class Digester:
         self._events = events
         self._at: int | None = None
         """Up to where the events file has been digested; None: not looked yet."""
+        self._step: int | None = None
+        """The last step before that; None: not known."""
 
     def advance(self, limit: int = 1 << 22) -> bool:
         """Digest what is new, at most about `limit` bytes of it, but for the end of the file.
@@ -190,9 +192,10 @@ class Digester:
                 if out is None:
                     return False
                 if self._at is None or self._at > size:
-                    self._at = _digested(self._events, file)
+                    self._at, self._step = _digested(self._events, file), None
                 before = self._at
-                made, self._at = _blocks(file, before, min(before + limit, upto))
+                made, self._at, self._step = _blocks(file, before, min(before + limit, upto),
+                                                     self._step)
                 if made:
                     os.write(out, b"".join(map(_line, made)))
                 return before < self._at <= upto - _PIECE
@@ -236,31 +239,34 @@ def _line(block: Block) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
-def _blocks(file: BinaryIO, at: int, end: int) -> tuple[list[Block], int]:
+def _blocks(file: BinaryIO, at: int, end: int, step: int | None
+            ) -> tuple[list[Block], int, int | None]:
     """The blocks of the events file from `at` to about `end`, and where to go on: at the block that
-    is not complete yet."""
+    is not complete yet. `step`: the last step before `at`; returned for where to go on."""
     file.seek(at)
     found: list[Block] = []
-    now = _Open(at)
+    now = _Open(at, step)
     rest = b""
     while at < end and (data := file.read(min(_PIECE, end - at))):
         *lines, rest = (rest + data).split(b"\n")
         for line, told in zip(lines, decoded(lines), strict=True):
             after = at + len(line) + 1
-            if told is None or len(line) > _LONGEST or not _plain(told):
+            if told is None or len(line) > _LONGEST or not _plain(told, step):
                 now.close(file, found)
-                now = _Open(after)
+                step = told.step if isinstance(told, StepLine) else step
+                now = _Open(after, step)
             else:
                 if not now.goes_on(told):
                     now.close(file, found)
-                    now = _Open(at)
+                    now = _Open(at, step)
                 now.add(told, after)
+                step = told.step if isinstance(told, StepLine) else step
             at = after
         if len(rest) > _LONGEST:  # no line of ours: what is left of it is none either
             now.close(file, found)
             at, rest = at + len(rest), b""
-            now = _Open(at)
-    return found, now.begin if now.events else at
+            now = _Open(at, step)
+    return (found, now.begin, now.after) if now.events else (found, at, step)
 
 
 @dataclass(slots=True)
@@ -268,6 +274,8 @@ class _Open:
     """A block to which events are being added."""
 
     begin: int
+    after: int | None
+    """The last step before it."""
     end: int = 0
     events: int = 0
     steps: list[StepLine] = field(default_factory=list)
@@ -281,9 +289,8 @@ class _Open:
             return False
         if not isinstance(told, StepLine) or not self.steps:
             return True
-        last = self.steps[-1]
-        return len(self.steps) < STEPS and told.step - told.n == last.step \
-            and (told.loss is None) == (last.loss is None)
+        return len(self.steps) < STEPS \
+            and (told.loss is None) == (self.steps[-1].loss is None)
 
     def add(self, told: Frequent, end: int) -> None:
         """Add an event, given where its line ends."""
@@ -300,17 +307,19 @@ class _Open:
 
     def close(self, file: BinaryIO, into: list[Block]) -> None:
         """Add the block to `into`, if it is worth it."""
-        if self.events >= FEWEST:
+        step = _together(self.steps)
+        if self.events >= FEWEST and (step is None or step.loss is None or isfinite(step.loss)):
             into.append(Block(
-                self.begin, self.end, _mark(file, self.begin), self.events, _together(self.steps),
+                self.begin, self.end, _mark(file, self.begin), self.events, step,
                 _ends(self.memory, [max(self.memory, key=_fullness)] if self.memory else []),
                 _ends(self.phases, []), self.at_step))
 
 
-def _plain(told: Frequent) -> bool:
-    """Whether nothing of it is lost in a block."""
+def _plain(told: Frequent, step: int | None) -> bool:
+    """Whether nothing of it is lost in a block. `step`: the last step before it. Steps that don't
+    go on from there, such as those that another attempt does again, stand alone."""
     if isinstance(told, StepLine):
-        return told.n > 0 and (told.loss is None or isfinite(told.loss))
+        return told.step - told.n == step
     return not isinstance(told, PhaseLine) or (told.done, told.detail) == (None, None)
 
 
