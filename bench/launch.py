@@ -1,10 +1,12 @@
 """What launching costs: from the command to a rank's first line and first step, and from the end of
 the last rank to the end of the command.
 
-The same script, two ranks under DDP (gloo), is started by hand as two plain processes, by torchrun
-and by gpu-engine. They take turns, and what is compared is the difference to the processes started
-by hand in the same round. Ranks say what they do through a socket, and the kernel says when a
-process has ended (pidfd), so that nothing here looks at a clock again and again.
+The same script, on two ranks, is started by hand as two plain processes, by torchrun and by
+gpu-engine. They take turns, and what is compared is the difference to the processes started by hand
+in the same round. One script trains under DDP (gloo); importing torch takes most of its time, and
+differs more from round to round than the launchers do. So another, without torch, shows them alone,
+in more rounds. Ranks say what they do through a socket, and the kernel says when a process has
+ended (pidfd), so that nothing here looks at a clock again and again.
 """
 
 from __future__ import annotations
@@ -25,14 +27,21 @@ from pathlib import Path
 from gpu_engine.common.ports import free_port
 
 RANKS = 2
-SCRIPT = '''
+Way = Callable[[dict[str, str]], "list[subprocess.Popen[bytes]]"]
+"""Starts the script with this environment; returns the processes that were started."""
+Ways = dict[str, Way]
+"""By name."""
+
+TELL = '''
 import os, socket, time
 
 told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 told.connect(os.environ["BENCH_TELL"])
 tell = lambda what: told.send(f"{what} {os.getpid()} {time.monotonic()}".encode())
 tell("line")
-import torch
+'''
+WAITS = f"{TELL}time.sleep(1)\n"
+TRAINS = TELL + '''import torch
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
@@ -61,12 +70,12 @@ class Seen:
 
     def figures(self) -> dict[str, float]:
         """Seconds: of the rank that was last, each from the command on; and the end."""
-        return {"first line": max(self.lines) - self.began,
-                "first step": max(self.steps) - self.began,
+        steps = {"first step": max(self.steps) - self.began} if self.steps else {}
+        return {"first line": max(self.lines) - self.began, **steps,
                 "end": self.exit - max(self.ends)}
 
 
-def follow(start: Callable[[dict[str, str]], list[subprocess.Popen[bytes]]], folder: Path) -> Seen:
+def follow(start: Way, folder: Path) -> Seen:
     """Start a launch, whose processes `start` returns, and follow it until they have ended."""
     path = folder / "tell"
     path.unlink(missing_ok=True)
@@ -106,10 +115,10 @@ def follow(start: Callable[[dict[str, str]], list[subprocess.Popen[bytes]]], fol
     return seen
 
 
-def ways(folder: Path) -> dict[str, Callable[[dict[str, str]], list[subprocess.Popen[bytes]]]]:
-    """How to launch `SCRIPT`, by name."""
+def ways(folder: Path, text: str) -> Ways:
+    """How to launch a script with this text, by name."""
     script = folder / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     bin = Path(sys.executable).parent
 
     def one(argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -136,25 +145,36 @@ def ways(folder: Path) -> dict[str, Callable[[dict[str, str]], list[subprocess.P
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_RUNS", "9")))
-    parser.add_argument("--without-torchrun", action="store_true")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_RUNS", "9")),
+                        help="of the script that trains; three times as many of the other")
+    parser.add_argument("--without", action="append", default=[], choices=["torchrun", "training"])
     args = parser.parse_args(argv or [])
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody trains with it, and it hides a cache
-    with tempfile.TemporaryDirectory() as folder:
-        names = ways(Path(folder))
-        if args.without_torchrun:
-            del names["torchrun"]
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-        for turn in range(-1, args.rounds):
-            order = list(names)[turn % len(names):] + list(names)[:turn % len(names)]
-            for name in order:
-                figures = follow(names[name], Path(folder)).figures()
-                if turn >= 0:  # the first round fills caches
-                    found[name].append(figures)
-        _report(found)
+    for text, rounds in ((WAITS, 3 * args.rounds), (TRAINS, args.rounds)):
+        if text is TRAINS and "training" in args.without:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            names = ways(Path(folder), text)
+            if "torchrun" in args.without:
+                del names["torchrun"]
+            sys.stdout.write("a script that trains:\n" if text is TRAINS else "without torch:\n")
+            report(measure(names, Path(folder), rounds))
 
 
-def _report(found: dict[str, list[dict[str, float]]]) -> None:
+def measure(names: Ways, folder: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """The figures of each launch of each way, which take turns in being first."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for turn in range(-1, rounds):
+        first = turn % len(names)
+        for name in (*list(names)[first:], *list(names)[:first]):
+            figures = follow(names[name], folder).figures()
+            if turn >= 0:  # the round before fills caches
+                found[name].append(figures)
+    return found
+
+
+def report(found: dict[str, list[dict[str, float]]]) -> None:
+    """Print medians and ranges, and what each way takes more than by hand in the same round."""
     hand = found["by hand"]
     say = sys.stdout.write
     for what in hand[0]:
