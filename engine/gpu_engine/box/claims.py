@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
 from collections.abc import Iterator, Mapping
 
@@ -158,6 +157,8 @@ class _Taker:
         elif step in ("withdraw", "give up"):
             self.withdraw()
         elif step in ("wait", "back off"):
+            import random
+
             time.sleep(random.uniform(0.002, 0.03))
         return taking.after(step)
 

@@ -6,6 +6,7 @@ Exit codes: 0 completed, 1 failed, 2 a mistake in the spec or command line, 130 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -53,6 +54,7 @@ def main() -> None:
     """The console entry point. A person's mistake is shown as text, with exit code 2 and without a
     traceback."""
     completing(cli, "gpu-engine")
+    gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
     try:
         cli.main(standalone_mode=False)
     except UserError as err:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gpu_engine.common.version import version
 from gpu_engine.devices.records import Inventory
-from gpu_engine.interpreters import ask
 from gpu_engine.launch import interpreter, torch_build
 from gpu_engine.plan.records import Interpreter, LaunchPlan
 from gpu_engine.runs.environment import Environment, write
@@ -30,6 +29,8 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
 
 def look(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
     """What `plan` is started in, in `folder`."""
+    from gpu_engine.interpreters import ask
+
     hosts = list(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
     commit, changed = git_state(folder)
     if hosts:  # theirs is not known here

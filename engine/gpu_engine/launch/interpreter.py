@@ -7,14 +7,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import places
-from gpu_engine.interpreters import choose
-from gpu_engine.interpreters.choose import Chosen
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked
 from gpu_engine.plan.records import Interpreter, LaunchPlan
 from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.interpreters.choose import Chosen
 
 
 def of(spec: RunSpec, folder: Path | None = None) -> Chosen | None:
@@ -22,6 +24,8 @@ def of(spec: RunSpec, folder: Path | None = None) -> Chosen | None:
     command, which names its interpreter itself. May ask interpreters."""
     if spec.task.use is None:
         return None
+    from gpu_engine.interpreters import choose
+
     return choose.of_ranks(spec.run.python, places.folder(folder))
 
 

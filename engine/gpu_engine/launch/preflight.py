@@ -11,17 +11,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import places, ports
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.common.values import Kind, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.choose import Chosen
 from gpu_engine.launch import torch_build
 from gpu_engine.plan.batch import port_of
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.interpreters.choose import Chosen
 
 _CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
 _PATIENCE = 1.0
@@ -129,6 +131,8 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[P
     try:
         info = catalog.describe(use, cwd=cwd)
     except UserError as err:
+        from gpu_engine.interpreters import ask
+
         elsewhere = spec.run.python if interpreter is None else \
             interpreter.python is not None and not ask.ours(interpreter.python)
         if elsewhere and not use.partition(":")[0].endswith(".py"):

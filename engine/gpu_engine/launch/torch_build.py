@@ -11,15 +11,17 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Inventory
-from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.ask import Seen
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.interpreters.ask import Seen
 
 _WHEELS = ((13, "cu130"), (12, "cu126"), (11, "cu118"))
 """The driver's CUDA, major version, and PyTorch's wheels that any such driver runs: CUDA's minor
@@ -53,6 +55,8 @@ def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
     source = _source(spec, inventory)
     if not command or source is None:
         return None
+    from gpu_engine.interpreters import ask
+
     python = interpreter_of(command)
     return _why(ask.look(python), source, inventory) if python else None
 
