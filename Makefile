@@ -4,8 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+PEERS := build/peers/.venv
 
-.PHONY: panel test fuzz test-gpu faults mutants matrix lint man docs bench clean
+.PHONY: panel test fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -46,6 +47,17 @@ docs: $(READY)
 
 bench: $(READY)
 	$(VENV)/bin/python -m bench
+
+# Beside other programs, which get an environment of their own: docs/performance.md, and about an hour.
+# GROUPS="gpus log" measures only these. nvtop is taken from the PATH, or BENCH_NVTOP names it.
+bench-peers: $(READY) $(PEERS)/.ready
+	$(VENV)/bin/python -m bench.peers measure $(GROUPS)
+	$(VENV)/bin/python -m bench.peers write
+
+$(PEERS)/.ready: bench/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+	@touch $@
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gpu-panel needs Python 3.11 or newer; this is %d.%d: make PYTHON=python3.12 …" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'

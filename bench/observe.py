@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 LOOPS = {"plain": 1.0, "accumulation over 4": 0.25, "GAN": 0.25}
 """The cases that are measured, and their share of the rounds."""
 
@@ -185,10 +186,10 @@ def _in_a_process(name: str, rounds: int, block: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ranks").mkdir()
         out = subprocess.run(
-            [sys.executable, __file__, "--inside", name, "--rounds", str(rounds), "--block",
-             str(block)], check=True, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": HOOK, "GPU_PANEL_RUN": folder, "GPU_PANEL_RANK": "0",
-                              "OMP_NUM_THREADS": "1"})
+            [sys.executable, "-m", "bench.observe", "--inside", name, "--rounds", str(rounds),
+             "--block", str(block)], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": f"{HOOK}:{ROOT}", "GPU_PANEL_RUN": folder,
+                              "GPU_PANEL_RANK": "0", "OMP_NUM_THREADS": "1"})
     return json.loads(out.stdout)
 
 

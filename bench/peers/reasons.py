@@ -1,0 +1,106 @@
+"""The sentences of docs/performance.md: what was compared, and why something is slower."""
+
+from __future__ import annotations
+
+INTRODUCTION = """\
+# Beside the others
+
+What gpu-panel costs, beside what people would use otherwise. `make bench-peers` installs the
+others into an environment of its own (`build/peers`), measures all of this on the same work, and
+writes this page from `bench/peers/results.json`; nothing in it is typed by hand. Programs take
+turns within a round and whoever begins changes from round to round, so other load on the machine
+meets all alike. Compared are always values of the same round. In every measure less is better.
+
+The machine has no GPU. Mind the load in the last table: where it is above the number of cores,
+the machine had much other work, every program waited for a core most of the time, and seconds are
+many times what they are on a machine of one's own. Then a ratio of durations by the clock says
+little, and its range shows that; processor times and shares of a core are steadier. What each
+benchmark does is in `bench/peers/`.
+"""
+
+TITLES = {
+    "train1": "Training in one process: step and start",
+    "train2": "Training on two ranks: step and start",
+    "stop": "Stopping two ranks",
+    "gpus": "Watching GPUs",
+    "log": "Recording each step",
+    "open": "Opening a million points",
+    "points": "Opening a finished run",
+    "runs": "Many runs",
+    "ranks": "Live ranks",
+}
+
+HOW = {
+    "train1": """\
+A perceptron (784-256-10, batch 64, SGD), one thread a rank, pinned to a core; the batches are
+collected at once, so that the loader is not what is measured. "By hand" is the loop in plain
+PyTorch in a process started directly: the floor, and what seems to be below it is the machine's
+other load. gpu-panel's engine and own script record the loss of every step, the learning rate,
+memory and heartbeats; accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is
+the Trainer as it comes, with `self.log`.""",
+    "train2": """\
+The same work on two ranks under DDP over gloo, each with a batch of 64. By hand, the two processes
+are started directly. Fabric is started by `fabric run`, Lightning by its Trainer. `accelerate
+launch` starts no two ranks on CPUs (on GPUs it uses torchrun's code), so `torchrun` starts its
+script; "torchrun" is the loop by hand.""",
+    "stop": """\
+Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
+the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel
+`gpu-engine stop`, whose own start is in the figure. It ends when the last process is gone.""",
+    "gpus": """\
+A stand-in for NVIDIA's driver library that answers at once, except for bus rates, for which a real
+one also measures 20 ms. Two processes on each GPU; all figures change once a second. All programs
+watch at the same time, on terminals of 120×36, each as it comes: nvitop and the panel ask about
+once a second; nvtop asks every GPU for its bus rates, which takes 2.6 s for 64 GPUs, so it looks
+less often there. Children count.""",
+    "log": """\
+The loop by hand in one process, whose loss and learning rate are recorded in each of its steps of
+about 1 ms, and how long a step then takes. gpu-panel's is the script unchanged, observed.
+Processor time is that of the training process: what W&B's second process and gpu-panel's
+supervisor need comes on top.""",
+    "open": """\
+A finished run with one curve of a million points, written by each tool itself. gpu-panel and LEET
+are measured until the last step stands on the terminal; the two servers without a browser, until
+they have given the points that their page asks for: a sample of 1000 (TensorBoard) or 3000.""",
+    "points": """\
+A finished run of eight ranks, opened with the panel: `4`, `enter`.""",
+    "runs": """\
+A folder of finished runs, listed for the first time: nothing is remembered of them.""",
+    "ranks": """\
+One process writes the events of all ranks, each of which records 20 steps a second. The panel
+shows the run on a terminal of 120×36; the key is `?`, until the list of keys is there.""",
+}
+
+LOSSES = {
+    ("train", "step"): """\
+- **A step beside the loop by hand**: recording is not free. What is recorded is every loss, the
+  learning rate, memory and a heartbeat; accelerate and Fabric record nothing.""",
+    ("train", "cpu"): """\
+- **Processor time of a step**: the thread that writes the events is part of it.""",
+    ("train", "start"): """\
+- **Start**: between the command and the ranks stand the command line, the plan, the checks of
+  devices and ports, and the supervisor. They import no torch, which `torchrun` and `accelerate
+  launch` do.""",
+    ("stop", "stop"): """\
+- **Stopping**: the supervisor asks the ranks, waits for them, and then looks for processes that
+  they have left behind; plain processes are just gone.""",
+    ("gpus", "first frame"): """\
+- **First frame**: the panel is a Python program on Textual with a form, a plan and runs beside
+  the devices; nvtop is a small program in C, nvitop draws with curses.""",
+    ("gpus", "watching"): """\
+- **Watching**: the panel asks the driver in a process of its own, so that a driver that hangs
+  does not stop the screen, asks who holds each device, and redraws a larger screen.""",
+    ("log", "step"): """\
+- **Recording**: see the step above; "nothing" records nothing.""",
+    ("log", "cpu"): """\
+- **Processor time of recording**: the thread that writes is in it.""",
+    ("open", "opened"): """\
+- **Opening**: the panel reads every point and keeps the least, greatest and mean value of its
+  parts; a server that gives a sample reads less, and LEET is written in Go.""",
+}
+
+NEVER = ["""\
+- Anything on a real GPU: neither steps, nor nccl, nor a real driver's answers
+  ([gpu-verification.md](gpu-verification.md)).""", """\
+- Browsers: what TensorBoard's and Trackio's pages take to draw, and W&B's own pages, which need
+  its server."""]

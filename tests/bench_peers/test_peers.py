@@ -1,0 +1,185 @@
+"""docs/performance.md is what its results give, and says so truly."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from bench.peers import compare, page, plots, reasons, results
+from bench.peers.measures import BESIDE, GROWTH, MEASURES, Measure
+from bench.peers.results import Figure, Group
+from bench.peers.rounds import NotMeasured, interleaved
+from bench.peers.spread import Spread, ratios, spread
+
+ROOT = Path(__file__).parents[2]
+
+
+def group(*figures: Figure, missing: dict[str, str] | None = None) -> Group:
+    return Group("2026-01-02 03:04 UTC", "abc1234", {
+        "cores": "2", "cpu": "a processor", "memory": "8 GiB", "system": "Linux 6"}, {
+        "torch": "2.0"}, 1.5, list(figures), missing or {})
+
+
+def test_the_page_and_its_plots_are_what_the_results_give():
+    made = page.rendered(results.read())
+    there = {page.PAGE, *page.PICTURES.glob("*.svg")}
+    assert set(made) == there
+    for path, text in made.items():
+        assert path.read_text() == text, f"python -m bench.peers write: {path.name}"
+
+
+def test_every_group_has_been_measured_and_less_than_five_rounds_are_admitted():
+    kept, text = results.read(), page.PAGE.read_text()
+    assert set(kept) == {*BESIDE, *GROWTH}
+    for name, one in kept.items():
+        assert one.figures, name
+        few = min(len(f.values) for f in one.figures) < 5
+        assert (f"- {reasons.TITLES[name]}: only" in text) == few, name
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d UTC", one.date)
+        assert {(name, f.measure) for f in one.figures} <= set(MEASURES)
+        assert name in reasons.TITLES
+        assert name in reasons.HOW
+
+
+def test_nothing_kept_names_a_machine_or_a_path():
+    assert not re.search(r"/(home|root|tmp|work)/", results.PATH.read_text())
+
+
+def test_the_others_get_the_torch_that_is_developed_with():
+    def torch(path: Path) -> list[str]:
+        return [line for line in path.read_text().splitlines() if line.startswith("torch==")]
+
+    assert torch(ROOT / "bench/peers/requirements.txt") == torch(ROOT / "constraints.txt") != []
+
+
+def test_median_and_spread():
+    assert spread([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0, 4)
+
+
+def test_ratios_compare_values_of_the_same_round():
+    # The machine was ten times slower in the second round: the ratio is the same.
+    assert ratios([2.0, 20.0, 4.0], [1.0, 10.0, 1.0]) == Spread(2.0, 2.0, 4.0, 3)
+    with pytest.raises(ValueError, match="shorter"):
+        ratios([1.0, 2.0], [1.0])
+
+
+def test_programs_take_turns_in_going_first():
+    order: list[str] = []
+
+    def program(name: str):
+        return lambda: order.append(name) or {"step": float(len(order))}
+
+    found, missing = interleaved("case", {n: program(n) for n in "abc"}, 3)
+    assert "".join(order) == "abcbcacab"
+    assert found["step", "a"] == [1.0, 6.0, 8.0]
+    assert missing == {}
+
+
+def test_a_program_that_fails_once_has_no_figures_and_a_reason():
+    calls: list[int] = []
+
+    def fails_later():
+        calls.append(1)
+        if len(calls) == 2:
+            raise NotMeasured("it ended")
+        return {"step": 1.0}
+
+    kept: list[int] = []
+    found, missing = interleaved("case", {"good": lambda: {"step": 2.0}, "bad": fails_later}, 4,
+                                 lambda found, missing: kept.append(len(found["step", "good"])))
+    assert kept == [1, 2, 3, 4]
+    assert found == {("step", "good"): [2.0] * 4}
+    assert missing == {"bad": "it ended"}
+    assert len(calls) == 2
+
+
+@pytest.fixture
+def groups() -> dict[str, Group]:
+    return {"gpus": group(
+        Figure("watching", "8 GPUs", "gpu-panel", [0.04, 0.05, 0.06, 0.05, 0.05]),
+        Figure("watching", "8 GPUs", "small", [0.01] * 5),
+        Figure("watching", "8 GPUs", "middling", [0.05] * 5),
+        Figure("watching", "8 GPUs", "large", [0.1] * 5),
+        Figure("first frame", "8 GPUs", "gpu-panel", [1.0] * 5),
+        Figure("first frame", "8 GPUs", "small", [0.5] * 5),
+        missing={"absent": "it is not installed here"})}
+
+
+def test_who_is_ahead(groups: dict[str, Group]):
+    found = compare.pairs(groups)
+    assert [(p.measure, p.peer, round(p.ratio.median, 3)) for p in compare.losses(found)] == [
+        ("watching", "small", 5.0), ("first frame", "small", 2.0)]
+    assert [p.peer for p in compare.undecided(found)] == ["middling"]
+    assert [p.peer for p in compare.wins(found)] == ["large"]
+
+
+def test_a_lead_counts_from_five_rounds_on_and_a_loss_always(groups: dict[str, Group]):
+    for figure in groups["gpus"].figures:
+        del figure.values[4:]
+    found = compare.pairs(groups)
+    assert compare.wins(found) == []
+    assert [p.peer for p in compare.losses(found)] == ["small", "small"]
+    assert "- Watching GPUs: only 4 of 5 rounds were made" in page.rendered(groups)[page.PAGE]
+
+
+def test_losses_come_first_with_their_reason(groups: dict[str, Group]):
+    text = page.rendered(groups)[page.PAGE]
+    lost, neither, ahead = (text.index(f"## {title}") for title in (
+        "Where gpu-panel loses", "Where neither was ahead", "Where gpu-panel is ahead"))
+    assert lost < text.index("| small 1.00 % | 5.00 (4.00 to 6.00) |") < neither
+    assert lost < text.index("**Watching**") < neither
+    assert neither < text.index("| middling 5.00 % |") < ahead
+    assert ahead < text.index("| large 0.50 (0.40 to 0.60) |")
+    assert "- absent (Watching GPUs): it is not installed here." in text
+    assert "Training in one process: step and start: no figures are kept" in text
+
+
+def test_nothing_lost_is_said_so(groups: dict[str, Group]):
+    groups["gpus"].figures = [f for f in groups["gpus"].figures if f.program != "small"]
+    text = page.rendered(groups)[page.PAGE]
+    assert "None." in text[text.index("## Where gpu-panel loses"):text.index("## Where neither")]
+    assert "**Watching**" not in text
+
+
+def test_growth_has_a_row_for_each_size():
+    sizes = group(Figure("opened", "8 ranks", "10,000 points", [1.0, 2.0, 3.0]),
+                  Figure("screen", "8 ranks", "10,000 points", [0.5, 0.5, 0.5]),
+                  Figure("opened", "8 ranks", "100,000 points", [4.0, 5.0, 6.0]),
+                  Figure("screen", "8 ranks", "100,000 points", [0.6, 0.6, 0.6]))
+    text = page.rendered({"points": sizes})[page.PAGE]
+    assert "| 10,000 points | 2.00 s (1.00 s to 3.00 s) | 0.500 s (0.500 s to 0.500 s) |" in text
+    assert "| 100,000 points | 5.00 s (4.00 s to 6.00 s) | 0.600 s" in text
+
+
+@pytest.mark.parametrize(("unit", "value", "text"), [
+    ("ms", 0.0012345, "1.23 ms"), ("ms", 0.00012, "0.120 ms"), ("s", 12.345, "12.3 s"),
+    ("%", 0.0213, "2.13 %"), ("kB/s", 1_234_567.0, "1,235 kB/s")])
+def test_values_have_three_digits_and_a_unit(unit: str, value: float, text: str):
+    assert Measure("it", unit).text(value) == text
+
+
+def shapes(svg: str, tag: str) -> list[dict[str, str]]:
+    return [e.attrib for e in ET.fromstring(svg).iter() if e.tag.endswith("}" + tag)]
+
+
+def test_bars_are_as_long_as_their_values():
+    svg = plots.bars("Title <1>", [("gpu-panel", 2.0, 1.0, 4.0), ("other", 1.0, 1.0, 1.0)], "s")
+    ours, theirs = shapes(svg, "rect")[1:]
+    assert float(ours["width"]) == pytest.approx(2 * float(theirs["width"]), abs=0.2)
+    assert ours["fill"] != theirs["fill"]
+    line = shapes(svg, "line")[0]
+    assert float(line["x2"]) - float(line["x1"]) == pytest.approx(
+        1.5 * float(ours["width"]), abs=0.2)
+
+
+def test_lines_have_logarithmic_axes():
+    svg = plots.lines("Title", {"a": [(1, 1, 1, 1), (10, 10, 10, 10), (100, 100, 50, 100)]},
+                      "x", "y")
+    points = [tuple(map(float, p.split(","))) for p in
+              shapes(svg, "polyline")[0]["points"].split()]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.2)
+    assert y0 > y2
