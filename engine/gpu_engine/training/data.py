@@ -30,6 +30,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.training.rng import OwnRandomness, mix, seed_host
 from gpu_engine.worker.rank.signals import in_loader_worker
 
+_AT_ONCE = 1 << 14
+"""Examples whose numbers are converted at once, so that a conversion is no long pause."""
+
 
 @dataclass(frozen=True)
 class EpochSampler:
@@ -93,12 +96,29 @@ class RankSampler:
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         """(seed, indices) for each backward pass. The indices are an int64 tensor of shape (n,)
         with memory of its own."""
-        sampler, epoch = self._whole, self._epoch
-        order = permutation(self._seed, epoch, sampler.examples)
-        for step in range(self._start, sampler.steps):
-            for micro in range(sampler.accumulate):
-                part = sampler.part(step, micro, self._first, self._count)
+        epoch = self._epoch
+        order = permutation(self._seed, epoch, self._whole.examples)
+        for step in range(self._start, self._whole.steps):
+            for part in self._parts(step):
                 yield mix(self._seed, epoch, part.start), order[part].to(torch.int64, copy=True)
+
+    def indices(self) -> Iterator[Tensor]:
+        """The same without the seeds, for reading that draws nothing. The tensors share memory:
+        many steps are converted at once, as one by one that is half of what this costs."""
+        size = self._whole.global_size
+        order = permutation(self._seed, self._epoch, self._whole.examples)
+        at_once = max(_AT_ONCE // size, 1)
+        for begin in range(self._start, self._whole.steps, at_once):
+            steps = range(begin, min(begin + at_once, self._whole.steps))
+            block = order[begin * size:steps.stop * size].to(torch.int64)
+            for step in steps:
+                for part in self._parts(step - begin):
+                    yield block[part]
+
+    def _parts(self, step: int) -> Iterator[slice]:
+        """The positions, in the epoch's order, of this rank's examples in the passes of a step."""
+        for micro in range(self._whole.accumulate):
+            yield self._whole.part(step, micro, self._first, self._count)
 
     def requests(self) -> Iterator[Request]:
         """The same as requests to loader workers."""
@@ -243,8 +263,13 @@ class MapData:
             for batch in self._loader:
                 yield move(batch, self._device)
             return
+        reader, device = self._reader, self._device
+        if reader.only_indexes_tensors:
+            for indices in self._sampler.indices():
+                yield move(pin(reader.read(indices), device), device)
+            return
         for seed, indices in self._sampler:
-            yield move(pin(self._reader.read_here(seed, indices), self._device), self._device)
+            yield move(pin(reader.read_here(seed, indices), device), device)
 
 
 def move(batch: Any, device: torch.device) -> Any:
