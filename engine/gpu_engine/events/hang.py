@@ -9,6 +9,7 @@ counts, then the phase that comes first within a step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
@@ -79,11 +80,12 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0) ->
     for view in views:
         if view.outcome is not None or view.beat is None or not view.step_times:
             continue
-        pace = view.steps_per_s
         since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
         standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
                               max(now - view.beat, 0.0))
-        if max(standing.still, standing.silent) > max(at_least, 5 / pace if pace else 0.0):
+        longest = max(standing.still, standing.silent)
+        # The pace is worked out only for the few that may stand still.
+        if longest > at_least and longest > 5 / (view.steps_per_s or inf):
             found.append(standing)
     if not found:
         return []

@@ -99,10 +99,10 @@ class Run:
         """The log of `rank`, if it has its own; see `output`."""
         return log_path(self.path, rank)
 
-    def output(self, rank: int) -> Path:
+    def output(self, rank: int, plan: LaunchPlan | None = None) -> Path:
         """The log that holds the output of `rank`: its own, or the shared log of a command that
-        has started several ranks."""
-        own, plan = self.log(rank), self.plan()
+        has started several ranks. `plan`: the run's, if it has been read."""
+        own, plan = self.log(rank), plan or self.plan()
         started = plan.processes if plan is not None else ()
         if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
             return own

@@ -68,7 +68,7 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     from gpu_panel.run import subjects
     from gpu_panel.run.ranks import RanksPane
     from gpu_panel.run.text.headline import figures, headline
-    from gpu_panel.run.text.ranks import doing
+    from gpu_panel.run.text.ranks import Peers, doing
 
     store = RunStore(Run(Path("/nowhere/3f2a")))
     store.state = Run(Path("/nowhere/3f2a")).state()
@@ -85,6 +85,6 @@ def test_no_event_breaks_the_screen(lines: list[dict[str, object]]) -> None:
     table.show(store.ranks, store.plan, now=T0 + 5, live=True)
     table.build(80)
     for view in store.ranks.values():
-        doing(view, store.ranks, T0 + 5, live=True)
+        doing(view, Peers.of(store.ranks), T0 + 5, live=True)
     for series in store.loss.ranks.values():
         assert all(math.isfinite(v) for v, n in zip(series.lo, series.count, strict=True) if n)

@@ -3,13 +3,14 @@ thread."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu_engine.common import procs
 from gpu_engine.events import hang
+from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, environment, leftovers, waiting
@@ -52,20 +53,25 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     """Look at a run. `plan`, `attempt` and `turn`: those known so far; the plan is read again for
     another attempt, as a resume changes it, and once the run's turn has come, as only then its
     devices are known. Raises no OSError: what can't be read is left out."""
-    ranks: list[int] = []
-    launchers: list[str] = []
-    with contextlib.suppress(OSError):
-        ranks = run.ranks()
-        launchers = sorted(p.stem for p in run.path.glob("node*.log"))
     state = run.state()
     waited, turn = turn is not None, _turn(run, turn) if state.state == "queued" else None
     if plan is None or attempt not in (None, state.attempt) or (waited and turn is None):
         plan = run.plan()
+    ranks = sorted({r.rank for r in plan.ranks} | set(ranks_with_files(run.path))
+                   if plan is not None else ranks_with_files(run.path))
     left = leftovers.processes(run.path) if state.state == "lost" else []
     here = plan is None or not plan.on_hosts
     silent = _silent(views) if state.live and here else {}
-    return Look(state, ranks, plan, left, launchers, _suspended(state, silent),
+    return Look(state, ranks, plan, left, _launchers(run), _suspended(state, silent),
                 disk_room.silence(run.path) if silent else None, turn)
+
+
+def _launchers(run: Run) -> list[str]:
+    try:
+        names = os.listdir(run.path)  # noqa: PTH208
+    except OSError:
+        return []
+    return sorted(name[:-4] for name in names if name.startswith("node") and name.endswith(".log"))
 
 
 def _turn(run: Run, known: Turn | None) -> Turn | None:

@@ -3,7 +3,7 @@ lines that changed are repainted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,14 @@ from gpu_panel.run.devices import DeviceFigures, DeviceKey
 from gpu_panel.run.order import RankOrder
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
-from gpu_panel.run.text.ranks import doing, is_silent, missing, since_heard, stalled
+from gpu_panel.run.text.ranks import (
+    Peers,
+    doing,
+    is_silent,
+    missing,
+    since_heard,
+    stalled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,31 @@ GAP = 2
 MARK = "▸ "
 
 
+class RankText:
+    """A line of text that is put together when it is first drawn: of many ranks only a few are on
+    the screen."""
+
+    __slots__ = ("_cells", "_mark", "_parts", "_shown", "_widths")
+
+    def __init__(self, cells: Sequence[Part], shown: list[int], widths: list[int], mark: str,
+                 ) -> None:
+        """`shown` and `widths`: as `layout` returns them; `mark`: what stands before the cells."""
+        self._cells, self._shown, self._widths, self._mark = cells, shown, widths, mark
+        self._parts: Line | None = None
+
+    def __iter__(self) -> Iterator[Part]:
+        if self._parts is None:
+            self._parts = _joined(self._cells, self._shown, self._widths, self._mark)
+        return iter(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankText) and self._cells == other._cells \
+            and self._mark == other._mark and self._widths == other._widths \
+            and self._shown == other._shown
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The ranks of a run, the chosen one marked."""
 
@@ -83,6 +115,10 @@ ranks that failed or stand still come first in any order."""
         self._late: set[int] = set()
         """Ranks that are silent, and the one that seems to hold up the others."""
         self._order = RankOrder()
+        self._texts: dict[int, list[list[Part]]] = {}
+        """The texts of each rank, made from what was shown last; empty before they are made."""
+        self._height: str | int | None = None
+        """As it was set last."""
         self._headings: list[tuple[int, int]] = []
         """(the cell after its last one, column) of each heading, from left to right."""
         self.chosen: int | None = None
@@ -92,14 +128,16 @@ ranks that failed or stand still come first in any order."""
         self.show(store.ranks, store.plan, now=moment.now, live=moment.live,
                   figures=store.devices)
         whole = self.screen.size.height
-        self.styles.height = "1fr" if self.screen.has_class("-tabs") \
+        height = "1fr" if self.screen.has_class("-tabs") \
             else min(self.lines + 3, max(whole // 3, 6))
+        if height != self._height:
+            self._height = self.styles.height = height
 
     def show(self, ranks: Mapping[int, RankView], plan: LaunchPlan | None, *, now: float,
              live: bool, figures: DeviceFigures | None = None) -> None:
         """Show these ranks. `plan`: that of their run, None if it is not known; `now`: unix
         seconds; `figures`: those of their devices."""
-        self._ranks, self._now, self._live = ranks, now, live
+        self._ranks, self._now, self._live, self._texts = ranks, now, live, {}
         if plan is not self._plan:
             self._plan, self._where = plan, where_of(plan)
             self._device_keys = devices.keys_of(plan)
@@ -169,26 +207,29 @@ ranks that failed or stand still come first in any order."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         """The heading and a row for each rank, `width` cells wide."""
-        now, still = self._now, self._still
-        cells = {rank: self._cells(self._ranks[rank], now, rank in still)
-                 for rank in self._order.of(self._ranks, self._late, now)}
+        now, still, made = self._now, self._still, self._texts
+        if not made:
+            peers = Peers.of(self._ranks)
+            made = self._texts = {rank: self._cells(view, peers, now, rank in still)
+                                  for rank, view in self._ranks.items()}
+        cells = {rank: made[rank] for rank in self._order.of(self._ranks, self._late, now)}
         shown, widths = layout([row for rows in cells.values() for row in rows], width,
                                self._hidden)
-        header = tuple(self._join([(c.title, "") for c in COLUMNS], shown, widths, mark="  "))
+        header = _joined([(c.title, "") for c in COLUMNS], shown, widths, mark="  ")
         end, self._headings = len(MARK), []
         for i in shown:
             end += widths[i] + GAP
             self._headings.append((end, i))
         rows = [Row(str(rank), tuple(
-                    tuple(self._join(row, shown, widths,
-                                     mark=MARK if rank == self.chosen and i == 0 else "  "))
+                    RankText(row, shown, widths,
+                             mark=MARK if rank == self.chosen and i == 0 else "  ")
                     for i, row in enumerate(of_rank)))
                 for rank, of_rank in cells.items()]
         return header, rows
 
-    def _cells(self, view: RankView, now: float, still: bool = False) -> list[list[Part]]:
+    def _cells(self, view: RankView, peers: Peers, now: float, still: bool) -> list[list[Part]]:
         """The texts of a rank: one line, and one more for each further device."""
-        activity, style = doing(view, self._ranks, now, live=self._live)
+        activity, style = doing(view, peers, now, live=self._live)
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         stale = self._live and is_silent(view, now)
         bad = view.loss is not None and view.loss - view.loss != 0
@@ -218,15 +259,15 @@ ranks that failed or stand still come first in any order."""
             ])
         return rows
 
-    def _join(self, cells: Sequence[Part], shown: list[int], widths: list[int], mark: str,
-              ) -> list[Part]:
-        parts: list[Part] = [(mark, "accent")]
-        for n, i in enumerate(shown):
-            text, style = cells[i]
-            width = widths[i]
-            text = fit(text, width) if COLUMNS[i].left else fit(text, width).strip().rjust(width)
-            parts.append((text + " " * (GAP if n < len(shown) - 1 else 0), style))
-        return parts
+
+def _joined(cells: Sequence[Part], shown: list[int], widths: list[int], mark: str) -> Line:
+    parts: list[Part] = [(mark, "accent")]
+    for n, i in enumerate(shown):
+        text, style = cells[i]
+        width = widths[i]
+        text = fit(text, width) if COLUMNS[i].left else fit(text, width).strip().rjust(width)
+        parts.append((text + " " * (GAP if n < len(shown) - 1 else 0), style))
+    return tuple(parts)
 
 
 def layout(rows: Sequence[Sequence[Part]], width: int, hidden: frozenset[int] = frozenset(),

@@ -40,8 +40,11 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.text.banner import banner
 from gpu_panel.run.text.headline import figures, headline
 
-PAINT_APART, PAINT_AGAIN = 0.25, 0.5
-"""Seconds: at least so long between two paints, and at most."""
+PAINT_APART, PAINT_AGAIN = 0.5, 1.0
+"""Seconds: at least so long between two paints, and at most. Of a live run there is always news."""
+CHARTS_AFTER = 0.1
+"""Seconds from painting the texts to painting the charts. A key that is pressed meanwhile need not
+wait for both."""
 PAINT_READING = 0.5
 """Seconds between two paints while a long run is still being read. More of them would only delay
 the whole picture, which is drawn as soon as everything is read."""
@@ -117,33 +120,45 @@ class RunScreen(PaneScreen):
                 await self.store.wait_for(lambda store, shown=shown: store.version != shown,
                                           PAINT_AGAIN - PAINT_APART)
             shown = self.store.version
-            self.paint()
-            if self.store.caught_up:
-                await asyncio.sleep(PAINT_APART)
+            if self.store.caught_up and self._painted:
+                self.paint(charts=False)
+                await asyncio.sleep(CHARTS_AFTER)
+                self.paint(texts=False)
+                await asyncio.sleep(PAINT_APART - CHARTS_AFTER)
                 continue
+            self.paint()
             with suppress(TimeoutError):
                 await self.store.wait_for(lambda store: store.caught_up, PAINT_READING)
 
-    def paint(self) -> None:
-        """Draw what has changed; ages and clocks change even without news."""
+    def paint(self, *, texts: bool = True, charts: bool = True) -> None:
+        """Draw what has changed; ages and clocks change even without news. `texts`: everything but
+        the charts."""
         if not self.app.is_running or (not self.is_current and self._painted):
             return  # as the panel closes, the panes go first
         self._painted = True
         store, now = self.store, self._clock()
+        moment = Moment(now, store.state is None or store.state.live, self._rank)
+        for pane in self._panes():
+            if charts if isinstance(pane, ChartPane) else texts:
+                pane.paint(store, moment)
+        if charts:
+            self._name_tabs()
+            bare = self._without_figures()
+            if bare != self._bare:
+                self._bare = bare
+                self._arrange()
+        if texts:
+            self._paint_texts(now, moment)
+
+    def _paint_texts(self, now: float, moment: Moment) -> None:
+        """Draw what is in no pane."""
+        store = self.store
         self._put("#head", headline(store, now, self.size.width))
         self._put("#facts", figures(store, now))
         self._paint_banner(now)
         attempt = store.state.attempt if store.state is not None else 1
         if attempt != self._attempt:  # the request to stop was for the earlier attempt
             self._attempt, self._asked_to_stop = attempt, False
-        moment = Moment(now, store.state is None or store.state.live, self._rank)
-        for pane in self._panes():
-            pane.paint(store, moment)
-        self._name_tabs()
-        bare = self._without_figures()
-        if bare != self._bare:
-            self._bare = bare
-            self._arrange()
         if (moment.live, bool(store.left)) != (self._was_live, self._left):
             self._was_live, self._left = moment.live, bool(store.left)
             self.refresh_bindings()
@@ -186,7 +201,7 @@ class RunScreen(PaneScreen):
         for pane in self._panes():
             if pane is not event.pane:
                 pane.rank_chosen(event.rank)
-        self.paint()
+        self.call_after_refresh(self.paint, texts=False)
 
     # --- arranging ------------------------------------------------------------------------------
 

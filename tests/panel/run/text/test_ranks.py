@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import Error
-from gpu_panel.run.text.ranks import doing
+from gpu_panel.run.text.ranks import Peers, doing
 
 from ...run_kit import NOW, view
 
 
 def words(ranks: list[RankView], rank: int = 0, *, live: bool = True) -> str:
     known = {v.rank: v for v in ranks}
-    return doing(known[rank], known, NOW, live=live)[0]
+    return doing(known[rank], Peers.of(known), NOW, live=live)[0]
 
 
 def test_what_a_rank_does() -> None:

@@ -4,6 +4,7 @@ failed first, the output of launchers ("node0"), and the supervisor's log."""
 from __future__ import annotations
 
 from gpu_engine.common.clean import clean
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import Run
 from gpu_panel.run.log.file import Lines, LogFile, TextLines
 from gpu_panel.run.log.joined import JoinedLog
@@ -18,6 +19,7 @@ class LogSources:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._plan: LaunchPlan | None = None
         self._ranks: list[int] = []
         self._launchers: list[str] = []
         self._at: int | str = SUPERVISOR
@@ -38,6 +40,7 @@ class LogSources:
 
     def learn(self, store: RunStore) -> None:
         """Take in new ranks, launchers and the first failure from the store."""
+        self._plan = store.plan
         self._ranks, self._launchers = list(store.ranks), store.launchers
         if self.failed is None:
             self.failed = _failure(store)
@@ -91,7 +94,7 @@ class LogSources:
             self.current = TextLines(FAILURE, self.failed[1])
         elif isinstance(key, int):
             self.rank = key
-            self.current = JoinedLog(self._run.output(key), f"rank {key}")
+            self.current = JoinedLog(self._run.output(key, self._plan), f"rank {key}")
         elif key in self._launchers:
             self.current = JoinedLog(self._run.path / f"{key}.log", str(key))
         else:

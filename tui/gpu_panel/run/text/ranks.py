@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
 
 from gpu_engine.common.clean import clean
@@ -19,8 +20,29 @@ _MEETS = frozenset({"init", "backward", "eval", "checkpoint"})
 """Phases in which ranks wait for each other."""
 
 
-def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bool,
-          ) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What the ranks of a run have in common, worked out once for all of them."""
+
+    ranks: Mapping[int, RankView]
+    furthest: int
+    """The highest step of any rank."""
+    stepped: int
+    """The number of ranks that have done a step."""
+    slowest: float | None
+    usual: float
+    """The least and the median rate, in samples per second; None: fewer than two are known."""
+
+    @classmethod
+    def of(cls, ranks: Mapping[int, RankView]) -> Peers:
+        """Those of the ranks in this mapping."""
+        steps = [v.step for v in ranks.values() if v.step is not None]
+        rates = [v.samples_per_s for v in ranks.values() if v.samples_per_s]
+        return cls(ranks, max(steps, default=0), len(steps), min(rates) if len(rates) > 1 else None,
+                   median(rates) if rates else 0.0)
+
+
+def doing(view: RankView, peers: Peers, now: float, *, live: bool) -> tuple[str, str]:
     """What a rank is doing, and the style for that: one of `rows.STYLES` or "". `now`: unix
     seconds."""
     if view.error is not None:
@@ -38,10 +60,10 @@ def doing(view: RankView, ranks: Mapping[int, RankView], now: float, *, live: bo
         return f"silent · {phase}", "bad"
     if view.detail or view.written is not None:
         return clean(view.busy, 100), ""
-    late = waited_for(view, ranks, now)
+    late = waited_for(view, peers.ranks, now)
     if late:
         return "waiting for " + name_ranks(late), "warn"
-    word = lagging(view, ranks)
+    word = lagging(view, peers)
     return (f"{phase} · {word}", "warn") if word else (phase, "")
 
 
@@ -58,19 +80,17 @@ def waited_for(view: RankView, ranks: Mapping[int, RankView], now: float) -> lis
     return silent or elsewhere
 
 
-def lagging(view: RankView, ranks: Mapping[int, RankView]) -> str:
+def lagging(view: RankView, peers: Peers) -> str:
     """ "12 behind" for a rank whose step is well below the others', "slowest" for one that trains
     far more slowly than the median; else ""."""
-    others = [v for v in ranks.values() if v.rank != view.rank and v.step is not None]
-    if view.step is None or not others:
+    if view.step is None or peers.stepped < 2:
         return ""
-    behind = max(v.step or 0 for v in others) - view.step
+    behind = peers.furthest - view.step
     # Ranks report only a few times a second, which makes some look behind when they are not.
-    if behind > max(2.0, 2.0 * (view.steps_per_s or 0.0)):
+    if behind > 2 and behind > 2.0 * (view.steps_per_s or 0.0):
         return f"{behind:,} behind"
-    rates = [v.samples_per_s for v in ranks.values() if v.samples_per_s]
     mine = view.samples_per_s
-    if mine and len(rates) > 1 and mine == min(rates) and mine < 0.8 * median(rates):
+    if mine and mine == peers.slowest and mine < 0.8 * peers.usual:
         return "slowest"
     return ""
 
