@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from gpu_engine.runs.folder import Run
 from gpu_engine.runs.query import Asked
-from gpu_engine.runs.sweep import Member
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.sweep import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,16 @@ class RunLine:
     read: bool = True
     """Whether its events have been read; before, its figures are not known."""
 
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.run.id
+    id: str = field(init=False, compare=False)
+    """The run's id. Kept, as it is asked for thousands of times a second among a thousand runs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self.run.id)
 
     @property
     def asked(self) -> Asked:
         """What it can be found by."""
-        return Asked.of(id=self.run.id, name=self.name, preset=self.preset, task=self.task,
+        return Asked.of(id=self.id, name=self.name, preset=self.preset, task=self.task,
                         mode=self.mode, state=self.state, tags=self.tags, note=self.note)
 
 
