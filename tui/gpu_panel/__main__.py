@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from difflib import get_close_matches
@@ -39,8 +40,12 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     first time with the preset "default". Your own command goes after --: in the form it replaces
     the preset's task. In the panel, ? shows every key.
     """
-    if not list_keys and (missing := _no_terminal()) is not None:
-        raise click.ClickException(f"{missing}; in a script use gpu-engine run")
+    if not list_keys:
+        if (missing := _no_terminal()) is not None:
+            raise click.ClickException(f"{missing}; in a script use gpu-engine run")
+        # Little that is made until the first frame is garbage, and looking for it takes a fifth of
+        # that time. The launch screen turns it on again.
+        gc.disable()
     from gpu_engine.common.errors import UserError
     from gpu_engine.settings import file
     from gpu_panel import keys

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import SystemCommand
@@ -17,11 +17,9 @@ from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices.records import Inventory
 from gpu_engine.settings.schema import Settings
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
 from gpu_panel.common.panes import PaneScreen
@@ -30,6 +28,9 @@ from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.tell.teller import Teller
 from gpu_panel.themed import SHEET, ThemedApp
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.records import Inventory
 
 
 class PanelApp(ThemedApp):
@@ -159,6 +160,8 @@ class PanelApp(ThemedApp):
         bottom = self.screen_stack[0]
         if isinstance(bottom, LaunchScreen) and bottom.draft.should_ask \
                 and self.settings.panel.confirm_quit:
+            from gpu_panel.common.dialogs import Confirm
+
             bottom.draft.asked()  # a second ctrl+q quits
             self.push_screen(Confirm(
                 "Close the panel", f"Your changes to {bottom.draft.title} are not saved as a "

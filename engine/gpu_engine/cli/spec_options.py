@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_engine.common.frozen import frozen
-from gpu_engine.spec import presets
-from gpu_engine.spec.read import apply_sets, from_dict
-from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.spec.schema import RunSpec
 
 
 @frozen(slots=True)
@@ -63,6 +63,9 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
                 ) -> SpecChoice:
     """The spec of a preset, changed by `sets` (`key=value`), that runs `command` if there is one.
     Raises UserError, SpecError."""
+    from gpu_engine.spec import presets  # not for a panel's first frame
+    from gpu_engine.spec.read import apply_sets, from_dict
+
     base = presets.load(preset) if preset is not None else None
     data: dict[str, Any] = copy.deepcopy(base.data) if base else {}
     if command is not None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from textual import actions
 from textual.binding import BindingType
+from textual.events import ScreenResume
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -76,6 +77,12 @@ class PaneScreen(Screen[None]):
         bound: list[BindingType] = keys.bindings(cls.KEYS)
         cls.BINDINGS = bound
         super().__init_subclass__(**options)
+
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        """Textual styles every widget again when a screen is shown, also the first time, right
+        after all were styled."""
+        if not self.stack_updates:
+            event.refresh_styles = False
 
     @classmethod
     def tabs(cls) -> list[tuple[str, str]]:

@@ -11,20 +11,22 @@ import copy
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
-from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.spec import modes
-from gpu_engine.spec.catalog import TaskField
-from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.devices.freest import freest
 from gpu_panel.launch.edits import Edits, State
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.records import Device, Inventory, Snapshot
+    from gpu_engine.spec.catalog import TaskField
+    from gpu_engine.spec.presets import Preset
 
 
 class Draft:

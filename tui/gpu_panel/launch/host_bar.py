@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -15,7 +16,9 @@ from gpu_engine.devices.records import Device, HostSample, Inventory
 from gpu_engine.runs import disk_room
 from gpu_panel.common import units
 from gpu_panel.common.units import UNKNOWN
-from gpu_panel.launch.devices.source import DeviceSource
+
+if TYPE_CHECKING:
+    from gpu_panel.launch.devices.source import DeviceSource
 
 
 class HostBar(Widget):

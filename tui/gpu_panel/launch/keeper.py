@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 from textual.timer import Timer
 
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
-from gpu_panel.launch import kept
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.draft import Draft
+
+if TYPE_CHECKING:
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.draft import Draft
 
 AFTER = 1.0
 """Seconds after a change until the form is written."""
@@ -31,6 +32,8 @@ class FormKeeper:
 
     def begin(self, draft: Draft) -> None:
         """Take the first draft, which need not be written."""
+        from gpu_panel.launch import kept  # after the first frame, as below
+
         self._written = kept.written(draft, None)
 
     def keep_soon(self, draft: Draft) -> None:
@@ -63,9 +66,13 @@ class FormKeeper:
         """What is to be written; None if that is in the file, or there is no form yet."""
         if self._written is None:
             return None
+        from gpu_panel.launch import kept
+
         form = kept.written(draft, self._source.inventory)
         return form if form != self._written else None
 
     def _write(self, form: dict[str, Any]) -> None:
+        from gpu_panel.launch import kept
+
         kept.write(form, replaces=not self._same)
         self._written, self._same = form, True

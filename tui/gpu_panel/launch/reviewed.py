@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpu_engine.common.errors import Problem
-from gpu_engine.plan.records import Interpreter, LaunchPlan
-
 if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
     from gpu_engine.launch.launcher import Prepared
+    from gpu_engine.plan.records import Interpreter, LaunchPlan
 
 
 @dataclass(frozen=True, slots=True)

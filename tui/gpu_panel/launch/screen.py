@@ -6,8 +6,9 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -16,7 +17,6 @@ from textual.containers import Container
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
-from gpu_engine.spec.presets import DEFAULT
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
@@ -25,27 +25,28 @@ from gpu_panel.common.panes import PaneScreen
 from gpu_panel.launch import room
 from gpu_panel.launch.detail.pane import DetailPane
 from gpu_panel.launch.devices.pane import DevicesPane
-from gpu_panel.launch.devices.source import DeviceSource
 from gpu_panel.launch.devices.ticks import named_in
-from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.pane import FormPane
-from gpu_panel.launch.form.problems import blame
 from gpu_panel.launch.host_bar import HostBar
 from gpu_panel.launch.keeper import FormKeeper
 from gpu_panel.launch.plan.pane import PlanPane, as_before
-from gpu_panel.launch.presets.first import first_draft
-from gpu_panel.launch.presets.load import ask_and_load_run
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
 from gpu_panel.launch.taken import Taken, sharing_would_help, taken_devices
 
 if TYPE_CHECKING:
+    from gpu_engine.common.errors import UserError
     from gpu_engine.launch.launcher import Prepared
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.draft import Draft
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
 APART = 0.3
 """Seconds between the paintings of different parts within a second."""
+
+SETTLED = 2.0
+"""Seconds after the first frame until all code that is always used has been imported."""
 
 
 class LaunchScreen(PaneScreen):
@@ -57,18 +58,19 @@ class LaunchScreen(PaneScreen):
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
                  assignments: Sequence[str] = (), command: Sequence[str] | None = None,
-                 usual: str = DEFAULT) -> None:
+                 *, usual: str) -> None:
         """`preset`, `assignments` (key=value), `command` and `usual`: the form's first content, as
         in `first_draft`."""
         super().__init__(classes="-pane-devices")
         self.source = source
-        self._first = partial(first_draft, preset, tuple(assignments), command, usual)
-        self.draft = Draft()
+        self._first = partial(_first_draft, preset, tuple(assignments), command, usual)
         self._top_rows: int | None = None
         """Rows of devices and form; None if the style sheet decides."""
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
+        self._begun = False
+        """Whether the first frame has been drawn."""
         self.keeper = FormKeeper(self, source, preset is None and command is None
                                  and not assignments)
         self.host = HostBar(source)
@@ -79,6 +81,13 @@ class LaunchScreen(PaneScreen):
         self.form = FormPane(source)
         self.plan = PlanPane()
         self.runs = RunsPane()
+
+    @cached_property
+    def draft(self) -> Draft:
+        """What the form says; empty until the first draft has been read."""
+        from gpu_panel.launch.draft import Draft  # after the first frame
+
+        return Draft()
 
     def compose(self) -> ComposeResult:
         yield self.host
@@ -103,6 +112,9 @@ class LaunchScreen(PaneScreen):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
+        self._begun = True
+        self.set_timer(SETTLED, _collect_garbage)
+        self.runs.look_at_once()
         self._find_devices()
         self._load_form()
 
@@ -135,6 +147,8 @@ class LaunchScreen(PaneScreen):
         with guard(self.app):
             if not self.form.ready:
                 return
+            from gpu_panel.launch.presets.load import ask_and_load_run
+
             draft = await ask_and_load_run(self.app, self.draft, event.run)
             if draft is not None:
                 await self._take_draft(draft)
@@ -189,6 +203,10 @@ class LaunchScreen(PaneScreen):
         self.source.watch_bus()  # no bus rates while the details are hidden
 
     def on_screen_resume(self) -> None:
+        if not self._begun:
+            self.host.paint()
+            self.devices.look()
+            return
         self.runs.look_at_once()
         self._look_and_paint()
 
@@ -393,6 +411,8 @@ class LaunchScreen(PaneScreen):
     async def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""
         if found.problems:
+            from gpu_panel.launch.form.problems import blame
+
             first = found.problems[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
@@ -470,3 +490,19 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
+
+
+def _collect_garbage() -> None:
+    """Collect garbage again, if the start has turned that off, but not look at what is there now,
+    nearly all of which stays: a whole collection would hold up a key."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
+def _first_draft(preset: str | None, assignments: Sequence[str], command: Sequence[str] | None,
+                 usual: str) -> tuple[Draft, UserError | None]:
+    """`first_draft`. Blocks."""
+    from gpu_panel.launch.presets.first import first_draft  # after the first frame
+
+    return first_draft(preset, assignments, command, usual)

@@ -9,17 +9,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_engine.devices.steady import Steady
 from gpu_panel import themed
 from gpu_panel.common.background import in_thread
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.terminal.notice import notice
 
 if TYPE_CHECKING:
     from textual.app import App
 
+    from gpu_engine.devices.steady import Steady
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.runs.line import RunLine
     from gpu_panel.tell.news import News, RunsNews
 
 EVERY = 1.5
@@ -40,7 +40,8 @@ class Teller:
         self._app, self._source = app, source
         self._news: RunsNews | None = None
         self._lines: tuple[RunLine, ...] = ()
-        self._steady = Steady()
+        self._steady: Steady | None = None
+        """None before the first look at devices."""
         self._looking = False
         self._chosen = chosen
 
@@ -106,6 +107,10 @@ class Teller:
             freedom |= {row_keys.of(seen.host.name, key): found
                         for key, found in seen.freedom.items()}
         wanted = self._source.wanted
+        if self._steady is None:
+            from gpu_engine.devices.steady import Steady  # after the first frame
+
+            self._steady = Steady()
         found = [key for key in self._steady.look(freedom)
                  if key in wanted or row_keys.ANY in wanted]
         for key in found:

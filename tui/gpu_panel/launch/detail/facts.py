@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, Sample
 from gpu_panel.common import load
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.records import Device, Sample
 
 GLYPHS = {"free": ("○", "good"), "busy": ("●", "warn"), "leased": ("◆", "accent"),
           "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}

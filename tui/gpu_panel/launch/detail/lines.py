@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel.common.rows import Line, Row, fit, wrap
 from gpu_panel.launch.detail import facts
-from gpu_panel.launch.detail.facts import Fact
-from gpu_panel.launch.devices.history import History
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.leases import Holder
+    from gpu_panel.launch.detail.facts import Fact
+    from gpu_panel.launch.devices.history import History
 
 _LABEL = 13
 

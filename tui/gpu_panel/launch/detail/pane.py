@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
-from gpu_engine.devices import leases
-from gpu_engine.devices.records import DeviceProcess
 from gpu_panel import keys
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.detail import lines
-from gpu_panel.launch.detail.end_dialog import end_or_stop, ranks_by_pid
 from gpu_panel.launch.detail.lines import ORDERS, DeviceDetails
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.runs.feed import RunLine
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.records import DeviceProcess
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.runs.feed import RunLine
 
 
 class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -77,25 +77,36 @@ lists the processes on all devices."""
 
     def paint(self) -> None:
         """Draw the latest sample of the device."""
+        if self._device is None:
+            self._source.watch_bus()
+            self._show(DeviceDetails(order=self._order))
+            return
+        from gpu_engine.devices import leases
+        from gpu_panel.launch.detail.end_dialog import ranks_by_pid  # only where details are shown
+
         source, shot = self._source, self._source.snapshot
         inventory = source.inventory
-        device = inventory.find(self._device) if inventory is not None and self._device else None
-        host, name = row_keys.split(self._device or "")
+        device = inventory.find(self._device) if inventory is not None else None
+        host, name = row_keys.split(self._device)
         if host is not None:
             source.watch_bus()
-            self.shown = self._of_host(host, name)
+            shown = self._of_host(host, name)
         elif device is None:
-            self.shown = DeviceDetails(order=self._order)
+            shown = DeviceDetails(order=self._order)
             source.watch_bus()
         else:
             source.watch_bus(device.id)
-            self.shown = DeviceDetails(
+            shown = DeviceDetails(
                 device, shot.of(device.id) if shot else None,
                 (source.freedom or {}).get(device.id), source.holders.get(leases.key(device)),
                 source.freedom is not None, source.history,
                 {pid: f"run {run.id} rank {rank}"
                  for pid, (run, rank) in ranks_by_pid(self._runs).items()},
                 self._order, time.time())
+        self._show(shown)
+
+    def _show(self, details: DeviceDetails) -> None:
+        self.shown = details
         self.entitle(self._title(), "i close · ← → other device")
         self.repaint()
 
@@ -146,6 +157,8 @@ lists the processes on all devices."""
     @work(exit_on_error=False, group="end-process")
     async def action_end(self) -> None:
         """Ask the person, then end the process under the cursor. If it is a rank, stop its run."""
+        from gpu_panel.launch.detail.end_dialog import end_or_stop
+
         with guard(self.app):
             process = self.process_at_cursor
             if process is None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Device, Inventory, Snapshot
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.records import Device, Inventory, Snapshot
 
 
 def freest(count: int, inventory: Inventory, looks: Sequence[Snapshot],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpu_engine.devices.records import Snapshot
 from gpu_panel.charts.sparkline import bar
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.records import Snapshot
 
 KEPT = 120
 """Snapshots that are kept: two minutes at one a second."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.discover import PATIENCE as DISCOVERY
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.hosts.seen import HostSeen
 from gpu_engine.spec import modes
 from gpu_panel.common import load, units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch.devices import row_keys
-from gpu_panel.launch.devices.history import History
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.hosts.seen import HostSeen
+    from gpu_panel.launch.devices.history import History
 
 TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
 STALE_AFTER = 3.0
@@ -128,6 +130,8 @@ def _looking(seconds: float, width: int) -> list[Row]:
     """What is shown until the devices are known, with the reason if that takes long."""
     rows = [_text("Looking for devices …", "dim", width)]
     if seconds >= PATIENCE:
+        from gpu_engine.devices.discover import PATIENCE as DISCOVERY  # rare, and much to import
+
         rows.append(_text(
             f"The driver has not answered for {seconds:.0f} s. It may be starting; if nvidia-smi "
             "hangs too, it is stuck, often since an error that \"dmesg | grep -i xid\" shows. "

@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem
-from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts.records import LOCAL
 from gpu_panel import keys
-from gpu_panel.common.dialogs import AskCount
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.devices import lines, row_keys, ticking, ticks, words
 from gpu_panel.launch.devices.lines import ORDERS, STALE_AFTER, DeviceTable
 from gpu_panel.launch.devices.source import LOOKS, DeviceSource
-from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.runs.feed import RunLine
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+    from gpu_engine.devices.records import Inventory
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.runs.feed import RunLine
 
 MOST_WAITS = 6
 """Snapshots after which the freest devices are chosen even if not all are judged yet. Counted from
@@ -277,6 +278,8 @@ when any of them has."""
             inventory = self._source.inventory
             if inventory is None:
                 return
+            from gpu_panel.common.dialogs import AskCount
+
             count = await self.app.push_screen_wait(AskCount(
                 "Tick the freest", max(1, len(self.ticked)), len(inventory.devices),
                 "How many? f repeats it."))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
-from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.leases import Holder
-from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.hosts.records import LOCAL, Host
-from gpu_engine.hosts.seen import HostSeen
 from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch.devices.history import History
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.leases import Holder
+    from gpu_engine.devices.records import Inventory, Snapshot
+    from gpu_engine.hosts.seen import HostSeen
 
 LOOKS = 3
 """The number of snapshots by which it is judged whether a device is free."""

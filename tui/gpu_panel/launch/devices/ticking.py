@@ -6,10 +6,13 @@ Keys of rows are those of `row_keys`; the order of the ticked ones is the order 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpu_panel.launch.devices import row_keys
 from gpu_panel.launch.devices.freest import freest
-from gpu_panel.launch.devices.source import DeviceSource
+
+if TYPE_CHECKING:
+    from gpu_panel.launch.devices.source import DeviceSource
 
 
 def toggled(ticked: Sequence[str], key: str) -> list[str]:

@@ -7,10 +7,13 @@ entry of `devices.hosts` names a host and its devices; this machine is called "l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gpu_engine.devices.records import Inventory
 from gpu_engine.hosts.records import LOCAL, BadName, HostDevices, parse_all
 from gpu_panel.launch.devices import row_keys
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.records import Inventory
 
 
 def of_hosts(entries: Sequence[str], inventories: Mapping[str, Inventory | None]

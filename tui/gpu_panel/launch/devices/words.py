@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem
 from gpu_panel.common import units
 from gpu_panel.launch.devices import lines, row_keys
 from gpu_panel.launch.devices.lines import ORDERS, DeviceTable
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.runs.feed import RunLine
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.runs.feed import RunLine
 
 
 def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import on, work
+from textual import work
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -14,21 +15,19 @@ from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
-from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put, put_lines
-from gpu_panel.launch.devices.source import DeviceSource
-from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.form.fieldset import Fieldset
-from gpu_panel.launch.form.problems import blame
-from gpu_panel.launch.form.task_params import TaskParams
-from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
-from gpu_panel.launch.presets.load import ask_and_load, ask_and_load_earlier
-from gpu_panel.launch.presets.save import ask_and_save
-from gpu_panel.launch.reviewed import Review
+
+if TYPE_CHECKING:
+    from gpu_engine.spec.catalog import TaskInfo
+    from gpu_panel.launch.devices.source import DeviceSource
+    from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.form.fieldset import Fieldset
+    from gpu_panel.launch.form.task_params import TaskParams
+    from gpu_panel.launch.reviewed import Review
 
 _HELP = 3
 """Rows that are kept for the help of a field, so that going to the next one moves nothing."""
@@ -66,8 +65,11 @@ type in a field, digits and letters go into it: esc leaves it."""
         self._problems: tuple[Problem, ...] = ()
         self._help = Static("", id="field-help")
         self._verdict = Static("", id="verdict")
-        self._launch = Button("Launch", id="launch", compact=True, disabled=True,
-                              action="screen.launch")
+
+    @cached_property
+    def _launch(self) -> Button:
+        """Made late, as Textual has to read all style sheets for it."""
+        return Button("Launch", id="launch", compact=True, disabled=True, action="screen.launch")
 
     @property
     def ready(self) -> bool:
@@ -98,9 +100,10 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     async def _draw(self, draft: Draft) -> None:
         """Read which tasks ship with gpu-panel, and draw the fields with the first draft."""
-        from gpu_engine.spec import catalog
+        tasks = await in_thread(_tasks, name="panel-tasks")
+        from gpu_panel.launch.form.fieldset import Fieldset  # read by now
 
-        fields = Fieldset(await in_thread(catalog.builtin, name="panel-tasks"))
+        fields = Fieldset(tasks)
         task = await _described(draft.value("task.use"))
         with self.app.batch_update():  # so that no half of the form is painted
             await self.mount(fields, self._help, self._verdict, self._launch)
@@ -139,7 +142,12 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._fields is not None:
             self._fields.show_problems(review.problems)
             self._fields.show_interpreter(review.interpreter)
-        self._switch_launch(blame(review.problems[0]) if review.problems else "")
+        if not review.problems:
+            self._switch_launch("")
+            return
+        from gpu_panel.launch.form.problems import blame
+
+        self._switch_launch(blame(review.problems[0]))
 
     def show_waiting(self, why: str) -> None:
         """Disable Launch, and show why the draft can't be reviewed yet."""
@@ -157,8 +165,9 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     # --- what is typed -------------------------------------------------------------------------
 
-    @on(Fieldset.Typed)
-    def _typed(self, event: Fieldset.Typed) -> None:
+    # The handlers have their names from Textual: the fields' classes are not there at first.
+
+    def on_fieldset_typed(self, event: Fieldset.Typed) -> None:
         event.stop()
         if self._draft is None:
             return
@@ -169,15 +178,13 @@ type in a field, digits and letters go into it: esc leaves it."""
             self._show_task_soon()
         self._edited()
 
-    @on(TaskParams.Edited)
-    def _typed_param(self, event: TaskParams.Edited) -> None:
+    def on_task_params_edited(self, event: TaskParams.Edited) -> None:
         event.stop()
         if self._draft is not None:
             self._draft.put_param(event.field, event.text)
             self._edited()
 
-    @on(Fieldset.TaskChosen)
-    def _chose_task(self, event: Fieldset.TaskChosen) -> None:
+    def on_fieldset_task_chosen(self, event: Fieldset.TaskChosen) -> None:
         event.stop()
         if self._draft is None:
             return
@@ -249,6 +256,9 @@ type in a field, digits and letters go into it: esc leaves it."""
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_presets(self) -> None:
         """Choose another preset from the list and load it into the form."""
+        from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
+        from gpu_panel.launch.presets.load import ask_and_load, ask_and_load_earlier
+
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
             draft = self._draft
@@ -281,6 +291,8 @@ type in a field, digits and letters go into it: esc leaves it."""
     @work(exit_on_error=False, group="presets", exclusive=True)
     async def action_save(self) -> None:
         """Save the form as a preset."""
+        from gpu_panel.launch.presets.save import ask_and_save
+
         with guard(self.app):
             draft = self._draft
             if draft is None:
@@ -289,6 +301,15 @@ type in a field, digits and letters go into it: esc leaves it."""
             if saved is not None:
                 draft.saved(saved)
                 self._edited()
+
+
+def _tasks() -> list[TaskInfo]:
+    """Which tasks ship with gpu-panel. Also reads the fields' code, so that this does not hold up
+    the event loop, and not the first frame. Blocks."""
+    from gpu_engine.spec import catalog
+    from gpu_panel.launch.form import fieldset  # noqa: F401
+
+    return catalog.builtin()
 
 
 async def _described(use: object) -> TaskInfo | None:

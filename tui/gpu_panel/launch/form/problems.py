@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem
 from gpu_panel.launch.form.fields import LENGTH, MORE_ROWS, ROWS, Field, FormRow, field_of
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
 
 
 def problem_text(problem: Problem, label: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.plan.records import LaunchPlan
+
+if TYPE_CHECKING:
+    from gpu_engine.plan.records import LaunchPlan
 
 _RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -13,16 +13,17 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem
-from gpu_engine.plan.records import LaunchPlan, RankPlan
-from gpu_engine.spec.write import Difference
 from gpu_panel import keys
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.static_text import put
 from gpu_panel.launch.plan import environment
-from gpu_panel.launch.plan.processes import ProcessesScreen
-from gpu_panel.launch.reviewed import Review
+
+if TYPE_CHECKING:
+    from gpu_engine.common.errors import Problem
+    from gpu_engine.plan.records import LaunchPlan, RankPlan
+    from gpu_engine.spec.write import Difference
+    from gpu_panel.launch.reviewed import Review
 
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
@@ -111,6 +112,8 @@ environment of its processes. y copies the command; v shows every process in ful
             self.notify("There are no processes to show while the form has problems",
                         severity="warning")
             return
+        from gpu_panel.launch.plan.processes import ProcessesScreen
+
         self.app.push_screen(ProcessesScreen(self._plan))
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
 from gpu_engine.runs import attempts
-from gpu_engine.runs.folder import Run
 from gpu_engine.spec import presets
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.errors import show
 from gpu_panel.launch import kept
 from gpu_panel.launch.draft import Draft
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
 
 
 async def ask_and_load(app: App[Any], draft: Draft, name: str) -> Draft | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.runs.state import StateName
 from gpu_engine.spec import modes
 from gpu_panel.charts.sparkline import sparkline
 from gpu_panel.common import units
 from gpu_panel.common.rows import Part, cells, fit
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.run.text.states import glyph, tone
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.state import StateName
+    from gpu_panel.launch.runs.line import RunLine
 
 _STATES: tuple[StateName, ...] = ("running", "starting", "stopping", "queued", "failed", "lost",
                                   "unreadable", "stopped", "completed")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
@@ -23,12 +24,14 @@ from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import notes, waiting
-from gpu_engine.runs.digest import Digest
 from gpu_engine.runs.folder import Run, State
-from gpu_engine.runs.waiting import Entry, Reasons
 from gpu_panel.common import errors
 from gpu_panel.launch.runs.figures import LiveRun, with_end
 from gpu_panel.launch.runs.line import RunLine
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.digest import Digest
+    from gpu_engine.runs.waiting import Entry, Reasons
 
 NEWEST = 50
 """The newest runs, which are checked for changes at each refresh, as the live ones are."""

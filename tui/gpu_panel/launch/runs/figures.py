@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.events import hang
 from gpu_engine.events.paths import ranks_with_files
-from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Event, Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
-from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
-from gpu_engine.runs.digest import Digest
-from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.sweep import figures
 from gpu_engine.sweep.track import LOSS
@@ -30,6 +26,10 @@ from gpu_panel.launch.runs.line import LossHistory, RunLine
 
 if TYPE_CHECKING:
     from gpu_engine.events.frequent import Told
+    from gpu_engine.events.rank_view import RankView
+    from gpu_engine.plan.records import LaunchPlan
+    from gpu_engine.runs.digest import Digest
+    from gpu_engine.runs.folder import Run
 
 _MOST_RANKS = 16
 """Ranks of a finished run whose files are read."""

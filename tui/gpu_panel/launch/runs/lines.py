@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells
 from gpu_panel.launch.runs.columns import GAP, Layout
-from gpu_panel.launch.runs.line import RunLine
+
+if TYPE_CHECKING:
+    from gpu_panel.launch.runs.line import RunLine
 
 MARK = "▣"
 _BELOW = "  └ "

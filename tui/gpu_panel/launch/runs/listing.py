@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
+from typing import TYPE_CHECKING
 
 from textual import work
 from textual.message import Message
@@ -17,9 +19,11 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.rows import Line, Row, Rows
 from gpu_panel.launch.runs import lines, sweeps
 from gpu_panel.launch.runs.columns import COLUMNS, DEFAULT, Layout, in_order, layout
-from gpu_panel.launch.runs.feed import RunsFeed
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.sweeps import SweepLine
+
+if TYPE_CHECKING:
+    from gpu_panel.launch.runs.feed import RunsFeed
+    from gpu_panel.launch.runs.line import RunLine
 
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
@@ -57,10 +61,13 @@ class RunsList(Rows):
         """The same with each sweep as one line, as they are drawn."""
         self.unfolded: set[str] = set()
         """Ids of the sweeps whose runs are shown."""
-        self._feed = RunsFeed()
+        self._feed: RunsFeed | None = None
+        """None before the first reading."""
         self._reading = False
         self._skipped = False
         self._unread = 0
+        self._ages_until = 0.0
+        """Until when the ages that are shown hold, monotonic seconds."""
         self._layout: Layout | None = None
         self._rows_of: dict[str, tuple[RunLine, str, bool, Row]] = {}
         """Run id → the row shown last, and what it was made of: its line, age and mark."""
@@ -87,8 +94,8 @@ class RunsList(Rows):
     async def _read(self) -> None:
         try:
             with guard(self.app):
-                self._feed.first = self._in_sight()
-                found, unread = await in_thread(self._feed.refresh, name="panel-runs")
+                wanted = self._in_sight()
+                found, unread = await in_thread(lambda: self._refresh(wanted), name="panel-runs")
                 if self.is_mounted:
                     self._tell_news()
                     self.show(found, unread)
@@ -97,8 +104,17 @@ class RunsList(Rows):
         finally:
             self._reading = False
 
+    def _refresh(self, wanted: tuple[str, ...]) -> tuple[list[RunLine], int]:
+        """Read the runs, the figures of those that are `wanted` first. Blocks."""
+        if self._feed is None:
+            from gpu_panel.launch.runs.feed import RunsFeed  # after the first frame
+
+            self._feed = RunsFeed()
+        self._feed.first = wanted
+        return self._feed.refresh()
+
     def _tell_news(self) -> None:
-        if self._feed.news is not None:
+        if self._feed is not None and self._feed.news is not None:
             self.notify(self._feed.news, markup=False)
             self._feed.news = None
 
@@ -114,10 +130,18 @@ class RunsList(Rows):
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
+        before = self.lines
+        if before is not None and unread == self._unread and len(found) == len(before) \
+                and all(map(is_, found, before)):
+            if time.monotonic() >= self._ages_until:
+                self._arrange()
+            self.post_message(self.Read(before))
+            return
         self.lines, self._unread = tuple(found), unread
         self.waiting = sum(line.waits for line in found)
         self.live = sum(line.live for line in found) - self.waiting
-        self.marked &= {line.id for line in found}
+        if self.marked:
+            self.marked &= {line.id for line in found}
         if not self._choices_read:
             self._read_choices()
         self._arrange()
@@ -130,6 +154,8 @@ class RunsList(Rows):
             found = [line for line in found if self.wanted.matches(line.asked)]
         self._shown = in_order(found, self.order, self.turned)
         self._entries = sweeps.fold(self._shown, self.unfolded)
+        last = time.time() - max((line.ended or 0.0 for line in found), default=0.0)
+        self._ages_until = time.monotonic() + (1.0 if 0 <= last < 100 else 10.0)
         self._entitle()
         self.repaint()
         self._refresh_footer()

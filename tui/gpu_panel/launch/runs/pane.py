@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, work
 from textual.binding import BindingType
 from textual.message import Message
 
-from gpu_engine.runs.folder import Run
-from gpu_engine.slurm import watch
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Rows
-from gpu_panel.launch.runs import several
 from gpu_panel.launch.runs.columns import MARK_WIDTH, in_order
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.listing import RunsList
-from gpu_panel.launch.runs.remove import ask_and_prune, ask_and_remove
 from gpu_panel.launch.runs.sweeps import SweepLine
 
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_panel.common.rows import Rows
+    from gpu_panel.launch.runs.line import RunLine
+
+_ASK_SLURM = 3.0
+"""Seconds between two looks at whether there are jobs of Slurm, and whether it is time to ask."""
 _OF_ONE = ("resume", "again", "note", "move")
 """Actions for a single run."""
 
@@ -68,7 +69,7 @@ compares them. Esc takes the marks away, and then the filter."""
         """Held while a run is moved in the queue, so that moves follow each other."""
 
     def on_mount(self) -> None:
-        self.set_interval(watch.EVERY, self._ask_slurm)
+        self.set_interval(_ASK_SLURM, self._ask_slurm)
 
     @work(exit_on_error=False, group="slurm")
     async def _ask_slurm(self) -> None:
@@ -78,7 +79,7 @@ compares them. Esc takes the marks away, and then the filter."""
             self._asking = True
             try:
                 with guard(self.app):
-                    await in_thread(watch.refresh, name="panel-slurm")
+                    await in_thread(_ask_slurm, name="panel-slurm")
             finally:
                 self._asking = False
 
@@ -198,6 +199,7 @@ compares them. Esc takes the marks away, and then the filter."""
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_note(self) -> None:
         from gpu_engine.runs import notes
+        from gpu_panel.launch.runs import several
         from gpu_panel.launch.runs.notes_dialog import NoteDialog
 
         with guard(self.app):
@@ -212,6 +214,7 @@ compares them. Esc takes the marks away, and then the filter."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_tags(self) -> None:
+        from gpu_panel.launch.runs import several
         from gpu_panel.launch.runs.notes_dialog import TagsDialog
 
         with guard(self.app):
@@ -227,6 +230,8 @@ compares them. Esc takes the marks away, and then the filter."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_stop(self) -> None:
+        from gpu_panel.launch.runs import several
+
         with guard(self.app):
             if targets := self.targets:
                 await several.ask_and_stop(self.app, targets)
@@ -251,6 +256,8 @@ compares them. Esc takes the marks away, and then the filter."""
     @work(exit_on_error=False, group="run", exclusive=True)
     async def stop(self, line: RunLine, title: str) -> None:
         """Ask the person in a dialog with this title, then stop the run."""
+        from gpu_panel.launch.runs import several
+
         with guard(self.app):
             await several.ask_and_stop(self.app, [line], title)
 
@@ -269,6 +276,9 @@ compares them. Esc takes the marks away, and then the filter."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_remove(self) -> None:
+        from gpu_panel.launch.runs import several
+        from gpu_panel.launch.runs.remove import ask_and_remove
+
         with guard(self.app):
             if not (targets := self.targets):
                 return
@@ -286,10 +296,19 @@ compares them. Esc takes the marks away, and then the filter."""
 
     @work(exit_on_error=False, group="run", exclusive=True)
     async def action_prune(self) -> None:
+        from gpu_panel.launch.runs.remove import ask_and_prune
+
         with guard(self.app):
             if self.lines and await ask_and_prune(self.app):
                 self._list_anew()
 
     def _list_anew(self) -> None:
-        self._feed.look_anew()
+        if self._feed is not None:
+            self._feed.look_anew()
         self.look_at_once()
+
+
+def _ask_slurm() -> None:
+    from gpu_engine.slurm import watch  # after the first frame
+
+    watch.refresh()

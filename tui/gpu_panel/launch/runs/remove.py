@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder
-from gpu_engine.runs.folder import Run
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskCount, Confirm
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
 
 KEEP = 20
 """The proposed number of runs that pruning keeps."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import notes
-from gpu_engine.runs.notes import Notes
 from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.remove import remove_all
 from gpu_panel.run.stop_dialog import ask_to_cancel, ask_to_leave
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.notes import Notes
+    from gpu_panel.launch.runs.line import RunLine
 
 _NAMED = 12
 """The most runs that a question names one by one."""

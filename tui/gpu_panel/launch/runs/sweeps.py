@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpu_engine.common.clean import clean
-from gpu_engine.runs.sweep import Member
-from gpu_engine.sweep.words import short
 from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, fit
 from gpu_panel.launch.runs.columns import GAP, Layout
-from gpu_panel.launch.runs.line import RunLine
 from gpu_panel.launch.runs.lines import MARK
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.sweep import Member
+    from gpu_panel.launch.runs.line import RunLine
 
 _LONGEST = 22
 """Characters of a sweep's name."""
@@ -91,6 +93,8 @@ def _said(line: SweepLine, parts: Line, matching: bool) -> Line:
         best = min(done, key=lambda one: one.best or 0.0)
         said += [(f"best {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
+            from gpu_engine.sweep.words import short  # only where there are sweeps
+
             keys = short(list(best.sweep.values))
             values = zip(keys, best.sweep.values.values(), strict=True)
             said += [(" ".join(f"{k}={clean(v, 16)}" for k, v in values), "dim")]
