@@ -11,7 +11,7 @@ import os
 import sys
 
 NAMES = ("start", "launch", "step", "observe", "curves", "big", "monitor", "save", "hosts", "runs",
-         "sweep", "line", "queue")
+         "sweep", "line", "queue", "panel")
 
 
 def main() -> None:
