@@ -113,6 +113,15 @@ def test_ctrl_c_stops_it_through_the_command(on_a_terminal):
     assert process.wait() == 130
 
 
+def test_ctrl_c_while_it_starts_stops_it_too(on_a_terminal):
+    """Before the command watches it, and before its rank says anything."""
+    process, master = on_a_terminal
+    (run,) = wait_for(runs.all_runs)
+    os.write(master, b"\x03")
+    assert over(run).state == "stopped"
+    assert process.wait() == 130
+
+
 def test_without_its_supervisor_nothing_is_left(on_a_terminal):
     process, _ = on_a_terminal
     run = begun()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import interrupts
 from gpu_engine.cli.grid_options import grid_options, members_of, show
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
@@ -76,6 +77,8 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
     from gpu_engine.launch.launcher import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
+    if not detach:
+        interrupts.hold()  # from here on it stops the run
     run = start(prepared, tell=not no_notify, alone=True)
     if detach:
         for warning in prepared.plan.warnings:

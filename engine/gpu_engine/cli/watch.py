@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli import interrupts
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
@@ -49,21 +50,23 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it."""
     from gpu_engine.launch.taking_up import StillOn
 
-    interrupts, goes_on = 0, StillOn(follower.run)
+    pressed, goes_on = 0, StillOn(follower.run)
     while True:
         try:
+            interrupts.release()
             if quiet:
                 return _silent(follower, goes_on)
             if sys.stderr.isatty():
                 return _in_place(follower, goes_on)
             return _plain(follower, goes_on)
         except KeyboardInterrupt:
-            interrupts += 1
+            interrupts.hold()
+            pressed += 1
             try:
-                follower.run.stop(now=interrupts > 1)
+                follower.run.stop(now=pressed > 1)
             except UserError:
                 continue  # it has just ended; the next check finds out how
-            if interrupts == 1:
+            if pressed == 1:
                 click.echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
                            "to end them now", err=True)
 

@@ -67,7 +67,7 @@ class Block(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     """How many events are in it."""
     step: StepLine | None = None
     """Its step events as one: `n` steps up to `step`, with their least, greatest, mean and last
-    loss."""
+    loss. Its rates are means."""
     memory: tuple[MemoryLine, ...] = ()
     """The first, the fullest and the last memory."""
     phases: tuple[PhaseLine, ...] = ()
