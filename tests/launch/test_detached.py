@@ -36,10 +36,11 @@ def command(code: str, tmp_path, *words: str) -> list[str]:
 
 
 def begun() -> runs.Run:
-    """The run, once its rank has said something."""
+    """The run, once its rank has said something and its state is told."""
     def look() -> runs.Run | None:
         found = runs.all_runs()
-        return found[0] if found and "begun" in text(found[0]) else None
+        return found[0] if found and "begun" in text(found[0]) \
+            and found[0].state().state == "running" else None
     return wait_for(look)
 
 
