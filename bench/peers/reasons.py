@@ -95,8 +95,9 @@ LOSSES = {
     ("log", "cpu"): """\
 - **Processor time of recording**: the thread that writes is in it.""",
     ("open", "opened"): """\
-- **Opening**: the panel reads every point and keeps the least, greatest and mean value of its
-  parts; a server that gives a sample reads less, and LEET is written in Go.""",
+- **Opening**: without the digests that a supervisor writes of a long run, as here, the panel reads
+  every point and keeps the least, greatest and mean value of its parts; a server that gives a
+  sample reads less, and LEET is written in Go.""",
 }
 
 NEVER = ["""\
