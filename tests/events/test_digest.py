@@ -21,7 +21,7 @@ from gpu_engine.events.paths import DIGESTED, digest_path, events_path
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.view import RunView
-from gpu_engine.runs import digests
+from gpu_engine.runs import event_digests as digests
 from gpu_panel.run.store import RunStore
 
 from .. import event_lines

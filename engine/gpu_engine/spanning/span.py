@@ -19,7 +19,7 @@ from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
-from gpu_engine.runs.digests import Digests
+from gpu_engine.runs.event_digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.spanning import link, parts, verdict
 from gpu_engine.spanning.link import Link

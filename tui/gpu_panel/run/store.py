@@ -23,7 +23,7 @@ from gpu_engine.events.run_reader import RunReader
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import Progress, RunView, SavedCheckpoint
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import digests, marks, notes
+from gpu_engine.runs import event_digests, marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.run import closer, losses, recorded
@@ -234,7 +234,7 @@ class RunStore:
         that it opens faster the next time."""
         if not self._digested:
             self._digested = True
-            making = await asyncio.to_thread(digests.make_missing, self.run.path)
+            making = await asyncio.to_thread(event_digests.make_missing, self.run.path)
             if making is not None:
                 threading.Thread(target=making.wait, daemon=True).start()
 
