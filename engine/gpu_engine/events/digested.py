@@ -71,7 +71,7 @@ class DigestedTail(Tail):
     def _read_blocks(self, file: BinaryIO) -> tuple[list[Told], int] | None:
         """What the blocks from here on say, and what reading them cost, in bytes of events; None:
         no block begins here."""
-        if self._blocks is None or self._rest:
+        if self._blocks is None:
             return None
         blocks, self._block_at = self._blocks.take(file, self._offset)
         if self._block_at is None and len(blocks) < digest.AT_ONCE:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 from gpu_panel.run import closer
 from gpu_panel.run.loss import LossPane
 from gpu_panel.run.store import RunStore
@@ -67,6 +69,23 @@ async def test_a_zoomed_part_shows_single_steps(tmp_path):
         assert pane._finest(screen.store.loss.ranks[0]) is screen.store.loss.ranks[0]
 
 
+async def test_a_wider_chart_has_room_for_more_steps(tmp_path):
+    """Also one that was zoomed before it was drawn for the first time."""
+    run = long_run(tmp_path)
+    async with Mini(run.run).run_test(size=(80, 24)) as pilot:
+        screen = pilot.app.screen
+        await screen.store.wait_for(lambda s: s.caught_up and reached(1, 8_000)(s), 60)
+        pane = screen.query_one(LossPane)
+        await until(pilot, lambda: pane.subject is not None and pane._cells > 1)
+        stride = screen.store.loss.ranks[0].stride
+        zoom(pane, SPIKE, 2 * stride * (pane._cells + 10))
+        assert not pane._is_coarse(screen.store)
+        await pilot.resize_terminal(*WIDE)
+        await until(pilot, lambda: pane.closer is not None)
+        pane.cross = SPIKE
+        assert pane.reading()[-2:] == ["rank 0  9.000", "rank 1  10.000"]
+
+
 async def test_it_grows_with_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr("gpu_panel.run.chart.AGAIN", 0.0)
     run = long_run(tmp_path, SPIKE - 100)
@@ -83,8 +102,14 @@ async def test_it_grows_with_the_run(tmp_path, monkeypatch):
         await until(pilot, lambda: pane.reading()[-2:] == ["rank 0  9.000", "rank 1  10.000"])
 
 
-async def test_steps_that_were_done_again_replace_the_earlier_ones(tmp_path):
-    run = long_run(tmp_path)
+@pytest.mark.parametrize("reached_before", [5_000, 8_000])
+def test_steps_that_were_done_again_replace_the_earlier_ones(tmp_path, reached_before):
+    """Rank 1 had got as far as rank 0 in the attempt before, or only to the checkpoint: then its
+    steps are not less new than those that rank 0 has done again."""
+    run = Written(tmp_path)
+    for rank, last in (0, 8_000), (1, reached_before):
+        run.start(rank, total=40_000)
+        run.steps(rank, 1, last, loss=losses(rank, 1, last))
     for rank in (0, 1):
         run.start(rank, attempt=2, total=40_000, at=4_001.0)
         run.steps(rank, 5_001, 8_000, loss=[5.0 + rank] * 3000, at=4_002.0)

@@ -8,6 +8,7 @@ import time
 from typing import ClassVar
 
 from textual import work
+from textual.strip import Strip
 
 from gpu_panel import keys
 from gpu_panel.charts.curves import CurveView
@@ -63,6 +64,17 @@ class ChartPane(CurveView, RunPane):
 
     def redraw(self) -> None:
         super().redraw()
+        self._refine()
+
+    def frame(self, width: int, height: int) -> list[Strip]:
+        before = self._cells
+        strips = super().frame(width, height)
+        if self._cells != before and self._window is not None:  # there is room for other steps
+            self.call_later(self._refine)
+        return strips
+
+    def _refine(self) -> None:
+        """Have more steps read where there is room for more than are shown."""
         if self._last is not None and self._is_coarse(self._last[0]):
             assert self._window is not None
             self._look_closer(self._last[0], *map(int, self._window))
