@@ -164,7 +164,7 @@ def launch_screen(env: Mapping[str, str], runs: int) -> tuple[float, list[float]
         screen, top = terminal.screen, row_of(terminal, r"Runs ")
 
         def cursor() -> Hashable:
-            return tuple((screen.buffer[y][4].bg, *(screen.buffer[y][x].data for x in range(9)))
+            return tuple((screen.buffer[y][4].bg, *(screen.buffer[y][x].data for x in range(28)))
                          for y in range(top, ROWS))
 
         down, up = b"\x1b[B", b"\x1b[A"

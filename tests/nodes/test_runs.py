@@ -20,7 +20,7 @@ from gpu_engine.spanning import parts
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import wait_for
-from ..spanning.kit import DIGITS, ended, losses, there
+from ..spanning.kit import DIGITS, ENDLESS, ended, losses, there
 from .rig import PATH, Rig
 
 emit = Path(__file__).parents[2] / "bench" / "emit.py"
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.root
 TWO = {"devices": {"hosts": ["gpu1:cpu:0", "gpu2:cpu:1"]}}
 RECORDING = {"task": {"command": [sys.executable, "-S", "-E", str(emit), "20"]}}
 """Ranks that only record losses: training is not what is tried."""
-LONG = DIGITS | {"train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     training goes on, and so does the mirror. Then a power cut: the cause names the machine, and
     the run resumes."""
     second = hosts.nodes[1]
-    run = launch(from_dict(LONG | TWO))
+    run = launch(from_dict(ENDLESS | TWO))
     wait_for(lambda: many(run, 0) and many(run, 1))
     second.end_connections()
     goes_on(run)
@@ -149,7 +148,7 @@ def test_a_line_that_loses_packets_and_is_slow_loses_no_event(hosts: Rig):
 def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     """After parallel.timeout, though neither hears of the other's end."""
     second = hosts.nodes[1]
-    run = launch(from_dict(LONG | TWO | {"parallel": {"timeout": 20.0}}))
+    run = launch(from_dict(ENDLESS | TWO | {"parallel": {"timeout": 20.0}}))
     wait_for(lambda: many(run, 0) and many(run, 1))
     sides = [Run(there(run, host)) for host in ("gpu1", "gpu2")]
     second.cut()

@@ -15,6 +15,10 @@ from tests.conftest import wait_for
 
 DIGITS = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "batch": {"size": 32},
           "train": {"steps": 6, "workers": 0, "checkpoint_every": 3}}
+PACED = f"{Path(__file__).with_name('paced.py')}:Paced"
+ENDLESS = DIGITS | {"task": {"use": PACED},
+                    "train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
+"""It trains until something happens to it, and slowly."""
 
 
 def make_hosts(home: Path, *names: str, script: str = 'exec "$@"') -> None:

@@ -23,10 +23,9 @@ from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
 from tests.notify.endpoint import endpoint, private
 
-from .kit import DIGITS, ended, left, losses, make_hosts, pids, there
+from .kit import DIGITS, ENDLESS, PACED, ended, left, losses, make_hosts, pids, there
 
 TWO = {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}
-LONG = DIGITS | {"train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
 
 
 def stepped(run: Run, rank: int) -> bool:
@@ -78,8 +77,8 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     stopped, saved and resumed."""
     follows = subprocess.Popen(
         [sys.executable, "-m", "gpu_engine", "run", "--json",
-         *(word for key in ("task.use=gpu_engine.tasks.digits:Digits", "batch.size=32",
-                            "train.steps=1000000", "train.workers=0", "train.checkpoint_every=20",
+         *(word for key in (f"task.use={PACED}", "batch.size=32", "train.steps=1000000",
+                            "train.workers=0", "train.checkpoint_every=20",
                             "devices.hosts=a:cpu:0,b:cpu:1") for word in ("--set", key))],
         stdout=subprocess.PIPE, text=True)
     run = wait_for(lambda: next(iter(all_runs()), None))
@@ -115,7 +114,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
 
 
 def test_a_rank_that_is_killed_on_one_host_ends_both_and_is_the_cause(hosts):
-    run = launch(from_dict(LONG | TWO))
+    run = launch(from_dict(ENDLESS | TWO))
     wait_for(lambda: stepped(run, 0) and stepped(run, 1))
     start = next(backwards(run.events(1), Start))
     os.kill(start.pid or 0, signal.SIGKILL)
