@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from textual.color import Color
@@ -57,6 +58,7 @@ def as_painted(app: Any) -> str:
     return "\n".join([*out, *(f"{mark} {style}" for style, mark in letters.items())])
 
 
+@cache
 def luminance(color: Color) -> float:
     """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
     linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4

@@ -20,6 +20,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping
+from multiprocessing import util
 
 
 class Client:
@@ -139,6 +140,7 @@ def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) ->
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
+        util._exit_function()  # as at the end of any Python: data workers go, and their folder
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

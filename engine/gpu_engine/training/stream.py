@@ -38,6 +38,7 @@ from gpu_engine.training.division import RANK, WORKER, KnownDivision
 from gpu_engine.training.division_watch import Watch
 from gpu_engine.training.reader_reports import ReaderReport, ReaderReports, fingerprint
 from gpu_engine.training.rng import OwnRandomness, mix
+from gpu_engine.worker.rank import loader_sockets
 
 _COLLATE = 0xC011A7E
 
@@ -327,6 +328,7 @@ def stream_loader(reader: StreamReader, workers: int, seed: int,
     """A loader whose workers live over all epochs and are one reader each; None for no workers."""
     if not workers:
         return None
+    loader_sockets.prepare()
     return DataLoader(reader, batch_size=None, num_workers=workers, collate_fn=unchanged,
                       pin_memory=device.type == "cuda", persistent_workers=True,
                       worker_init_fn=worker_init, multiprocessing_context="fork",

@@ -18,7 +18,7 @@ from gpu_engine.common import floors, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, log_path
-from gpu_engine.worker.rank import current, dynamo_later
+from gpu_engine.worker.rank import current, dynamo_later, loader_sockets
 from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.output import forgive_full_disk
@@ -126,6 +126,7 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     if outcome == "failed" or not rec.training:
         # Other ranks may be stuck in a collective. Closing the group would wait for them.
         sys.stderr.flush()
+        loader_sockets.remove()
         os._exit(status)
     if group is not None:
         group.close()
@@ -175,6 +176,7 @@ class _Watch:
             self._rec.write(schema.End("stopped", self._rec.step_now,
                                        round(time.monotonic() - self._began, 3)))
             self._leaving()
+            loader_sockets.remove()
             os._exit(self._status)
 
 

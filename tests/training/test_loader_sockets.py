@@ -1,0 +1,24 @@
+"""What loader workers put into the temporary folder goes with their rank."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import ranks
+
+
+@pytest.mark.parametrize(("params", "status"), [
+    ({}, 0), ({"stream": True}, 0), ({"raise_at": 8}, 1)], ids=["map", "stream", "failed"])
+def test_nothing_stays_in_the_temporary_folder(make, tmp_path: Path, params: dict, status: int,
+                                               ) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    run = make("run", {"pause": 0.05, **params}, train={"steps": 10, "workers": 2})
+    with ranks.started(run, python=sys.executable, env={"TMPDIR": str(place)}) as one:
+        one.until(lambda: len(list(place.glob("*/listener-*"))) == 2)
+        assert len(list(place.iterdir())) == 1
+        assert one.wait() == [status]
+    assert list(place.iterdir()) == []
