@@ -95,9 +95,8 @@ LOSSES = {
     ("log", "cpu"): """\
 - **Processor time of recording**: the thread that writes is in it.""",
     ("open", "opened"): """\
-- **Opening**: without the digests that a supervisor writes of a long run, as here, the panel reads
-  every point and keeps the least, greatest and mean value of its parts; a server that gives a
-  sample reads less, and LEET is written in Go.""",
+- **Opening**: most of it is the start of the panel, see the first frame. In the first round the run
+  has no digest as a supervisor would have written, and every point is read.""",
 }
 
 NEVER = ["""\
