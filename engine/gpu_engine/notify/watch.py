@@ -74,8 +74,8 @@ class Figures:
         for rank, tail in self._tails.items():
             if tail.size() - tail.offset > 4 * _NEAR:
                 tail.skip(keep=_NEAR)
-            for event in tail.read(8 * _NEAR):
-                self.view.fold(rank, event)
+            for told in tail.read_many(8 * _NEAR):
+                self.view.take(rank, told)
 
     def standing(self, state: State) -> str | None:
         """Which ranks have stood still for long, in one sentence; None if none have. Judged as in
