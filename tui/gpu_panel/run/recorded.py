@@ -25,6 +25,8 @@ MANY, MOST = 1024, 8192
 most 56 MiB."""
 TOGETHER = 256
 """Step events of a rank that are folded at once, unless somebody looks before."""
+_APART = 16
+"""That many ranks differ in it: all of them at the same moment would hold up a key."""
 _LEAST_TIME = 0.05
 """Seconds between two step events of a rank, from which a rate can be told."""
 
@@ -110,7 +112,7 @@ class Recorded:
             told = self._told[rank] = _Told()
         told.add(events, self._stepped.get(rank))
         self._stepped[rank] = events[-1].t
-        if len(told.steps) >= TOGETHER:
+        if len(told.steps) >= TOGETHER - rank % _APART * 8:
             self._fold(rank)
 
     def _fold(self, rank: int) -> None:

@@ -2,7 +2,8 @@
 
 Events cause no messages in the app; a pane reads the store when it is painted. Reading and parsing
 happen in a thread, a bounded batch at a time, so that neither a slow disk nor a million events
-freeze the screen. Folding happens in the event loop, so that a pane never sees half a batch.
+freeze the screen. Folding happens in the event loop, so that a pane never sees half of what a rank
+has told.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ BATCH = 0.01
 """Seconds of reading at a time. Folding what was read takes the event loop about as long."""
 LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 """Seconds between reads, of a live run and of one that has ended."""
+MANY, MANY_EVERY = 16, 1.0
+"""With more ranks than that, a live run is read less often: most of the cost is per read and rank,
+and at so many nobody sees the difference."""
+AT_ONCE = 16
+"""Ranks whose news are folded at once: a key that is pressed meanwhile waits for no more."""
 
 
 @dataclass(slots=True)
@@ -213,8 +219,8 @@ class RunStore:
                     self.devices.fold(host, reading, self.began)
                     self._tell()
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
-            if fresh:
-                self.fold(fresh)
+            for begin in range(0, len(fresh), AT_ONCE):
+                self.fold(fresh[begin:begin + AT_ONCE])
                 await asyncio.sleep(0)
             if not self.caught_up:
                 self.read_share = self._reader.share()
@@ -227,7 +233,8 @@ class RunStore:
             live = self.state is None or self.state.live
             if not live:
                 await self._digest()
-            await asyncio.sleep(LIVE_EVERY if live else DONE_EVERY)
+            await asyncio.sleep(DONE_EVERY if not live
+                                else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY)
 
     async def _digest(self) -> None:
         """Once a run that has ended was read, have the digest made that a long one may lack, so
