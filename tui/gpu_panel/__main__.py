@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ import click
 from gpu_engine.cli import completing
 from gpu_engine.cli.spec_options import WithCommand
 from gpu_engine.cli.version import version_option
+from gpu_panel.common import garbage
 
 
 class _Panel(WithCommand):
@@ -43,9 +43,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     if not list_keys:
         if (missing := _no_terminal()) is not None:
             raise click.ClickException(f"{missing}; in a script use gpu-engine run")
-        # Little that is made until the first frame is garbage, and looking for it takes a fifth of
-        # that time. The launch screen turns it on again.
-        gc.disable()
+        garbage.hold()  # the launch screen ends that
     from gpu_engine.common.errors import UserError
     from gpu_engine.settings import file
     from gpu_panel import keys

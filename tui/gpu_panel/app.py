@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
 from gpu_panel import keys
+from gpu_panel.common import garbage
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record, sentence, show
 from gpu_panel.common.key_order import Handled, KeyOrder
@@ -97,6 +99,11 @@ class PanelApp(ThemedApp):
 
     def on_unmount(self) -> None:
         self.devices.close()
+
+    def pop_screen(self) -> AwaitComplete:
+        if not isinstance(self.screen, ModalScreen):
+            garbage.closed_screen(self)
+        return super().pop_screen()
 
     @work(exit_on_error=False, group="theme", exclusive=True)
     async def _keep_theme(self) -> None:

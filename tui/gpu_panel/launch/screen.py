@@ -6,7 +6,6 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from textual.containers import Container
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
+from gpu_panel.common import garbage
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
@@ -113,7 +113,7 @@ class LaunchScreen(PaneScreen):
 
     def _begin(self) -> None:
         self._begun = True
-        self.set_timer(SETTLED, _collect_garbage)
+        self.set_timer(SETTLED, garbage.begin)
         self.runs.look_at_once()
         self._find_devices()
         self._load_form()
@@ -490,14 +490,6 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
-
-
-def _collect_garbage() -> None:
-    """Collect garbage again, if the start has turned that off, but not look at what is there now,
-    nearly all of which stays: a whole collection would hold up a key."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
 
 
 def _first_draft(preset: str | None, assignments: Sequence[str], command: Sequence[str] | None,
