@@ -203,7 +203,7 @@ def test_a_run_that_is_removed_meanwhile_is_said_to_be(home, tmp_path):
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
     out.write_text("mine")
-    monkeypatch.setattr(exporter._Export, "_close", lambda *a: os.write(99, b""))
+    monkeypatch.setattr(exporter._Export, "_close", lambda *a: os.write(-1, b""))
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
     assert "bad file descriptor" in done.stderr
