@@ -35,9 +35,8 @@ def prepare() -> None:
     if "tempdir" in config:
         return
     _folder = _made()
-    if _folder is not None:
-        config["tempdir"] = _folder  # where `util.get_temp_dir` looks
-        util.Finalize(None, remove, exitpriority=-100)  # after the workers have been ended
+    config["tempdir"] = _folder  # where `util.get_temp_dir` looks
+    util.Finalize(None, remove, exitpriority=-100)  # after the workers have been ended
 
 
 def remove() -> None:
