@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_noted = 0
+_noted = False
 
 
 def hold() -> None:
@@ -19,10 +19,10 @@ def release() -> None:
     global _noted
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if _noted:
-        _noted = 0
+        _noted = False
         raise KeyboardInterrupt
 
 
 def _note(number: int, frame: FrameType | None) -> None:
     global _noted
-    _noted += 1
+    _noted = True

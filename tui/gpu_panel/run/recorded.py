@@ -25,8 +25,9 @@ MANY, MOST = 1024, 8192
 most 56 MiB."""
 TOGETHER = 256
 """Step events of a rank that are folded at once, unless somebody looks before."""
-_APART = 16
-"""That many ranks differ in it: all of them at the same moment would hold up a key."""
+_SIZES, _APART = 16, 8
+"""For most ranks it is fewer, in so many sizes, so many events apart: ranks record in step with
+each other, and folding all of them at the same moment would hold up a key."""
 _LEAST_TIME = 0.05
 """Seconds between two step events of a rank, from which a rate can be told."""
 
@@ -112,7 +113,7 @@ class Recorded:
             told = self._told[rank] = _Told()
         told.add(events, self._stepped.get(rank))
         self._stepped[rank] = events[-1].t
-        if len(told.steps) >= TOGETHER - rank % _APART * 8:
+        if len(told.steps) >= TOGETHER - rank % _SIZES * _APART:
             self._fold(rank)
 
     def _fold(self, rank: int) -> None:

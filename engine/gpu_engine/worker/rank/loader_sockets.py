@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+from typing import Any
 
 from gpu_engine.common.errors import UserError
 
@@ -31,7 +32,8 @@ def prepare() -> None:
     from multiprocessing import process, util
 
     global _folder
-    config: dict[str, object] = process.current_process()._config  # type: ignore[attr-defined]
+    here: Any = process.current_process()
+    config: dict[str, object] = here._config
     if "tempdir" in config:
         return
     _folder = _made()
