@@ -157,11 +157,16 @@ def test_a_thread_is_seen():
 def test_what_fails_in_the_fork_is_in_its_log_and_in_its_status(tmp_path):
     """Also what is wrong with it, and nothing of the process that it is a fork of goes on."""
     code = """
-import os, sys
+import logging, os, sys
 from gpu_engine.launch import detached
+logging.basicConfig(filename="own", force=True)
 log, lock = (os.open(name, os.O_RDWR | os.O_CREAT) for name in ("log", "lock"))
 print("once", end="")
-detached.fork(lambda: 1 // 0, ["x" * 10_000], log, lock)
+def fails():
+    logging.basicConfig(force=True)
+    1 // 0
+
+detached.fork(fails, ["x" * 10_000], log, lock)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
 detached.fork(lambda: os.isatty(0) or len(os.listdir("/proc/self/fd")), ["a"], log, lock)
 print("", os.waitstatus_to_exitcode(os.wait()[1]), end="")

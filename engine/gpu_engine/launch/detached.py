@@ -77,6 +77,7 @@ def _leave(log: int, lock: int) -> None:
     """Leave terminal, folder and files of the process that this is a fork of."""
     os.setsid()
     os.chdir("/")
+    logging.root.handlers.clear()  # they may write to files of that process
     null = os.open(os.devnull, os.O_RDONLY)
     for there, here in ((null, 0), (log, 1), (log, 2)):
         os.dup2(there, here)
