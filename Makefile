@@ -6,14 +6,19 @@ VENV := .venv
 READY := $(VENV)/.ready
 PEERS := build/peers/.venv
 
-.PHONY: panel test fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
+.PHONY: panel test collected fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
 # Six files at a time, also on two cores: most tests wait for processes.
-test: lint
+test: $(READY)
+	@$(MAKE) --no-print-directory -j 2 lint collected
 	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+
+# Compiles the tests beside the linters, which need one core. Otherwise each of the six would do it.
+collected: $(READY)
+	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
 
 # The property tests with other examples than before, and ten times as many.
 fuzz: $(READY)

@@ -44,7 +44,7 @@ print(gc.isenabled(), gc.get_freeze_count() > 1000, ring())
 """) == "True True None\n"
 
 
-@pytest.mark.parametrize("own, enabled", [
+@pytest.mark.parametrize(("own", "enabled"), [
     ("gc.disable()", False),
     ("gc.callbacks.append(lambda *told: None)", True),
     ("gc.freeze(); gc.unfreeze(); gc.set_debug(gc.DEBUG_UNCOLLECTABLE)", True)])
