@@ -203,7 +203,7 @@ def ranks_below_nobody(box: Box) -> None:
 @case("SIGKILL to the supervisor of a real rank with DataLoader workers",
       "rank and workers are gone, the checkpoint before it loads, resume completes", always=False)
 def loader_workers_of_a_killed_supervisor(box: Box) -> None:
-    run = box.toy(params={"pause": 0.01}, train={"workers": 2, "steps": 100000,
+    run = box.toy(params={"pause": 0.05}, train={"workers": 2, "steps": 100000,
                                                  "checkpoint_every": 5})
     box.stepping(run, 12)
     kill(run.state().pid)

@@ -161,7 +161,7 @@ finish("failed", 3)
 @case("Stopped at a random step, a real run of two ranks, and resumed",
       "the checkpoint is of the step at which it ended; the next attempt goes on there")
 def stopped_and_resumed(box: Box) -> None:
-    run = box.toy(ranks=2, params={"pause": 0.005, "examples": 48_000}, train={"steps": 100_000})
+    run = box.toy(ranks=2, params={"pause": 0.05, "examples": 48_000}, train={"steps": 100_000})
     box.stepping(run, 5)
     run.stop()
     state = box.ended(run)

@@ -76,7 +76,8 @@ def listed(run: Run) -> dict[str, Any]:
 
 def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     other = cluster.fill()
-    words = [f"task.use={TOY}", "train.steps=1000000", "train.workers=0", "parallel.mode=single"]
+    words = [f"task.use={TOY}", "task.params.pause=0.05", "train.steps=1000000",
+             "train.workers=0", "parallel.mode=single"]
     run, job = submitted(*(word for text in words for word in ("--set", text)))
     waits = f"Slurm job {job} waits for free nodes (Resources)"
     wait_for(lambda: seen(run).reason == waits)

@@ -15,15 +15,14 @@ from gpu_panel.run.ranks import where_of
 from gpu_panel.run.resume_options import ResumeOptions
 
 from ...conftest import wait_for
-from ...spanning.kit import DIGITS, ended, make_hosts, there
+from ...spanning.kit import ENDLESS, ended, make_hosts, there
 
 
 def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
     """Nor are its processes; the list takes it up again when its mirror was killed; and a resume
     is said to start from the checkpoint over there."""
     make_hosts(home, "far")
-    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["far:cpu:0"]},
-                                     "train": {"steps": 1_000_000, "workers": 0}}))
+    run = launch(from_dict(ENDLESS | {"devices": {"hosts": ["far:cpu:0"]}}))
     feed = RunsFeed()
 
     def line():
