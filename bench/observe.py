@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-LOOPS = {"plain": 1.0, "accumulation over 4": 0.25, "GAN": 0.25}
+LOOPS = {"plain": 1.0, "accumulation over 4": 0.25, "GAN": 0.25, "DDP of two ranks": 1.0}
 """The cases that are measured, and their share of the rounds."""
 
 
@@ -54,6 +54,9 @@ def loop(name: str) -> Callable[[], None]:
     parts = 4 if name.startswith("accumulation") else 1
     x, y = torch.randn(64 // parts, 784), y[:64 // parts]
     net = _net(448)
+    if name.startswith("DDP"):
+        torch.distributed.init_process_group("gloo")
+        net = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
     def step() -> None:
@@ -181,16 +184,23 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _in_a_process(name: str, rounds: int, block: int) -> dict[str, Any]:
+    """What rank 0 has measured; another one does the same at the same time, if there is one."""
+    from gpu_engine.common.ports import free_port
     from gpu_engine.plan.processes import HOOK
 
+    ranks, port = 2 if name.startswith("DDP") else 1, str(free_port())
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ranks").mkdir()
-        out = subprocess.run(
+        first, *others = [subprocess.Popen(
             [sys.executable, "-m", "bench.observe", "--inside", name, "--rounds", str(rounds),
-             "--block", str(block)], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+             "--block", str(block)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
             env=os.environ | {"PYTHONPATH": f"{HOOK}:{ROOT}", "GPU_PANEL_RUN": folder,
-                              "GPU_PANEL_RANK": "0", "OMP_NUM_THREADS": "1"})
-    return json.loads(out.stdout)
+                              "GPU_PANEL_RANK": str(rank), "RANK": str(rank),
+                              "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                              "MASTER_PORT": port, "OMP_NUM_THREADS": "1"})
+            for rank in range(ranks)]
+        out, *_ = [process.communicate()[0] for process in (first, *others)]
+    return json.loads(out)
 
 
 if __name__ == "__main__":
