@@ -109,12 +109,13 @@ class RankSampler:
         size = self._whole.global_size
         order = permutation(self._seed, self._epoch, self._whole.examples)
         at_once = max(_AT_ONCE // size, 1)
+        parts = [(part.start, part.stop) for part in self._parts(0)]
         for begin in range(self._start, self._whole.steps, at_once):
-            steps = range(begin, min(begin + at_once, self._whole.steps))
-            block = order[begin * size:steps.stop * size].to(torch.int64)
-            for step in steps:
-                for part in self._parts(step - begin):
-                    yield block[part]
+            end = min(begin + at_once, self._whole.steps)
+            block = order[begin * size:end * size].to(torch.int64)
+            for base in range(0, len(block), size):
+                for start, stop in parts:
+                    yield block[base + start:base + stop]
 
     def _parts(self, step: int) -> Iterator[slice]:
         """The positions, in the epoch's order, of this rank's examples in the passes of a step."""
@@ -267,8 +268,10 @@ class MapData:
             return
         reader, device = self._reader, self._device
         if reader.only_indexes_tensors:
-            for indices in self._sampler.indices():
-                yield move(pin(reader.read(indices), device), device)
+            batches = map(reader.read, self._sampler.indices())
+            if device.type != "cpu":
+                batches = (move(pin(batch, device), device) for batch in batches)
+            yield from batches
             return
         for seed, indices in self._sampler:
             yield move(pin(reader.read_here(seed, indices), device), device)
