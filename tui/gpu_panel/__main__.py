@@ -59,6 +59,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
         click.echo(f"{err.title}:\n" + indent(str(err), "  "), err=True)
         sys.exit(2)
     from gpu_panel.app import PanelApp
+    from gpu_panel.common import frames
     from gpu_panel.terminal import background
     from gpu_panel.themed import is_chosen
 
@@ -69,6 +70,7 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     # A thread that reads a long run gives way to the event loop after this time. A key passes the
     # loop about ten times until it is shown, and would wait for 5 ms each time.
     sys.setswitchinterval(0.001)
+    frames.soon()
     own = settings.panel.theme if "panel.theme" in settings.given else None
     light = not is_chosen(own) and background.light(os.environ, 0)
     app = PanelApp(preset, sets=sets, command=ctx.meta.get("command"), settings=settings,

@@ -43,8 +43,9 @@ LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 MANY, MANY_EVERY = 16, 1.0
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
-AT_ONCE = 16
-"""Ranks whose news are folded at once: a key that is pressed meanwhile waits for no more."""
+AT_ONCE, GIVE_WAY = 8, 0.003
+"""Ranks whose news are folded at once, and seconds between two such pieces, in which a key that was
+pressed meanwhile makes its way: it passes the event loop about ten times until it is shown."""
 
 
 @dataclass(slots=True)
@@ -220,8 +221,10 @@ class RunStore:
                     self._tell()
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
             for begin in range(0, len(fresh), AT_ONCE):
+                if begin:
+                    await asyncio.sleep(GIVE_WAY if self.caught_up else 0)
                 self.fold(fresh[begin:begin + AT_ONCE])
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
             if not self.caught_up:
                 self.read_share = self._reader.share()
             if self._reader.cut_short:

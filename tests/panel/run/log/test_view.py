@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.app import ComposeResult
+from textual.screen import Screen
 
 from gpu_panel.run.log.file import LogFile, TextLines
 from gpu_panel.run.log.view import LogView
@@ -184,3 +186,33 @@ async def test_what_is_found_far_to_the_right_is_brought_into_view(tmp_path: Pat
         view.search("first", -1)
         await idle(pilot)
         assert seen(pilot)[1].startswith("first") or seen(pilot)[0].startswith("first")
+
+
+async def test_a_log_that_grows_lays_out_the_screen_only_when_a_scrollbar_comes(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other widgets would be arranged and drawn again for each line that a run prints."""
+    path, laid_out, layout = tmp_path / "a.log", [], Screen._refresh_layout
+
+    def counted(self: Screen, *args: Any, **more: Any) -> None:
+        laid_out.append(1)
+        layout(self, *args, **more)
+
+    monkeypatch.setattr(Screen, "_refresh_layout", counted)
+    path.write_bytes(b"line 0\n")
+    async with Pane().run_test(size=(40, 10)) as pilot:
+        view = await read(pilot, LogFile(path, "rank 0"))
+        layouts = []
+        for lines in (3, 50, 51, 500):
+            laid_out.clear()
+            with path.open("ab") as file:
+                file.writelines(b"line %d\n" % i for i in range(len(view.lines), lines))
+            view.read_on()
+            await idle(pilot)
+            layouts.append(bool(laid_out))
+            assert [row for row in seen(pilot) if row][-1].startswith(f"line {lines - 1}")
+            assert view.max_scroll_y == max(lines - view.scrollable_content_region.height, 0)
+            assert view.show_vertical_scrollbar == (lines > 3)
+            if lines > 3:
+                bar = view.vertical_scrollbar
+                assert (bar.window_virtual_size, bar.position) == (lines, view.max_scroll_y)
+        assert layouts == [False, True, False, False]

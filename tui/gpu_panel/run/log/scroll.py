@@ -16,6 +16,7 @@ from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from gpu_panel import keys
 from gpu_panel.run.log import folding
@@ -238,7 +239,10 @@ class LogScroll(ScrollView, can_focus=True):
             high += max(room.height - max(whole, 1), 0) if len(last) >= room.height else 0
         size = Size(1 if self.wrapped else max(self._longest, 1), high)
         if size != self.virtual_size:
-            self.virtual_size = size
+            # Setting it would lay out the whole screen, for each line that a run prints. Only the
+            # scrollbars depend on it, and one that comes or goes has the screen laid out.
+            self.set_reactive(Widget.virtual_size, size)  # pyright: ignore[reportArgumentType]
+            self._scroll_update(size)
 
     def _retitle(self) -> None:
         parts = []
