@@ -36,6 +36,7 @@ def small(monkeypatch):
     monkeypatch.setattr(digest, "AT_ONCE", 4)
     for name in "_PIECE", "_END":
         monkeypatch.setattr(digest, name, 600)
+    monkeypatch.setattr(digest, "FINE", 4000)
 
 
 def a_run(folder: Path, seed: int, events: int, odd: float = 0.02) -> Path:
@@ -162,6 +163,37 @@ def test_blocks_hold_the_least_greatest_mean_and_last_of_their_losses(tmp_path):
             assert [e["step"] - e["n"] for e in steps[1:]] == [e["step"] for e in steps[:-1]]
         fullest = max((e["gpu_allocated"][0] for e in events if e["kind"] == "memory"), default=0)
         assert max((m.gpu_allocated[0] for m in block.memory), default=0) == fullest
+
+
+def test_blocks_grow_with_what_is_before_them(tmp_path):
+    """So a run that is ten times as long has not ten times as many, and none is as wide as a dot
+    of a chart."""
+    path = a_run(tmp_path, 12, 3000, odd=0.0)
+    all_of(Digester(path))
+    found, most = blocks(path), {}
+    for block in found:
+        times = 1
+        while block.begin >= 2 * 4000 * times:  # FINE
+            times *= 2
+        assert block.events <= 64 * times
+        steps = path.read_bytes()[block.begin:block.end].count(b'"step",')
+        assert steps <= 16 * times
+        most[times] = max(most.get(times, 0), steps)
+    assert [most[times] for times in (1, 2, 4)] == [16, 32, 64]
+    assert max(most.values()) > 200  # less than there is room for, as attempts go back
+
+
+def test_a_block_is_never_larger_than_what_is_digested_at_once(tmp_path, monkeypatch):
+    """Otherwise it would be begun again and again."""
+    monkeypatch.setattr(digest, "_WHOLE", 5000)
+    path = a_run(tmp_path, 13, 3000, odd=0.0)
+    digester = Digester(path)
+    while digester.advance(7000):
+        pass
+    found = blocks(path)
+    assert max(b.end - b.begin for b in found) in range(5000, 6000)
+    assert found[-1].end > path.stat().st_size - 600 - 6000
+    assert digest._WHOLE + digest._LONGEST < digests._AT_ONCE
 
 
 def test_most_of_a_long_file_is_not_read(tmp_path, monkeypatch):

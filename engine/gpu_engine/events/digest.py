@@ -1,5 +1,5 @@
-"""A digest of a long events file, beside it: what its frequent events say, sixteen step events in a
-line. With it a long run is shown without reading all that its ranks wrote.
+"""A digest of a long events file, beside it: what its frequent events say, sixteen step events or
+more in a line. With it a long run is shown without reading all that its ranks wrote.
 
 Each line of the digest is a block: it stands for a part of the events file in which every line is a
 step, a memory event or a heartbeat, and no number is missing or not finite. Whatever else a rank
@@ -40,7 +40,10 @@ from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_wi
 from gpu_engine.events.view import last_loss
 
 STEPS, LINES = 16, 64
-"""The most step events, and the most events, in a block."""
+"""The most step events, and the most events, in a block near the beginning of the file."""
+FINE = 1 << 22
+"""Bytes. From twice as many on, blocks grow with the part of the file that is before them: see
+`growth`."""
 FEWEST = 8
 """Fewer events than that are no block: reading them costs no more."""
 AT_ONCE = 64
@@ -48,6 +51,10 @@ AT_ONCE = 64
 _LONGEST = 8192
 """Bytes of a line in a block."""
 _PIECE = 1 << 18
+"""Bytes that are read at once."""
+_WHOLE = 1 << 18
+"""Bytes from which a block takes no further event: it must be complete within what is digested at
+once."""
 _END = 1 << 18
 """Bytes at the end of the events file that have no digest: the last values are told exactly."""
 _MARK = 48
@@ -162,6 +169,14 @@ def _mark(file: BinaryIO, begin: int) -> int:
 
 
 # --- writing --------------------------------------------------------------------------------------
+
+
+def growth(begin: int) -> int:
+    """By how much a block that begins at this byte is larger than the first ones: 1, 2, 4 and so
+    on, doubled when the place is. So a block of usual events is at most a five-hundredth of what
+    is before it, less than a dot of a chart, and a file that is twice as long has only some
+    hundred blocks more."""
+    return 1 << max((begin // FINE).bit_length() - 1, 0)
 
 
 class Digester:
@@ -282,14 +297,18 @@ class _Open:
     memory: list[MemoryLine] = field(default_factory=list)
     phases: list[PhaseLine] = field(default_factory=list)
     at_step: int | None = None
+    growth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.growth = growth(self.begin)
 
     def goes_on(self, told: Frequent) -> bool:
         """Whether the event belongs to this block: there is room for it, and its steps follow."""
-        if self.events >= LINES:
+        if self.events >= LINES * self.growth or self.end - self.begin >= _WHOLE:
             return False
         if not isinstance(told, StepLine) or not self.steps:
             return True
-        return len(self.steps) < STEPS \
+        return len(self.steps) < STEPS * self.growth \
             and (told.loss is None) == (self.steps[-1].loss is None)
 
     def add(self, told: Frequent, end: int) -> None:
