@@ -52,9 +52,10 @@ _LONGEST = 8192
 """Bytes of a line in a block."""
 _PIECE = 1 << 18
 """Bytes that are read at once."""
-_WHOLE = 1 << 18
-"""Bytes from which a block takes no further event: it must be complete within what is digested at
-once."""
+_WHOLE = 1 << 16
+"""Bytes from which a block takes no further event. Where a zoomed chart can't read the events
+again, because they are too many, it still has enough blocks; and a block is complete within what is
+digested at once."""
 _END = 1 << 18
 """Bytes at the end of the events file that have no digest: the last values are told exactly."""
 _MARK = 48
