@@ -26,7 +26,7 @@ class Beside(Timed):
     batch: int = 64
     """Examples a step and rank."""
 
-    _seconds: list[tuple[float, float, float, float]] = field(default_factory=list, init=False)
+    _seconds: list[tuple[float, ...]] = field(default_factory=list, init=False)
     """For each block: wall seconds of the engine and by hand, processor seconds of both."""
 
     def __post_init__(self) -> None:
