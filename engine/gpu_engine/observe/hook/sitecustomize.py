@@ -140,13 +140,22 @@ class _NoCollection(object):
     out only when it is collected.
     """
 
+    frozen = 0
+    """How many objects Python itself has set aside when it starts, as 3.12 does."""
+
+    @classmethod
+    def begin(cls):
+        import gc  # it is built into Python
+
+        cls.frozen = gc.get_freeze_count()
+
     def __enter__(self):
         self._off = self._freeze = False
         try:
-            import gc  # it is built into Python
+            import gc
 
             if gc.isenabled() and not gc.get_debug() and not gc.callbacks \
-                    and not gc.get_freeze_count():
+                    and gc.get_freeze_count() <= self.frozen:
                 self._freeze = not _writes_a_file(gc.get_objects())
                 gc.disable()
                 self._off = True
@@ -230,6 +239,7 @@ def _install():
         _hand_over()
     else:
         sys.meta_path.insert(0, _WaitForTorch())
+        _NoCollection.begin()
 
 
 try:
