@@ -173,10 +173,9 @@ def _mark(file: BinaryIO, begin: int) -> int:
 
 
 def growth(begin: int) -> int:
-    """By how much a block that begins at this byte is larger than the first ones: 1, 2, 4 and so
-    on, doubled when the place is. So a block of usual events is at most a five-hundredth of what
-    is before it, less than a dot of a chart, and a file that is twice as long has only some
-    hundred blocks more."""
+    """By how much a block that begins at this byte is larger than the first ones, unless it has
+    `_WHOLE` bytes before: 1, 2, 4 and so on, doubled when the place is. So a block of usual events
+    is at most a five-hundredth of what is before it, which is less than a dot of a chart."""
     return 1 << max((begin // FINE).bit_length() - 1, 0)
 
 
