@@ -145,9 +145,12 @@ class _NoCollection(object):
 
     @classmethod
     def begin(cls):
+        loaded = "gc" in sys.modules
         import gc  # it is built into Python
 
         cls.frozen = gc.get_freeze_count()
+        if not loaded:
+            del sys.modules["gc"]  # a program without torch finds sys.modules as it is without us
 
     def __enter__(self):
         self._off = self._freeze = False
