@@ -9,9 +9,10 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.by_hand import train
 from bench.tasks import Timed
 
 
@@ -64,7 +65,7 @@ class Beside(Timed):
 
 
 class ByHand:
-    """The loop as one would write it by hand: as fast as possible, without telemetry."""
+    """The loop by hand, with a model and an optimizer of its own."""
 
     def __init__(self, task: Beside) -> None:
         self._task = task
@@ -79,20 +80,11 @@ class ByHand:
 
     def steps(self, count: int) -> None:
         """Train so many steps."""
-        model, optimizer, x, y = self._model, self._optimizer, self._x, self._y
-        batch, ranks, rank = self._task.batch, self._ranks, self._rank
-        done = 0
-        while done < count:
-            order = torch.randperm(len(x))
-            for start in range(0, len(x) - batch * ranks + 1, batch * ranks):
-                chosen = order[start + rank * batch:start + (rank + 1) * batch]
-                loss = functional.cross_entropy(model(x[chosen]), y[chosen])
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                done += 1
-                if done == count:
-                    return
+        train(self._loss, self._optimizer, self._x, self._y, batch=self._task.batch,
+              ranks=self._ranks, rank=self._rank, steps=count)
+
+    def _loss(self, batch: list[Tensor]) -> Tensor:
+        return functional.cross_entropy(self._model(batch[0]), batch[1])
 
 
 def _threads() -> dict[int, float]:

@@ -5,10 +5,30 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from bench.tasks import Timed
+
+
+def train(loss: Callable[[list[Tensor]], Tensor], optimizer: Optimizer, x: Tensor, y: Tensor, *,
+          batch: int, ranks: int, rank: int, steps: int) -> None:
+    """Train for so many steps, as `rank` of `ranks`, with `batch` examples on each. `loss`: of a
+    batch."""
+    step = 0
+    while step < steps:
+        order = torch.randperm(len(x))
+        for start in range(0, len(x) - batch * ranks + 1, batch * ranks):
+            chosen = order[start + rank * batch:start + (rank + 1) * batch]
+            loss([x[chosen], y[chosen]]).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if step == steps:
+                break
 
 
 def main() -> None:
@@ -22,20 +42,9 @@ def main() -> None:
         torch.distributed.init_process_group("gloo")
         rank = torch.distributed.get_rank()
         model = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = task.optimizer(model, 0.01)
     x, y = task.train_data().tensors
-    step = 0
-    while step < task.steps:
-        order = torch.randperm(len(x))
-        for start in range(0, len(x) - batch * ranks + 1, batch * ranks):
-            chosen = order[start + rank * batch:start + (rank + 1) * batch]
-            loss = task.loss(model, [x[chosen], y[chosen]])
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            if step == task.steps:
-                break
+    train(lambda examples: task.loss(model, examples), task.optimizer(model, 0.01), x, y,
+          batch=batch, ranks=ranks, rank=rank, steps=task.steps)
     if ranks > 1:
         torch.distributed.destroy_process_group()
     os._exit(0)

@@ -200,6 +200,8 @@ def _in_a_process(name: str, rounds: int, block: int) -> dict[str, Any]:
                               "MASTER_PORT": port, "OMP_NUM_THREADS": "1"})
             for rank in range(ranks)]
         out, *_ = [process.communicate()[0] for process in (first, *others)]
+        if any(process.returncode for process in (first, *others)):
+            sys.exit(f"{name}: a rank failed")
     return json.loads(out)
 
 

@@ -2,9 +2,9 @@
 
 Both train the same model on the same data in one process (bench/beside.py), in blocks of steps that
 take turns, so that other load on the machine affects both alike. The engine's telemetry is on. The
-models' steps take about 1 ms and about 20 ms, in one process and on two gloo ranks. The share of a
-step is of wall time, where the machine's noise is larger than what is measured, and of processor
-time, with that of the engine's own threads.
+models' steps take about 1 ms and about 20 ms, in one process and on two gloo ranks. Told are the
+ratios of wall time, which other work on the machine changes most, and of processor time, to which
+that of the engine's own threads is added.
 """
 
 from __future__ import annotations
