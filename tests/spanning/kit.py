@@ -9,12 +9,17 @@ import sys
 from pathlib import Path
 
 from gpu_engine.common.procs import environment
+from gpu_engine.launch.launcher import prepare
+from gpu_engine.runs.create import create_run_at
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import parts
+from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
+from tests.training import ranks
 
 DIGITS = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "batch": {"size": 32},
           "train": {"steps": 6, "workers": 0, "checkpoint_every": 3}}
+TWO_HERE = DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]}, "parallel": {"mode": "ddp"}}
 PACED = f"{Path(__file__).with_name('paced.py')}:Paced"
 ENDLESS = DIGITS | {"task": {"use": PACED},
                     "train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
@@ -50,6 +55,24 @@ def losses(folder: Path, rank: int) -> list[float]:
     """Every loss that a rank recorded, in order."""
     lines = map(json.loads, (folder / f"ranks/{rank:05d}.jsonl").read_text().splitlines())
     return [loss for line in lines if line["kind"] == "step" for loss in line["losses"]]
+
+
+def losses_so_far(folder: Path, rank: int) -> list[float]:
+    """As `losses`, of a file that is being written: its last line may be half."""
+    path = folder / f"ranks/{rank:05d}.jsonl"
+    lines = path.read_bytes().rpartition(b"\n")[0].splitlines()
+    return [loss for line in map(json.loads, lines) if line["kind"] == "step"
+            for loss in line["losses"]]
+
+
+def losses_here(folder: Path, spec: dict[str, object]) -> list[list[float]]:
+    """The losses of each rank of a run on this machine, whose folder `folder` becomes. Its ranks
+    are forked from a process that has imported torch."""
+    chosen = prepare(from_dict(spec))
+    run, lock = create_run_at(folder, "here", "", chosen.plan)
+    os.close(lock)
+    ranks.train(run.path)
+    return [losses(run.path, rank) for rank in range(chosen.plan.world_size)]
 
 
 def left(*folders: Path) -> list[int]:

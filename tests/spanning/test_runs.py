@@ -13,7 +13,7 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.events.reader import backwards
-from gpu_engine.events.schema import Start
+from gpu_engine.events.schema import Schedule, Start
 from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
 from gpu_engine.notify import journal
@@ -23,7 +23,19 @@ from gpu_engine.spec.read import from_dict
 from tests.conftest import wait_for
 from tests.notify.endpoint import endpoint, private
 
-from .kit import DIGITS, ENDLESS, PACED, ended, left, losses, make_hosts, pids, there
+from .kit import (
+    DIGITS,
+    PACED,
+    TWO_HERE,
+    ended,
+    left,
+    losses,
+    losses_here,
+    losses_so_far,
+    make_hosts,
+    pids,
+    there,
+)
 
 TWO = {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}
 
@@ -31,6 +43,12 @@ TWO = {"devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}
 def stepped(run: Run, rank: int) -> bool:
     path = run.events(rank)
     return path.exists() and b'"losses"' in path.read_bytes()
+
+
+def same_here_and_there(run: Run) -> None:
+    for rank, host in enumerate("ab"):
+        name = f"ranks/{rank:05d}.jsonl"
+        assert (run.path / name).read_bytes() == (there(run, host) / name).read_bytes()
 
 
 def folders(run: Run):
@@ -43,25 +61,29 @@ def hosts(home):
     return home
 
 
-def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts):
+def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
     """To the bit, and what is here of each is what is there. Whoever is to be told of it is told
-    once, though the hosts know the address too."""
+    once, though the hosts know the address too. Then the hosts change places: each has files of
+    the rank that it no longer is, which don't come here."""
     with endpoint(200) as told:
-        for folder in (hosts, hosts.parent / "a", hosts.parent / "b"):
-            private(folder / "notify.toml", f'[[to]]\nkind = "json"\nurl = "{told.url}"\n')
+        files = [folder / "notify.toml" for folder in (hosts, tmp_path / "a", tmp_path / "b")]
+        for file in files:
+            private(file, f'[[to]]\nkind = "json"\nurl = "{told.url}"\n')
         over = launch(from_dict(DIGITS | TWO))
-        one = launch(from_dict(DIGITS | {"devices": {"ids": ["cpu:0", "cpu:1"]},
-                                         "parallel": {"mode": "ddp"}}))
-        for run in (over, one):
+        plain = launch(from_dict({"task": {"command": ["true"]}, "devices": {"ids": ["cpu:0"]}}))
+        for run in (over, plain):
             assert ended(run).state == "completed", run.state()
             wait_for(lambda run=run: journal.read(run.path))
         assert {got.json["run"]: (got.json["on"], got.json["step"]) for got in told.got} == {
-            over.id: (["a", "b"], 6), one.id: ([], 6)}
+            over.id: (["a", "b"], 6), plain.id: ([], None)}
         assert not any((there(over, host) / journal.FILE).exists() for host in "ab")
+        for file in files:
+            file.unlink()
     assert len(told.got) == 2
+    before = [losses(over.path, rank) for rank in (0, 1)]
+    assert before == losses_here(tmp_path / "two", TWO_HERE)
     for rank, host in enumerate("ab"):
-        assert losses(over.path, rank) == losses(one.path, rank)
-        assert len(losses(over.path, rank)) == 6
+        assert len(before[rank]) == 6
         for name in (f"ranks/{rank:05d}.jsonl", f"ranks/{rank:05d}.log"):
             assert (over.path / name).read_bytes() == (there(over, host) / name).read_bytes()
         assert (over.path / f"hosts/{host}.log").read_bytes() \
@@ -71,10 +93,17 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts):
     assert (plan.mode, plan.world_size, plan.batch.per_gpu) == ("multinode", 2, 16)
     assert not left(*folders(over))
 
+    resume(over, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
+    assert ended(over).state == "completed", over.state()
+    for rank in (0, 1):
+        assert losses(over.path, rank)[:6] == before[rank]
+        assert len(losses(over.path, rank)) == 9
+
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     """By whichever command comes next, of several at a time, and by a `run` that follows it; then
-    stopped, saved and resumed."""
+    stopped, saved and resumed, until a rank is killed on one host, which ends both and is the
+    cause."""
     follows = subprocess.Popen(
         [sys.executable, "-m", "gpu_engine", "run", "--json",
          *(word for key in (f"task.use={PACED}", "batch.size=32", "train.steps=1000000",
@@ -100,22 +129,11 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     run.stop()
     assert ended(run).state == "stopped"
     assert json.loads(follows.communicate()[0])["state"] == "stopped"
-    for rank, host in enumerate("ab"):
-        name = f"ranks/{rank:05d}.jsonl"
-        assert (run.path / name).read_bytes() == (there(run, host) / name).read_bytes()
+    same_here_and_there(run)
     steps = len(losses(run.path, 0))
     assert not left(*folders(run))
-    resume(run, [f"train.steps={steps + 2}"])
-    assert ended(run).state == "completed", run.state()
-    assert len(losses(run.path, 0)) == len(losses(run.path, 1)) == steps + 2
-    out = hosts / "weights.safetensors"
-    subprocess.run([sys.executable, "-m", "gpu_engine", "export", run.id, str(out)], check=True)
-    assert out.stat().st_size > 1000
-
-
-def test_a_rank_that_is_killed_on_one_host_ends_both_and_is_the_cause(hosts):
-    run = launch(from_dict(ENDLESS | TWO))
-    wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    resume(run)
+    wait_for(lambda: all(len(losses_so_far(run.path, rank)) > steps for rank in (0, 1)))
     start = next(backwards(run.events(1), Start))
     os.kill(start.pid or 0, signal.SIGKILL)
     state = ended(run)
@@ -126,16 +144,26 @@ def test_a_rank_that_is_killed_on_one_host_ends_both_and_is_the_cause(hosts):
     assert "SIGKILL" in state.cause.message
     assert state.reason.startswith("rank 1 on b: ")
     assert not left(*folders(run))
+    same_here_and_there(run)
+    for rank in (0, 1):
+        assert next(backwards(run.events(rank), Schedule)).first_step == steps
+    out = hosts / "weights.safetensors"
+    subprocess.run([sys.executable, "-m", "gpu_engine", "export", run.id, str(out)], check=True)
+    assert out.stat().st_size > 1000
 
 
 def test_one_host_alone_trains_there(hosts):
-    """In the mode that was asked for: nothing of it is here but the mirror."""
+    """In the mode that was asked for: nothing of it is here but the mirror, and what is kept of
+    the host reads back."""
     run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
     assert ended(run).state == "completed"
     assert run.require_plan().mode == "single"
     assert len(losses(run.path, 0)) == 6
     assert not (run.path / "checkpoints").exists()
     assert (there(run, "b") / "checkpoints" / "step-00000006").is_dir()
+    part, = parts.read(run.path)
+    assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
+    assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
 
 
 def test_everything_that_is_wrong_is_named_before_anything_starts(hosts, tmp_path, monkeypatch):
@@ -189,14 +217,6 @@ def _arguments(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
-
-
-def test_what_is_kept_of_a_host_reads_back(hosts):
-    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
-    assert ended(run).state == "completed"
-    part, = parts.read(run.path)
-    assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
-    assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
 
 
 def test_the_connection_between_hosts_is_tried_without_training(hosts):
