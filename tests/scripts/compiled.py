@@ -2,10 +2,12 @@
 compiled."""
 # ruff: noqa: T201
 
-import frozen  # noqa: F401
+import frozen
 import show
 import torch
-import torch._dynamo.utils
+
+with frozen.imports():
+    import torch._dynamo.utils
 
 model = show.toy()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

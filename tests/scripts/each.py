@@ -11,8 +11,10 @@ import sys
 
 which, folder, *scripts = sys.argv[1:]
 if which == "whole":
-    import frozen  # noqa: F401
-    import torch._dynamo  # noqa: F401
+    import frozen
+
+    with frozen.imports():
+        import torch._dynamo  # noqa: F401
 else:
     import quick  # noqa: F401
 for number, script in enumerate(scripts, 1):

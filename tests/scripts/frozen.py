@@ -2,11 +2,19 @@
 torch's objects at its start and end. While the script trains, the collector works as usual."""
 
 import atexit
+import contextlib
 import gc
 
-gc.disable()
-atexit.register(gc.freeze)  # registered first, so called last
-import torch  # noqa: E402, F401
 
-gc.freeze()
-gc.enable()
+@contextlib.contextmanager
+def imports():
+    """The same for what is imported within."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
+
+
+atexit.register(gc.freeze)  # registered first, so called last
+with imports():
+    import torch  # noqa: F401

@@ -1,9 +1,12 @@
 """Hugging Face accelerate, with its accumulation."""
 
+import frozen
 import quick  # noqa: F401
 import show
 import torch
-from accelerate import Accelerator
+
+with frozen.imports():
+    from accelerate import Accelerator
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 model = show.toy()

@@ -3,7 +3,7 @@
 import logging
 import warnings
 
-import frozen  # noqa: F401
+import frozen
 import show
 import torch
 import without
@@ -12,7 +12,8 @@ warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
 without.packages("scipy", "transformers")
-import lightning  # noqa: E402
+with frozen.imports():
+    import lightning
 
 data = torch.utils.data.DataLoader(torch.randn(96, 8, generator=torch.Generator().manual_seed(1)),
                                    batch_size=8)

@@ -2,19 +2,20 @@
 
 import sys
 
-import frozen  # noqa: F401
+import frozen
 import show
 import torch
 import without
 
 without.packages("scipy")
-from transformers import (  # noqa: E402
-    LlamaConfig,
-    LlamaForCausalLM,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-)
+with frozen.imports():
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+    )
 
 torch.manual_seed(0)
 model = LlamaForCausalLM(LlamaConfig(

@@ -1,17 +1,19 @@
 """Trains, then compiles: with torch._dynamo as it is and with its stand-in, in forks of one process
 that has imported torch. Prints a line of JSON for each, for test_dynamo_later.py."""
 
+import gc
 import json
 import os
 import sys
 import traceback
 from importlib import import_module
 
-import torch
-import torch.distributed as dist
-from torch import nn
+gc.disable()  # going through all of torch's objects takes as long as what is tried here
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
 
-from gpu_engine.worker.rank import dynamo_later
+from gpu_engine.worker.rank import dynamo_later  # noqa: E402
 
 LOADED = "torch._dynamo.config"  # the stand-in itself is torch._dynamo in sys.modules
 
