@@ -43,6 +43,16 @@ def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
     assert weight.grad.item() == 4.0
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_loss_that_is_shown_keeps_no_graph(passes: int) -> None:
+    """It may wait for a GPU for many steps, and would keep all activations of its step."""
+    weight = nn.Parameter(torch.tensor(2.0))
+    loss = StepLoss(passes, ALONE, [weight])
+    for left in reversed(range(passes)):
+        loss.of(3 * weight, last=not left).backward()
+    assert not loss.finish().requires_grad
+
+
 def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
     """A sum over a million items, times the scale, would overflow in fp16."""
     weight = nn.Parameter(torch.tensor(1.0))

@@ -156,6 +156,13 @@ def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path: Pa
     assert checkpoint.listed(run / "checkpoints") == []
 
 
+def test_the_steps_after_a_loss_that_is_not_finite_are_not_made(make) -> None:
+    """One process has its loss at once: there are no more steps, and no need to wait for a save."""
+    run = make("run", {"nan_at": 4}, size=24, train={"steps": 100, "checkpoint_every": 0})
+    ranks.train(run, expect=1)
+    assert ranks.read(run, 0, "step")[-1]["step"] == 4
+
+
 def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
     options = {"world": 2, "size": 24, "train": {"steps": 12, "on_nonfinite": "skip"}}
     params = {"schedule_rate": True, "pause": 0.002}

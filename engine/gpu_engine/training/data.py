@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -105,17 +106,19 @@ class RankSampler:
 
     def indices(self) -> Iterator[Tensor]:
         """The same without the seeds, for reading that draws nothing. The tensors share memory:
-        many steps are converted at once, as one by one that is half of what this costs."""
+        many steps are converted and divided at once, as one by one takes much longer."""
+        return chain.from_iterable(self._many_at_once())
+
+    def _many_at_once(self) -> Iterator[Iterable[Tensor]]:
         size = self._whole.global_size
         order = permutation(self._seed, self._epoch, self._whole.examples)
         at_once = max(_AT_ONCE // size, 1)
         parts = [(part.start, part.stop) for part in self._parts(0)]
         for begin in range(self._start, self._whole.steps, at_once):
             end = min(begin + at_once, self._whole.steps)
-            block = order[begin * size:end * size].to(torch.int64)
-            for base in range(0, len(block), size):
-                for start, stop in parts:
-                    yield block[base + start:base + stop]
+            block = order[begin * size:end * size].to(torch.int64).view(-1, size)
+            passes = [block[:, start:stop].unbind() for start, stop in parts]
+            yield chain.from_iterable(zip(*passes))
 
     def _parts(self, step: int) -> Iterator[slice]:
         """The positions, in the epoch's order, of this rank's examples in the passes of a step."""
@@ -260,21 +263,23 @@ class MapData:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches on the device, one for each backward pass, from step `start` on."""
+        return chain.from_iterable(self._epoch(epoch, start))
+
+    def _epoch(self, epoch: int, start: int) -> Iterator[Iterable[Any]]:
+        """All batches, as one piece, so that no generator has to pass on each of them."""
         self._sampler.set_epoch(epoch, start)
         self._reader.set_epoch(epoch)
-        if self._loader is not None:
-            for batch in self._loader:
-                yield move(batch, self._device)
-            return
         reader, device = self._reader, self._device
-        if reader.only_indexes_tensors:
-            batches = map(reader.read, self._sampler.indices())
-            if device.type != "cpu":
-                batches = (move(pin(batch, device), device) for batch in batches)
-            yield from batches
-            return
-        for seed, indices in self._sampler:
-            yield move(pin(reader.read_here(seed, indices), device), device)
+        if self._loader is not None:
+            yield (move(batch, device) for batch in self._loader)
+        elif not reader.only_indexes_tensors:
+            yield (move(pin(reader.read_here(seed, indices), device), device)
+                   for seed, indices in self._sampler)
+        elif device.type == "cpu":
+            yield map(reader.read, self._sampler.indices())
+        else:
+            yield (move(pin(reader.read(indices), device), device)
+                   for indices in self._sampler.indices())
 
 
 def move(batch: Any, device: torch.device) -> Any:

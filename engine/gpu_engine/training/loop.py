@@ -154,8 +154,11 @@ class Loop:
     def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
         rec = self.recorder
         rec.phase = "forward"
-        with self.precision.autocast():
+        if self.precision.dtype is None:
             returned = task.loss(model, batch)
+        else:
+            with self.precision.autocast():
+                returned = task.loss(model, batch)
         loss = self._loss.of(returned, last=last)
         rec.phase = "backward"
         self.precision.backward(loss)
@@ -167,7 +170,9 @@ class Loop:
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()
-        if step >= self._next_poll:
+        if step >= self._next_poll and (
+                self.group.size > 1 or self.signals.stop_requested
+                or self.recorder.nonfinite is not None):
             self._poll()
         if self._stop:
             return
@@ -188,9 +193,6 @@ class Loop:
         This is one small all-reduce. It also carries the number of steps until the next poll,
         which rank 0 decides by its clock, so that all ranks poll at the same step.
         """
-        requested = self.signals.stop_requested
-        if self.group.size == 1 and not requested and self.recorder.nonfinite is None:
-            return
         step, now = self.at.step, time.monotonic()
         since, then = self._polled_at
         self._polled_at = (step, now)
@@ -200,7 +202,7 @@ class Loop:
                         _MOST_STEPS)
         bad = self.recorder.nonfinite
         stop, first, pause = self.group.all_reduce_max([
-            float(requested),
+            float(self.signals.stop_requested),
             pack_first(bad[0] if bad else None, self.group.rank, self.group.size), float(pause)])
         self._next_poll = step + int(pause)
         self._on_nonfinite(first)

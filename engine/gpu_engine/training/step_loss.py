@@ -56,8 +56,10 @@ class StepLoss:
         self._counts = counts
         if not counts:
             loss = _scalar(returned)
-            if self._passes > 1:
-                loss = loss / self._passes
+            if self._passes == 1:
+                self._total = loss.detach()
+                return loss
+            loss = loss / self._passes
             self._add(loss.detach())
             return loss
         total, count = _sum_and_count(returned)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Protocol
 
 from gpu_engine.worker.rank.process_group import Group
@@ -29,13 +30,16 @@ class WaitingData:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches, from step `start` on. All ranks begin the epoch together."""
+        return chain.from_iterable(self._first_and_rest(epoch, start))
+
+    def _first_and_rest(self, epoch: int, start: int) -> Iterator[Iterable[Any]]:
         self._met = False
         batches = iter(self.source.epoch(epoch, start))
         first = next(batches, None)
         self._meet()
         if first is not None:
-            yield first
-            yield from batches
+            yield (first,)
+            yield batches
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
         """The group's `start_all_reduce_min`, called once all ranks have come this far."""

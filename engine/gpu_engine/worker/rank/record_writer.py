@@ -106,7 +106,7 @@ class RecordWriter:
             work()
         except Exception as err:  # noqa: BLE001
             fault = f"{type(err).__name__}: {err}"
-            if fault != self._last_fault:  # repeated ten times a second, it would fill the log
+            if fault != self._last_fault:  # repeated at each tick, it would fill the log
                 self._complain(fault)
             self._last_fault = fault
 

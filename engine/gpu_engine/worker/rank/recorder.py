@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...events import schema
 from ...events.writer import encode
@@ -29,8 +29,18 @@ if TYPE_CHECKING:
 
     from .pinned_losses import PinnedLosses
 
-_TICK = 0.1
-_EACH_LOSS_UP_TO = 20  # losses a tick, 200 a second; of more, only the smallest and the largest
+    _Step = tuple[int, int, float | None, int | None, float, int, float, float]
+    """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
+
+    - step and epoch;
+    - its loss; None if it is still on its way from a GPU, or the ring was full;
+    - the slot in the ring where the loss arrives; None if it comes from no GPU;
+    - the learning rate, and the examples that this rank trained on;
+    - the seconds that the step waited for its examples, and when it ended (monotonic).
+    """
+
+_TICK = 0.2
+_EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second; of more, only the smallest and the largest
 
 
 @dataclass
@@ -43,29 +53,15 @@ class Progress:
     """Bytes in all, roughly; None if unknown."""
 
 
-class _Step(NamedTuple):
-    """One optimizer step, as the loop reports it."""
-
-    step: int
-    epoch: int
-    loss: float | None
-    """None if it is still on its way from a GPU (see `slot`), or the ring was full."""
-    slot: int | None
-    """The slot in the ring where the loss arrives; None if it comes from no GPU."""
-    lr: float
-    examples: int
-    wait: float
-    """Seconds that the step waited for its examples."""
-    ended: float
-
-
-class _Mark(NamedTuple):
+@dataclass(frozen=True)
+class _Mark:
     """The moment at which training goes on after something else, such as an evaluation."""
 
     at: float
 
 
-class _Values(NamedTuple):
+@dataclass(frozen=True)
+class _Values:
     """Named values of a step."""
 
     step: int
@@ -123,11 +119,11 @@ class Recorder:
         value = slot = None
         if self._losses is None:
             value = loss.item()
-            self._check(step, value)
+            if not math.isfinite(value):
+                self._not_finite(step, value)
         else:
             slot = self._losses.put(loss)
-        self._queue.append(
-            _Step(step, epoch, value, slot, lr, examples, wait, time.monotonic()))
+        self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
 
     def mark(self) -> None:
         """Note that training goes on now, so that the time since the last step is not counted in
@@ -166,8 +162,8 @@ class Recorder:
             self._thread.join(2.0)
         self._writer.flush()
 
-    def _check(self, step: int, loss: float) -> None:
-        if self.nonfinite is None and not math.isfinite(loss):
+    def _not_finite(self, step: int, loss: float) -> None:
+        if self.nonfinite is None:
             self.nonfinite = (step, loss)
 
     def _warn_of_names(self, values: Iterable[str]) -> None:
@@ -197,13 +193,11 @@ class Recorder:
         lines: list[bytes] = []
         while self._queue:
             item = self._queue[0]
-            if isinstance(item, _Step):
-                if item.slot is not None and self._losses is not None:
-                    if not self._losses.ready(item.slot):
+            if isinstance(item, tuple):
+                if item[3] is not None and self._losses is not None:
+                    if not self._losses.ready(item[3]):
                         break
-                    loss = self._losses.take(item.slot)
-                    self._check(item.step, loss)
-                    item = item._replace(loss=loss)
+                    item = self._arrived(item, self._losses.take(item[3]))
                 steps.append(item)
             else:
                 if steps:  # in the order in which they happened
@@ -219,20 +213,25 @@ class Recorder:
             lines.append(self._line_of(steps))
         return lines
 
+    def _arrived(self, item: _Step, loss: float) -> _Step:
+        """The step with its loss, which has come from a GPU."""
+        step, epoch, _, slot, lr, examples, wait, ended = item
+        if not math.isfinite(loss):
+            self._not_finite(step, loss)
+        return step, epoch, loss, slot, lr, examples, wait, ended
+
     def _line_of(self, steps: list[_Step]) -> bytes:
-        last = steps[-1]
-        took = max(last.ended - self._rate_from, 1e-9)
-        self._rate_from = last.ended
-        losses = [s.loss for s in steps if s.loss is not None]
-        rate = sum(s.examples for s in steps) / took
+        step, epoch, _, _, lr, _, _, ended = steps[-1]
+        _, _, losses, _, _, examples, waits, _ = zip(*steps)
+        took = max(ended - self._rate_from, 1e-9)
+        self._rate_from = ended
+        rate = sum(examples) / took
         event = schema.Step(
-            last.step, last.lr, self.skipped, n=len(steps), epoch=last.epoch,
-            samples_per_s=round(rate, 1),
-            data_wait=round(min(sum(s.wait for s in steps) / took, 1.0), 4),
-            **numbers.loss_fields(losses, _EACH_LOSS_UP_TO))
+            step, lr, self.skipped, n=len(steps), epoch=epoch, samples_per_s=round(rate, 1),
+            data_wait=round(min(sum(waits) / took, 1.0), 4),
+            **numbers.loss_fields([x for x in losses if x is not None], _EACH_LOSS_UP_TO))
         if self._progress_line is not None:
-            self._progress_line.stepped(last.step, self.total_steps, last.epoch, event.loss,
-                                        last.lr, rate)
+            self._progress_line.stepped(step, self.total_steps, epoch, event.loss, lr, rate)
         return encode(event)
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
