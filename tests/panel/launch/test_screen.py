@@ -222,6 +222,7 @@ async def test_lr_scaling_asks_for_its_reference():
     async with panel(slots(2)) as (pilot, screen):
         assert not screen.query_one("#f-train-lr_reference_batch").display
         await choose(pilot, screen, "f-train-lr_scale", "linear")
+        assert "reference batch" in screen_text(pilot.app)
         assert "needs the global batch" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-train-lr_reference_batch", "16")
         assert "lr 0.004 = 0.002 × 2 (linear, reference batch 16)" in plan_text(screen)

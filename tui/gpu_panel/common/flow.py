@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.cells import cell_len
 from textual._resolve import resolve_box_models
 from textual.containers import Container
+from textual.content import Content
 from textual.css.scalar import Unit
 from textual.geometry import NULL_OFFSET, Region, Size, Spacing
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 
+HEAD = 7
+"""Cells on the left of every line; the heading is on the first."""
 _LEAST = 8
 """The least width, in cells, of a field that takes all the room left."""
 
 
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A field of a row with what stands before it."""
+
+    widget: Widget
+    label: str = ""
+    room: int = 0
+    """The least cells for the label."""
+
+    @property
+    def before(self) -> int:
+        """Cells before the field."""
+        return max(cell_len(self.label), self.room) + 1 if self.label else 0
+
+
+class _Text(NamedTuple):
+    x: int
+    y: int
+    text: str
+    style: str = "$text-muted"
+
+
 class FlowLayout(Layout):
-    """Places widgets from left to right, line after line. A widget of class `head` sets the left
-    margin of every line; one of class `label` stays on the line of the field after it."""
+    """Places the fields of a `FlowRow` from left to right, line after line, each with its label."""
 
     name = "flow"
 
     def arrange(self, parent: Widget, children: list[Widget], size: Size,
                 greedy: bool = True) -> ArrangeResult:
+        assert isinstance(parent, FlowRow)
         parent.pre_layout(self)
+        before = {field.widget: field.before for field in parent.fields}
         placements: list[WidgetPlacement] = []
-        indent = x = y = 0
+        x, y = HEAD, 0
         line = 1  # height of the current line
-        group: list[tuple[Widget, int, int, Spacing]] = []
+        room = Size(max(size.width - HEAD, 1), size.height)
         for child in children:
-            if child.has_class("head"):
-                width, height, margin = self._measure(parent, child, size)
-                placements.append(_place(child, 0, 0, width, height, margin))
-                indent = x = width + margin.right
-                continue
-            room = Size(max(size.width - indent, 1), size.height)
-            group.append((child, *self._measure(parent, child, room)))
-            if child.has_class("label"):
-                continue
-            wide = sum(w + m.right for _, w, _, m in group) - group[-1][3].right
-            if x > indent and x + wide > size.width:
-                x, y, line = indent, y + line, 1
-            for i, (widget, width, height, margin) in enumerate(group):
-                if i == len(group) - 1:
-                    left = max(size.width - x, 1)
-                    rest = widget.styles.width
-                    whole = rest is not None and rest.unit == Unit.FRACTION
-                    width = left if whole else min(width, left)
-                placements.append(_place(widget, x, y, width, height, margin))
-                x += width + margin.right
-                line = max(line, height)
-            group = []
+            width, height, margin = self._measure(parent, child, room)
+            if x > HEAD and x + before[child] + width > size.width:
+                x, y, line = HEAD, y + line, 1
+            x += before[child]
+            left = max(size.width - x, 1)
+            rest = child.styles.width
+            whole = rest is not None and rest.unit == Unit.FRACTION
+            width = left if whole else min(width, left)
+            placements.append(WidgetPlacement(Region(x, y, width, height), NULL_OFFSET, margin,
+                                              child))
+            x += width + margin.right
+            line = max(line, height)
         return placements
 
     def _measure(self, parent: Widget, child: Widget, size: Size) -> tuple[int, int, Spacing]:
@@ -60,21 +81,48 @@ class FlowLayout(Layout):
         return int(width), int(height), margin
 
 
-def _place(widget: Widget, x: int, y: int, width: int, height: int,
-           margin: Spacing) -> WidgetPlacement:
-    return WidgetPlacement(Region(x, y, width, height), NULL_OFFSET, margin, widget)
-
-
 class FlowRow(Container):
-    """Shows its children in a `FlowLayout`, on as many lines as they need."""
+    """Shows fields in a `FlowLayout`, on as many lines as they need. It draws heading and labels
+    itself: a widget for each takes as long to mount and style as a field. The label of a field with
+    the class `-untold` is struck out."""
 
     DEFAULT_CSS = "FlowRow { height: auto; width: 1fr; }"
 
-    def __init__(self, *children: Widget, id: str | None = None,
+    def __init__(self, head: str, fields: Sequence[Labelled], *, id: str | None = None,
                  classes: str | None = None) -> None:
-        super().__init__(*children, id=id, classes=classes)
+        super().__init__(*(field.widget for field in fields), id=id, classes=classes)
+        self.head = head
+        self.fields = tuple(fields)
         self._flow = FlowLayout()
+        self._drawn: tuple[_Text, ...] = ()
+        """The labels that are drawn."""
 
     @property
     def layout(self) -> Layout:
         return self._flow
+
+    def render(self) -> Content:
+        """Draw heading and labels, where the fields leave room."""
+        self._drawn = self._labels(self.arrange(self.size).placements)
+        lines = [Content() for _ in range(self.size.height)]
+        for x, y, text, style in (_Text(0, 0, self.head), *self._drawn):
+            if y < len(lines):
+                gap = Content(" " * (x - lines[y].cell_length))
+                lines[y] = Content.assemble(lines[y], gap, Content.styled(text, style))
+        return Content("\n").join(lines)
+
+    def adapt_labels(self) -> None:
+        """Draw the labels again if fields have got or lost the class `-untold`."""
+        if self.size and self._drawn != self._labels(self.arrange(self.size).placements):
+            self.refresh()
+
+    def _labels(self, placements: Sequence[WidgetPlacement]) -> tuple[_Text, ...]:
+        places = {placement.widget: placement.region for placement in placements}
+        found: list[_Text] = []
+        for field in self.fields:
+            place = places.get(field.widget)
+            if place is not None and field.label:
+                untold = field.widget.has_class("-untold")
+                found.append(_Text(place.x - field.before, place.y, field.label,
+                                   "$text-muted strike" if untold else "$text-muted"))
+        return tuple(found)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from textual import actions
 from textual.binding import BindingType
-from textual.events import ScreenResume
+from textual.events import Compose, ScreenResume
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -83,6 +83,19 @@ class PaneScreen(Screen[None]):
         after all were styled."""
         if not self.stack_updates:
             event.refresh_styles = False
+
+    async def _on_compose(self, event: Compose) -> None:
+        """Called before Textual's own, which mounts the panes. Textual sets the classes for the
+        terminal's size only after the first layout, and then styles and lays out everything
+        again."""
+        app, size = self.app, self.app.size
+        for have, own, shared in (
+                (size.width, self.HORIZONTAL_BREAKPOINTS, app.HORIZONTAL_BREAKPOINTS),
+                (size.height, self.VERTICAL_BREAKPOINTS, app.VERTICAL_BREAKPOINTS)):
+            reached = [(least, name) for least, name in (shared if own is None else own) or ()
+                       if have >= least]
+            if reached:
+                self.add_class(max(reached)[1], update=False)
 
     @classmethod
     def tabs(cls) -> list[tuple[str, str]]:

@@ -178,8 +178,8 @@ class LaunchScreen(PaneScreen):
 
     def _share_room(self) -> None:
         """Give devices and form the rows that they need, if the panes stand side by side. While
-        the details are open, the style sheet does."""
-        wide = self.has_class("-wide") and not self.detail_open
+        the details are open, or the form is empty yet, the style sheet does."""
+        wide = self.has_class("-wide") and not self.detail_open and self.form.ready
         rows = room.top(self.size.height, room.Wanted(
             self.devices.rows_wanted, self.form.rows_wanted, self.plan.outer_size.height,
             self.runs.rows_wanted)) if wide else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -21,7 +21,7 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
-from gpu_panel.common.flow import FlowRow
+from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
@@ -41,6 +41,7 @@ from gpu_panel.launch.form.fields import (
 from gpu_panel.launch.form.interpreter import InterpreterLine
 from gpu_panel.launch.form.more import More
 from gpu_panel.launch.form.problems import label_of, problem_text
+from gpu_panel.launch.form.row import FieldRow
 from gpu_panel.launch.form.task_params import TaskParams, compact, mark_invalid
 
 _FIRST_ROWS = (*TASK_ROWS, *ROWS)
@@ -87,37 +88,29 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         options = [(t.use, f"{t.name} · {_first(t.doc)}" if t.doc else t.name)
                    for t in self._tasks]
         options += [(OWN_CLASS, "own task class …"), (OWN_COMMAND, "own command …")]
-        with Horizontal(classes="row"):
-            yield Static("Task", classes="head")
-            yield Choice(options, closed=True, id="task-choice")
+        yield FlowRow("Task", [Labelled(Choice(options, closed=True, id="task-choice"))],
+                      classes="row")
         for row in TASK_ROWS:
-            yield from self._row(row)
+            yield self._row(row)
         yield TaskParams(id="params")
         for row in ROWS:
-            yield from self._row(row)
+            yield self._row(row)
         yield self._more
         yield Static("", id="other-problems", classes="problem")
 
     def _make_more(self) -> list[Widget]:
         made: list[Widget] = []
         for row in MORE_ROWS:
-            fields, problem = self._row(row)
-            made += [fields, problem]
-            if row.fields[0].key == "run.python":
-                made.insert(-1, FlowRow(Static("", classes="head"), self._line, classes="row",
-                                        id="row-interpreter"))
+            made.append(fields := self._row(row))
+            if row.fields[0].key == _PYTHON:
+                fields.above_problems = FlowRow("", [Labelled(self._line)], classes="row",
+                                                id="row-interpreter")
+                made.append(fields.above_problems)
         return made
 
-    def _row(self, row: FormRow) -> tuple[Widget, Widget]:
-        """The row's fields and the place for their problems."""
-        parts: list[Widget] = [Static(row.label, classes="head")]
-        for field in row.fields:
-            if field.label:
-                parts.append(Static(field.label, classes="label",
-                                    id=widget_id(field.key) + "-label"))
-            parts.append(self._widget(field))
-        return (FlowRow(*parts, classes="row", id=_row_id(row)),
-                Static("", classes="problem", id=_row_id(row) + "-problem"))
+    def _row(self, row: FormRow) -> FieldRow:
+        return FieldRow(row.label, [Labelled(self._widget(f), f.label) for f in row.fields],
+                        id=_row_id(row))
 
     def _widget(self, field: Field) -> Choice | Input:
         name = widget_id(field.key)
@@ -188,7 +181,9 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
                 here = self._has(field, mode, draft)
                 shown |= here
                 self._adapt_field(field, here, draft)
-            self.query_one("#" + _row_id(row)).display = shown
+            line = self.query_one("#" + _row_id(row), FieldRow)
+            line.display = shown
+            line.adapt_labels()
             if row.fields[0].key == _PYTHON:
                 self.query_one("#row-interpreter").display = shown
         for field in _fields(self._rows):
@@ -207,10 +202,6 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         box = self.query_one("#" + widget_id(field.key))
         box.display = here
         box.set_class(not self._is_used(field.key, draft), "-untold")
-        if field.label:
-            label = self.query_one(f"#{widget_id(field.key)}-label")
-            label.display = here
-            label.set_class(box.has_class("-untold"), "-untold")
 
     def _is_used(self, key: str, draft: Draft) -> bool:
         """Whether the field has an effect. For a person's own command, that is so if the command
@@ -261,7 +252,7 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
                 texts += [problem_text(p, label_of(p, field, row)) for p in mine]
                 if mine:
                     del by_field[field.key]
-            put_lines(self.query_one(f"#{_row_id(row)}-problem", Static), texts)
+            self.query_one("#" + _row_id(row), FieldRow).say(texts)
         left = self.query_one(TaskParams).show_problems(
             [p for problems in by_field.values() for p in problems])
         where = {"task.use": "task", "": ""}

@@ -8,20 +8,19 @@ from dataclasses import dataclass
 
 from textual import on
 from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.flow import FlowRow
-from gpu_panel.common.static_text import put_lines
+from gpu_panel.common.flow import Labelled
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.problems import problem_text
+from gpu_panel.launch.form.row import FieldRow
 
 _COLUMNS, _LABEL = 2, 12
 _BESIDE, _WIDEST = 16, 44
@@ -45,8 +44,8 @@ class TaskParams(Vertical):
         self._fields: tuple[TaskField, ...] = ()
         self._boxes: list[Widget] = []
         """The widget of each field. Empty while fields are being replaced."""
-        self._problem_lines: list[Static] = []
-        """For each field the widget for its problems; fields on one line share it."""
+        self._rows: list[FieldRow] = []
+        """The row of each field."""
         self._one_at_a_time = asyncio.Lock()
 
     async def show(self, info: TaskInfo | None, draft: Draft) -> None:
@@ -54,13 +53,13 @@ class TaskParams(Vertical):
         fields = info.fields if info else ()
         async with self._one_at_a_time:
             if fields != self._fields:
-                self._fields, self._boxes, self._problem_lines = (), [], []
+                self._fields, self._boxes, self._rows = (), [], []
                 boxes = [self._widget(i, field) for i, field in enumerate(fields)]
-                lines, places = _lines(fields, boxes)
+                rows = _rows(fields, boxes)
                 async with self.batch():
                     await self.remove_children()
-                    await self.mount_all(lines)
-                self._fields, self._boxes, self._problem_lines = fields, boxes, places
+                    await self.mount_all(dict.fromkeys(rows))
+                self._fields, self._boxes, self._rows = fields, boxes, rows
             with self.prevent(Input.Changed, Choice.Changed):
                 for field, box in zip(self._fields, self._boxes, strict=True):
                     _fill(box, field, draft)
@@ -82,14 +81,14 @@ class TaskParams(Vertical):
         """Show each problem below its parameter. Returns those that are about no parameter."""
         by_name = {p.key: p for p in problems if p.key.startswith(PREFIX)}
         left = [p for p in problems if p.key not in by_name]
-        texts: dict[Static, list[str]] = {place: [] for place in self._problem_lines}
-        for field, box, place in zip(self._fields, self._boxes, self._problem_lines, strict=True):
+        texts: dict[FieldRow, list[str]] = {row: [] for row in self._rows}
+        for field, box, row in zip(self._fields, self._boxes, self._rows, strict=True):
             problem = by_name.pop(PREFIX + field.name, None)
             mark_invalid(box, problem is not None)
             if problem is not None:
-                texts[place].append(problem_text(problem, field.name))
-        for place, lines in texts.items():
-            put_lines(place, lines)
+                texts[row].append(problem_text(problem, field.name))
+        for row, lines in texts.items():
+            row.say(lines)
         return left + list(by_name.values())
 
     def help_of(self, widget: Widget | None) -> str:
@@ -135,35 +134,28 @@ def mark_invalid(widget: Widget, wrong: bool) -> None:
     widget.set_class(wrong, "-invalid")
 
 
-def _lines(fields: Sequence[TaskField],
-           boxes: Sequence[Widget]) -> tuple[list[Widget], list[Static]]:
-    """The lines of fields, each with one or two columns, and for each field the widget for its
-    problems."""
+def _rows(fields: Sequence[TaskField], boxes: Sequence[Widget]) -> list[FieldRow]:
+    """For each field its row, which has one or two of them."""
     narrow = [len(f.name) for f in fields if _width(f)]
     label = min(max(narrow, default=0), _LABEL) + 1
-    lines: list[Widget] = []
-    places: list[Static] = []
-    parts: list[Widget] = []
+    rows: list[FieldRow] = []
+    parts: list[Labelled] = []
 
-    def close(count: int) -> None:
-        place = Static("", classes="problem")
-        lines.extend((FlowRow(Static("", classes="head"), *parts, classes="row"), place))
-        places.extend([place] * count)
-        parts.clear()
+    def close() -> None:
+        if parts:
+            rows.extend([FieldRow("", parts)] * len(parts))
+            parts.clear()
 
     for field, box in zip(fields, boxes, strict=True):
         alone = not _width(field)
-        if parts and (alone or len(parts) == 2 * _COLUMNS):
-            close(len(parts) // 2)
-        name = Static(Content(clean(field.name)), classes="label")
-        if not alone:
-            name.styles.width = max(label, len(field.name) + 1)
-        parts += [name, box]
+        if alone or len(parts) == _COLUMNS:
+            close()
+        parts.append(Labelled(box, clean(field.name),
+                              0 if alone else max(label, len(field.name) + 1)))
         if alone:
-            close(1)
-    if parts:
-        close(len(parts) // 2)
-    return lines, places
+            close()
+    close()
+    return rows
 
 
 def _fill(widget: Widget, field: TaskField, draft: Draft) -> None:
