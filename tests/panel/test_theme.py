@@ -3,6 +3,7 @@ colours in which the screens are really painted."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,17 @@ def test_text_colours_of_every_theme(name: str) -> None:
     assert muted <= plain  # secondary text is never brighter
 
 
+async def change_theme(pilot: Pilot[None], name: str) -> None:
+    pilot.app.theme = name
+    await quiet(pilot)  # the pause alone does not wait for the new style on a busy machine
+    await pilot.pause()
+
+
 async def read(pilot: Pilot[None], what: str) -> None:
     """Look at the screen as it is now in each of `THEMES`."""
     looks = set()
     for name in THEMES:
-        pilot.app.theme = name
-        await quiet(pilot)  # the pause alone does not wait for the new style on a busy machine
-        await pilot.pause()
+        await change_theme(pilot, name)
         looks.add(look(pilot, what))
     assert len(looks) == len(THEMES), what
 
@@ -63,44 +68,77 @@ def look(pilot: Pilot[None], what: str) -> frozenset[str]:
     return frozenset(ground.hex for _, _, ground in painted(pilot.app))
 
 
+def look_at_cursor(pilot: Pilot[None]) -> None:
+    """The row under the cursor, the first one, stands out."""
+    grounds = [ground for text, _, ground in painted(pilot.app) if text.startswith("A100")]
+    assert len(grounds) == 4
+    assert contrast(grounds[0], grounds[1]) > 1.15, pilot.app.theme
+    assert len({g.hex for g in grounds[1:]}) == 1
+
+
 async def test_the_launch_screen_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PanelApp, "NOTIFICATION_TIMEOUT", 600)  # however long the looks take
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
         app = pilot.app
         await looked(pilot, screen)
-        await pilot.press("i")
-        await read(pilot, "table and details")
-        await pilot.press("i", "2")
-        screen.query_one("#task-choice", Choice).action_open()
-        await until(pilot, lambda: isinstance(app.screen, ChoiceMenu))
-        await read(pilot, "the list of tasks")
-        await pilot.press("escape")
-        screen.query_one("#f-amp-dtype").focus()
         screen.query_one("#f-batch-size", Input).value = "33"
         screen.query_one("#f-train-lr", Input).value = "x"
         await until(pilot, lambda: "learning rate: expected" in screen_text(app))
-        await read(pilot, "problems")
-        for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped")):
-            await pilot.press(key)
-            await until(pilot, lambda words=words: words in screen_text(app))
-            await read(pilot, key)
+        looks: dict[str, set[frozenset[str]]] = defaultdict(set)
+
+        async def seen(what: str) -> None:
+            """Look at the screen as it is now. In the last round, also in the other theme of the
+            last two: what is open is painted again in a new theme."""
+            looks[what].add(look(pilot, what))
+            if app.theme in last_two and what != "the palette":  # which does not change while open
+                await change_theme(pilot, last_two[app.theme])
+                looks[what].add(look(pilot, what))
+
+        # Opening everything in a theme takes less than changing the theme with everything open.
+        last_two = {THEMES[-2]: THEMES[-1], THEMES[-1]: THEMES[-2]}
+        for name in THEMES[:-1]:
+            await change_theme(pilot, name)
+            assert screen.focused is screen.devices
+            await seen("problems")
+            look_at_cursor(pilot)
+            await pilot.press("i")
+            await settled(pilot, screen)
+            await seen("table and details")
+            await pilot.press("i", "2")
+            screen.query_one("#task-choice", Choice).action_open()
+            await until(pilot, lambda: isinstance(app.screen, ChoiceMenu))
+            await seen("the list of tasks")
             await pilot.press("escape")
-        looks = set()
-        for name in THEMES:  # the palette does not change while it is open
-            app.theme = name
+            screen.query_one("#f-amp-dtype").focus()
+            await settled(pilot, screen)
+            await seen("a field with the focus")
+            for key, words in (("f1", "Tick or untick"), ("ctrl+o", "shipped"),
+                               ("ctrl+p", "copy line")):
+                await pilot.press(key)
+                await until(pilot, lambda words=words: words in screen_text(app))
+                await seen("the palette" if key == "ctrl+p" else key)
+                await pilot.press("escape")
+            app.push_screen(Confirm("Stop?", "It runs.", yes="Stop it"))
+            await pilot.pause()
+            await seen("a dialog")
+            app.pop_screen()
+            for severity in ("information", "warning", "error"):
+                app.notify("It is said", title="Said", severity=severity)
+            await until(pilot, lambda: screen_text(app).count("It is said") == 3)
+            await seen("notifications")
+            app.clear_notifications()
+            await pilot.press("escape")
+            await until(pilot, lambda: "It is said" not in screen_text(app))
+        for name in THEMES[-2:]:  # the first of them may have come last
+            await change_theme(pilot, name)
+            look_at_cursor(pilot)
             await pilot.press("ctrl+p")
             await until(pilot, lambda: "copy line" in screen_text(app))
-            looks.add(look(pilot, "the palette"))
+            await seen("the palette")
             await pilot.press("escape")
-        assert len(looks) == len(THEMES)
-        app.push_screen(Confirm("Stop?", "It runs.", yes="Stop it"))
-        await read(pilot, "a dialog")
-        app.pop_screen()
-        for severity in ("information", "warning", "error"):
-            app.notify("It is said", title="Said", severity=severity)
-        await until(pilot, lambda: screen_text(app).count("It is said") == 3)
-        await read(pilot, "notifications")
+        assert len(looks) == 9
+        assert all(len(grounds) == len(THEMES) for grounds in looks.values()), looks
 
 
 async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
@@ -132,20 +170,6 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
         await app.run_screen.store.look_now()
         await shown(pilot)
         await read(pilot, "a run that is completed")
-
-
-async def test_the_row_under_the_cursor_stands_out() -> None:
-    machine, sampler = shared_machine()
-    async with panel(machine, sampler=sampler) as (pilot, screen):
-        await looked(pilot, screen)
-        for name in THEMES:
-            pilot.app.theme = name
-            await settled(pilot, screen)
-            grounds = [ground for text, _, ground in painted(pilot.app)
-                       if text.startswith("A100")]
-            assert len(grounds) == 4
-            assert contrast(grounds[0], grounds[1]) > 1.15, name
-            assert len({g.hex for g in grounds[1:]}) == 1
 
 
 async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

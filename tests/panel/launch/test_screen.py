@@ -122,20 +122,14 @@ async def test_a_global_size_that_does_not_divide():
         assert "34 global = 17 per slot" in plan_text(screen)
 
 
-async def test_single_with_two_ticked():
+async def test_what_the_devices_can_not_do():
     async with panel(slots(2)) as (pilot, screen):
         await choose(pilot, screen, "f-parallel-mode", "single")
         assert "single trains on one device and 2 are chosen" in problems_below(screen)[0]
-
-
-async def test_dataparallel_without_a_gpu():
-    async with panel(slots(2)) as (pilot, screen):
         await choose(pilot, screen, "f-parallel-mode", "dp")
         assert "DataParallel needs GPUs" in problems_below(screen)[0]
-
-
-async def test_fp16_on_cpu():
-    async with panel(slots(2)) as (pilot, screen):
+        await choose(pilot, screen, "f-parallel-mode", "ddp")
+        assert problems_below(screen) == []
         await choose(pilot, screen, "f-amp-dtype", "fp16")
         assert problems_below(screen) == ["✗ fp16 needs a GPU; on CPU take bf16 or off"]
 
@@ -198,6 +192,7 @@ async def test_multinode_asks_for_what_it_needs():
         assert not screen.query_one("#f-parallel-nodes").display
         await choose(pilot, screen, "f-parallel-mode", "multinode")
         assert screen.query_one("#f-parallel-nodes").display
+        assert "this is number" in screen_text(pilot.app)
         await type_into(pilot, screen, "f-parallel-node_rank", "5")
         assert "with 2 nodes the ranks are 0 to 1" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-parallel-node_rank", "1")
@@ -266,16 +261,12 @@ async def test_what_can_not_be_read_is_said_and_the_panel_opens(preset, sets, sa
 
 # --- other panes -------------------------------------------------------------------------------
 
-async def test_copying_keeps_the_line_in_a_file(home):
+async def test_copying_keeps_the_line_in_a_file_and_processes_are_shown_whole(home):
     async with panel(slots(2)) as (pilot, screen):
         await pilot.press("y")
         await until(pilot, lambda: (home / "copied.txt").exists())
         assert (home / "copied.txt").read_text() == "\n".join(screen.review.plan.lines) + "\n"
         assert pilot.app.clipboard == "\n".join(screen.review.plan.lines)
-
-
-async def test_processes_are_shown_whole():
-    async with panel(slots(2)) as (pilot, _):
         await pilot.press("v")
         await pilot.pause()
         said = str(pilot.app.screen.query_one(".sheet > Static").content)
@@ -284,17 +275,15 @@ async def test_processes_are_shown_whole():
         assert "CUDA_VISIBLE_DEVICES=" in said
 
 
-async def test_help_has_every_key():
+async def test_help_has_every_key_and_the_footer_at_most_eight():
     async with panel(slots(2)) as (pilot, screen):
         await pilot.press("question_mark")
         await pilot.pause()
         said = str(pilot.app.screen.query_one(".sheet > Static").content)
         assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
         assert "Tick the devices that the run may use" in said
-
-
-async def test_the_footer_has_at_most_eight_keys():
-    async with panel(slots(2)) as (pilot, screen):
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
         for pane in ("1", "2", "3", "4"):
             await pilot.press("escape", pane)
             await pilot.pause()

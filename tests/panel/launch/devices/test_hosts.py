@@ -137,15 +137,7 @@ async def test_what_would_run_on_each_host_is_shown(home):
         await until(pilot, lambda: "Asking gpu1 …" in said(screen.plan))
 
 
-async def test_devices_of_hosts_that_are_not_free_are_asked_about(home):
-    async with panel(gpus(1), hosts=lab()) as (pilot, screen):
-        await until(pilot, lambda: "gpu1 0" in screen.devices.keys)
-        taken = await taken_devices(screen.source, ["gpu1 0", "gpu1 1", "gpu9 0", "gpu4 0"])
-        assert list(map(str, taken.values())) == [
-            "GPU 1 on gpu1: alice · python train.py · 70.0 GiB · 3 days"]
-
-
-async def test_what_is_only_looked_at_is_not_ticked_and_says_why():
+async def test_what_is_only_looked_at_is_not_ticked_and_says_why(home):
     async with panel(slots(1), hosts=lab(), notifications=True) as (pilot, screen):
         pane = screen.devices
         await pilot.press("1")
@@ -160,6 +152,16 @@ async def test_what_is_only_looked_at_is_not_ticked_and_says_why():
         await until(pilot, lambda: set(pane.ticked) == {*before, "gpu1 0", "gpu1 1"})
         await pilot.press("a")
         await until(pilot, lambda: pane.ticked == before)
+
+        # Its details, and no process here is ended for it.
+        pane.cursor = pane.keys.index("gpu1 1")
+        await pilot.press("i")
+        await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
+        assert "python train.py" in shown(screen.detail)
+        screen.detail.focus()
+        screen.detail.action_end()
+        await until(pilot, lambda: [n for n in pilot.app._notifications
+                                    if "Process 9 runs on gpu1: end it there" in n.message])
 
 
 async def test_a_host_that_falls_silent_grows_old_and_comes_back():
@@ -199,25 +201,13 @@ async def test_a_wrong_hosts_file_is_said_and_nothing_else_suffers(home):
         await until(pilot, lambda: "is no name" not in shown(screen.devices))
 
 
-async def test_details_of_a_host_s_device_and_no_process_here_is_ended_for_it(home):
-    async with panel(slots(1), hosts=lab(), notifications=True) as (pilot, screen):
-        pane = screen.devices
-        await until(pilot, lambda: "gpu1 1" in pane.keys)
-        await pilot.press("1")
-        pane.cursor = pane.keys.index("gpu1 1")
-        await pilot.press("i")
-        await until(pilot, lambda: "GPU 1 on gpu1" in str(screen.detail.border_title))
-        assert "python train.py" in shown(screen.detail)
-        screen.detail.focus()
-        screen.detail.action_end()
-        await until(pilot, lambda: [n for n in pilot.app._notifications
-                                    if "Process 9 runs on gpu1: end it there" in n.message])
-
-
-async def test_the_freest_are_those_of_the_machine_under_the_cursor(home):
+async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not_free(home):
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
         pane = screen.devices
         await until(pilot, lambda: "gpu1 1" in pane.keys)
+        taken = await taken_devices(screen.source, ["gpu1 0", "gpu1 1", "gpu9 0", "gpu4 0"])
+        assert list(map(str, taken.values())) == [
+            "GPU 1 on gpu1: alice · python train.py · 70.0 GiB · 3 days"]
         await pilot.press("1")
         pane.cursor = pane.keys.index("gpu1 1")
         await pilot.press("f")

@@ -64,29 +64,7 @@ async def test_launch_goes_to_a_problem_there():
         assert not screen.query_one(More).collapsed
 
 
-async def test_what_is_typed_there_is_planned():
-    async with panel(gpus(2)) as (pilot, screen):
-        await screen.query_one(More).open()
-        await type_into(pilot, screen, "f-train-hang_timeout", "900")
-        await type_into(pilot, screen, "f-run-log_mb", "8")
-        await type_into(pilot, screen, "f-train-weight_decay", "0.1")
-        choice = screen.query_one("#f-parallel-find_unused")
-        assert choice.display
-        choice.choose("true")
-        await settled(pilot, screen)
-        spec = screen.review.prepared.spec
-        assert (spec.train.hang_timeout, spec.run.log_mb, spec.parallel.find_unused,
-                spec.train.weight_decay) == (900.0, 8, True, 0.1)
-        for said in ("train.hang_timeout=900", "run.log_mb=8", "parallel.find_unused=true"):
-            assert said in screen.review.plan.lines[0]
-        await type_into(pilot, screen, "f-train-hang_timeout", "-1")
-        assert [p.key for p in screen.review.problems] == ["train.hang_timeout"]
-        screen.form.query_one("#f-parallel-mode").choose("single")
-        await settled(pilot, screen)
-        assert not choice.display  # a single rank waits for no other
-
-
-async def test_a_word_stands_for_0_and_can_be_typed():
+async def test_what_is_typed_there_is_planned_and_a_word_stands_for_0():
     sets = ("train.hang_timeout=900", "train.restarts=0", "train.clip=1")
     async with panel(gpus(2), sets=sets) as (pilot, screen):
         await screen.query_one(More).open()
@@ -105,6 +83,24 @@ async def test_a_word_stands_for_0_and_can_be_typed():
         assert (spec.clip, spec.hang_timeout, spec.checkpoint_every) == (0, 0, 0)
         await type_into(pilot, screen, "f-train-clip", "of")
         assert [p.key for p in screen.review.problems] == ["train.clip"]
+        await type_into(pilot, screen, "f-train-clip", "1")
+        await type_into(pilot, screen, "f-train-hang_timeout", "900")
+        await type_into(pilot, screen, "f-run-log_mb", "8")
+        await type_into(pilot, screen, "f-train-weight_decay", "0.1")
+        choice = screen.query_one("#f-parallel-find_unused")
+        assert choice.display
+        choice.choose("true")
+        await settled(pilot, screen)
+        spec = screen.review.prepared.spec
+        assert (spec.train.hang_timeout, spec.run.log_mb, spec.parallel.find_unused,
+                spec.train.weight_decay) == (900.0, 8, True, 0.1)
+        for said in ("train.hang_timeout=900", "run.log_mb=8", "parallel.find_unused=true"):
+            assert said in screen.review.plan.lines[0]
+        await type_into(pilot, screen, "f-train-hang_timeout", "-1")
+        assert [p.key for p in screen.review.problems] == ["train.hang_timeout"]
+        screen.form.query_one("#f-parallel-mode").choose("single")
+        await settled(pilot, screen)
+        assert not choice.display  # a single rank waits for no other
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)

@@ -11,7 +11,7 @@ from gpu_engine.spec import presets
 from gpu_panel.common.dialogs import AskName, Confirm
 from gpu_panel.launch.presets.dialog import PresetsScreen
 
-from ....conftest import gpus, slots
+from ....conftest import gpus
 from ...panel_kit import panel, settled, type_into, until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -32,8 +32,10 @@ async def pick(pilot, name):
     await pilot.press("enter")
 
 
-async def test_the_shipped_ones_are_listed_with_what_they_say():
-    async with panel(slots(2)) as (pilot, _):
+async def test_all_are_listed_with_what_they_say_and_another_is_loaded():
+    presets.own_folder().mkdir(parents=True)
+    (presets.own_folder() / "bad.toml").write_text("[bold]\nx = 1\n")
+    async with panel(gpus(2)) as (pilot, screen):
         await pilot.press("ctrl+o")
         listed = await on(pilot, PresetsScreen)
         box = listed.query_one(OptionList)
@@ -42,23 +44,10 @@ async def test_the_shipped_ones_are_listed_with_what_they_say():
         assert {"default", "single", "ddp", "dp", "multinode"} <= {o.id for o in box.options}
         assert "DistributedDataParallel on one machine" in said
         assert "shipped" in said
-
-
-async def test_one_that_can_not_be_read_is_listed_with_the_reason():
-    presets.own_folder().mkdir(parents=True)
-    (presets.own_folder() / "bad.toml").write_text("[bold]\nx = 1\n")
-    async with panel(slots(2)) as (pilot, _):
-        await pilot.press("ctrl+o")
-        listed = await on(pilot, PresetsScreen)
-        box = listed.query_one(OptionList)
-        await until(pilot, lambda: box.option_count)
         (broken,) = [o for o in box.options if o.disabled]
         assert "there is no such key" in str(broken.prompt)
-
-
-async def test_loading_another():
-    async with panel(gpus(2)) as (pilot, screen):
-        await pick(pilot, "dp")
+        box.highlighted = box.get_option_index("dp")
+        await pilot.press("enter")
         await until(pilot, lambda: screen.draft.preset.name == "dp")
         await settled(pilot, screen)
         assert screen.query_one("#f-parallel-mode").value == "dp"
