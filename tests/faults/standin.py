@@ -2,10 +2,8 @@
 then runs what a case wants: the Python text in the file that FAULT_BODY names."""
 
 import faulthandler
-import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -38,9 +36,10 @@ def start():
     tell("start", rank=rank, local_rank=rank, node=0, pid=os.getpid(),
          started=procs.start_ticks(os.getpid()), device=[f"CPU {rank}"], world_size=world,
          attempt=attempt)
-    if rank == 0:  # as the worker does
-        for path in (run / "checkpoints").glob(".writing-*"):
-            shutil.rmtree(path, ignore_errors=True)
+    for path in (run / "checkpoints").glob(".writing-*") if rank == 0 else ():  # as the worker does
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def meet():
@@ -61,6 +60,8 @@ def beat(phase="forward", step=0, since=None):
 
 def save(n):
     """Make a checkpoint like the engine's, with a few bytes in place of tensors."""
+    import hashlib  # here, as many ranks save nothing and it takes a tenth of their start
+
     folder = run / "checkpoints"
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f".writing-step-{n:08d}-{os.getpid()}"

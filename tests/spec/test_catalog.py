@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -116,12 +118,30 @@ def test_params_are_held_against_the_source(file):
     assert found({"folder": "x", "names": 7}) == {"task.params.names": "expected a list"}
 
 
+DESCRIBE = """
+import gc, json, sys
+gc.disable()
+from gpu_engine.worker import questions
+print(json.dumps([questions.describe(use) for use in sys.argv[1:]], default=str))
+"""
+
+
+def described(*uses):
+    """What importing these classes says of each, as `torchside.describe`, in a single process."""
+    done = subprocess.run([sys.executable, "-c", DESCRIBE, *uses], check=True, capture_output=True,
+                          text=True, timeout=600)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_source_and_import_describe_the_same(home):
     """The form is drawn from source; what importing the class says must not differ."""
     from gpu_engine.launch import torchside
 
-    for info in catalog.builtin():
-        told = torchside.describe(info.use)["fields"]
+    infos = catalog.builtin()
+    all_told = described(*(info.use for info in infos))
+    assert torchside.describe(infos[0].use) == all_told[0]
+    for info, answer in zip(infos, all_told, strict=True):
+        told = answer["fields"]
         assert [(f["name"], f["type"]) for f in told] == [(f.name, f.type) for f in info.fields]
         for imported, read in zip(told, info.fields, strict=True):
             assert imported.get("default") == read.default, info.use
