@@ -28,8 +28,8 @@ class Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.numbers: dict[int, int] = {}
-        """The orders of its living processes, by pid."""
+        self.living: dict[int, tuple[int, int]] = {}
+        """Pid and order of each of its living processes, by the file that tells its end."""
         self._rest = b""
 
     def fileno(self) -> int:
@@ -64,22 +64,25 @@ def serve(listener: socket.socket) -> None:
     gc.enable()
     clients: list[Client] = []
     while True:
-        living = any(client.numbers for client in clients)
-        ready, _, _ = select.select([listener, *clients], [], [], 0.01 if living else 10.0)
+        ends = [end for client in clients for end in client.living]
+        ready, _, _ = select.select([listener, *clients, *ends], [], [])
         for found in ready:
+            if isinstance(found, int):  # an end: see `reap`
+                continue
             if found is listener:
                 clients.append(Client(listener.accept()[0]))
                 continue
             orders = found.orders()
             for order in orders or ():
                 pid = spawn(order, main)
-                found.numbers[pid] = order["number"]
+                found.living[os.pidfd_open(pid)] = pid, order["number"]
                 found.say({"number": order["number"], "pid": pid})
             if orders is None:
                 clients.remove(found)
-                for pid in found.numbers:
+                for end, (pid, _) in found.living.items():
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
+                    os.close(end)
                 found.connection.close()
                 if not clients and not select.select([listener], [], [], 0)[0]:
                     return
@@ -89,10 +92,11 @@ def serve(listener: socket.socket) -> None:
 def reap(clients: list[Client]) -> None:
     """Tell each client which of its processes have ended."""
     for client in clients:
-        for pid, number in list(client.numbers.items()):
+        for end, (pid, number) in list(client.living.items()):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
-                del client.numbers[pid]
+                del client.living[end]
+                os.close(end)
                 client.say({"number": number, "code": os.waitstatus_to_exitcode(status)})
 
 
