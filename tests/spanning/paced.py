@@ -13,5 +13,5 @@ class Paced(Digits):
     """A pause in each step, for tests in which a run goes on until something happens to it."""
 
     def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
-        time.sleep(0.02)
+        time.sleep(0.05)
         return super().loss(model, batch)
