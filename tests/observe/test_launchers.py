@@ -105,9 +105,12 @@ def test_the_failed_rank_leads_with_its_own_error(home, command):
     assert "gpu_engine" not in cause["traceback"]
 
 
-@pytest.mark.parametrize("way", ["spawn", "fork"])
-def test_an_error_in_a_child_is_seen_without_an_excepthook(home, way):
-    seen = observe("children.py", way, "fail", bare=way != "spawn")  # torch's words name pids
+@pytest.mark.parametrize(("way", "how"), [("spawn", "fail"), ("fork", "fail,exit")],
+                         ids=["spawn", "fork"])
+def test_an_error_in_a_child_is_seen_without_an_excepthook(home, way, how):
+    """Beside that, in `fork`, an exception that a child has handled is no error, and ranks that a
+    command has started share its log."""
+    seen = observe("children.py", way, how, bare=way != "spawn")  # torch's words name pids
     assert seen.state["state"] == "failed"
     cause = seen.state["cause"]
     assert (cause["rank"], cause["type"], cause["message"]) \
@@ -116,21 +119,18 @@ def test_an_error_in_a_child_is_seen_without_an_excepthook(home, way):
     assert "terminated with the following error" not in cause["traceback"]
     assert seen.events(1)[-1]["outcome"] == "failed"
     assert len(seen.losses(1)) == 4  # the last one too, although no atexit function ran
-    if seen.bare:
-        seen.same_as_without()
-
-
-def test_ranks_that_a_command_started_share_its_log(home):
-    """Beside that, an exception that a child has handled is no error."""
-    seen = observe("children.py", "fork", "exit")
+    if seen.bare is None:
+        return
     seen.same_as_without()
-    assert not seen.of("error", 1)
-    assert [seen.events(rank)[-1]["outcome"] for rank in (0, 1)] == ["completed", "failed"]
+    assert not seen.of("error", 2)
+    assert [seen.events(rank)[-1]["outcome"] for rank in (0, 1, 2)] \
+        == ["completed", "failed", "failed"]
     told = logs(seen, "--rank", "1")
     assert told.stdout == seen.log()
     assert "rank 1 was started by the command itself" in told.stderr
     assert logs(seen).stdout == seen.log()
-    assert "has no log of rank 2; it has ranks 0, 1" in str(logs(seen, "--rank", "2").exception)
+    missing = logs(seen, "--rank", "3")
+    assert "has no log of rank 3; it has ranks 0, 1, 2" in str(missing.exception)
 
 
 def test_trainings_one_after_the_other_are_starts_of_one_rank(home):

@@ -1,5 +1,5 @@
-"""Ranks that are children of torch's multiprocessing (`spawn`) or Python's (`process`). The second
-rank, or the only one, fails."""
+"""Ranks that are children of torch's multiprocessing (`spawn`) or Python's (`fork`). The second
+argument says how each rank but the first one fails (`fail` or `exit`), separated by commas."""
 # ruff: noqa: T201
 
 import multiprocessing
@@ -14,7 +14,7 @@ def train(rank, how):
     torch.set_num_threads(1)
     import os
 
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), "2"
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(1 + len(how))
     model = show.toy(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(6):
@@ -22,8 +22,8 @@ def train(rank, how):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if rank == 1 and step == 3:
-            if how == "exit":
+        if rank and step == 3:
+            if how[rank - 1] == "exit":
                 try:
                     raise KeyError("handled")
                 except KeyError:
@@ -34,12 +34,13 @@ def train(rank, how):
 
 
 if __name__ == "__main__":
-    way, how = sys.argv[1:]
+    way, how = sys.argv[1], sys.argv[2].split(",")
     if way == "spawn":
-        torch.multiprocessing.spawn(train, (how,), nprocs=2)
+        torch.multiprocessing.spawn(train, (how,), nprocs=1 + len(how))
     else:
         context = multiprocessing.get_context(way)
-        children = [context.Process(target=train, args=(rank, how)) for rank in (0, 1)]
+        children = [context.Process(target=train, args=(rank, how))
+                    for rank in range(1 + len(how))]
         for child in children:
             child.start()
             child.join()
