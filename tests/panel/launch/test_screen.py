@@ -53,13 +53,7 @@ async def test_opens_with_the_default_ready_to_launch():
         assert screen.query_one(FormPane).border_title == "Launch ─ preset default"
 
 
-async def test_the_default_takes_the_one_device_there_is():
-    async with panel(slots(1)) as (_, screen):
-        assert screen.draft.ids == ["cpu:0"]
-        assert screen.review.problems == ()
-
-
-async def test_space_ticks_and_the_plan_follows():
+async def test_ticks_all_none_and_freest_and_the_plan_follows():
     async with panel(gpus(4)) as (pilot, screen):
         assert screen.draft.ids == ["0", "1"]
         await pilot.press("space", "down", "down", "space")
@@ -68,13 +62,9 @@ async def test_space_ticks_and_the_plan_follows():
         assert "GPU 1 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1" in plan_text(screen)
         assert "devices.ids=1,2" in plan_text(screen)
         assert screen.query_one(DevicesPane).border_title.startswith("Devices ─ 2 ticked")
-
-
-async def test_all_none_and_freest():
-    async with panel(gpus(4)) as (pilot, screen):
         await pilot.press("a")
         await settled(pilot, screen)
-        assert screen.draft.ids == ["0", "1", "2", "3"]
+        assert screen.draft.ids == ["1", "2", "0", "3"]
         await pilot.press("a")
         await settled(pilot, screen)
         assert screen.draft.ids == []
@@ -116,6 +106,10 @@ async def test_a_global_size_that_does_not_divide():
         assert str(screen.query_one("#verdict", Static).content) == why
         assert "✗ batch.size = 33" in plan_text(screen)
         assert "gpu-engine run" not in plan_text(screen)
+        screen.query_one("#devices").focus()
+        await pilot.press("ctrl+l")  # goes to the field
+        await until(pilot, lambda: screen.focused is not None
+                    and screen.focused.id == "f-batch-size")
         await type_into(pilot, screen, "f-batch-size", "34")
         assert problems_below(screen) == []
         assert not screen.query_one("#verdict").display
@@ -201,8 +195,10 @@ async def test_multinode_asks_for_what_it_needs():
         assert plan_text(screen).count("torch.distributed.run") == 2
 
 
-async def test_an_own_command():
+async def test_the_default_takes_the_one_device_there_is_and_an_own_command_too():
     async with panel(slots(1)) as (pilot, screen):
+        assert screen.draft.ids == ["cpu:0"]
+        assert screen.review.problems == ()
         screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
         await settled(pilot, screen)
         assert problems_below(screen) == ["✗ the command is empty"]
@@ -221,15 +217,6 @@ async def test_lr_scaling_asks_for_its_reference():
         assert "needs the global batch" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-train-lr_reference_batch", "16")
         assert "lr 0.004 = 0.002 × 2 (linear, reference batch 16)" in plan_text(screen)
-
-
-async def test_launch_with_a_problem_goes_to_its_field():
-    async with panel(slots(2)) as (pilot, screen):
-        await type_into(pilot, screen, "f-batch-size", "33")
-        screen.query_one("#devices").focus()
-        await pilot.press("ctrl+l")
-        await until(pilot, lambda: screen.focused is not None
-                    and screen.focused.id == "f-batch-size")
 
 
 async def test_a_preset_with_markup_in_its_words(home):
