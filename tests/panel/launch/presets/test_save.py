@@ -72,7 +72,7 @@ async def test_a_shipped_one_is_not_hidden_unseen(size):
         assert "gpu-engine run --set" in screen.review.plan.lines[0]  # without the deleted one
 
 
-async def test_a_name_that_will_not_do_stays():
+async def test_a_name_that_will_not_do_stays_and_a_form_that_does_not_parse_is_not_saved():
     async with panel(slots(1), "single") as (pilot, screen):
         await pilot.press("ctrl+s")
         asking = await on(pilot, AskName)
@@ -93,6 +93,12 @@ async def test_a_name_that_will_not_do_stays():
         await pilot.press("enter")
         await until(pilot, lambda: (presets.own_folder() / "my-preset.toml").exists())
         assert pilot.app.screen is screen
+
+        await settled(pilot, screen)
+        await type_into(pilot, screen, "f-batch-size", "many")
+        await pilot.press("ctrl+s")
+        told = await on(pilot, Message)
+        assert "batch.size" in str(told.query_one(".dialog-text > Static").content)
 
 
 async def test_saving_keeps_comments_and_names_cards_by_uuid():
@@ -124,11 +130,3 @@ async def test_saving_keeps_comments_and_names_cards_by_uuid():
     async with panel(machine, "mine") as (_, screen):
         assert screen.draft.ids == ["1"]
         assert not screen.draft.changed
-
-
-async def test_a_form_that_does_not_parse_is_not_saved():
-    async with panel(gpus(1)) as (pilot, screen):
-        await type_into(pilot, screen, "f-batch-size", "many")
-        await pilot.press("ctrl+s")
-        told = await on(pilot, Message)
-        assert "batch.size" in str(told.query_one(".dialog-text > Static").content)
