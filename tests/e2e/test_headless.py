@@ -82,7 +82,7 @@ def test_two_ranks_train_to_the_end_and_say_so_in_their_files(two, tmp_path, mon
 
 
 def test_a_user_mistake_inside_the_task_is_one_and_words(home, tmp_path):
-    out = call("run", "single", "--set", "task.use=gpu_engine.tasks.mnist:Mnist",
+    out = called("run", "single", "--set", "task.use=gpu_engine.tasks.mnist:Mnist",
                "--set", f"task.params.folder={tmp_path}", "--devices", "cpu:0")
     assert out.returncode == 1
     assert str(tmp_path) in out.stderr
@@ -95,13 +95,13 @@ def test_stop_saves_at_a_step_boundary_and_resume_goes_on(home):
     run = runs.find(out.stdout.strip())
     wait_for(lambda: len(losses(run)) > 3)
     assert called("resume", run.id).returncode == 2  # it runs
-    assert call("stop", run.id).returncode == 0
+    assert called("stop", run.id).returncode == 0
     assert run.state().state == "stopped"
     end = events(run, 0)[-1]
     assert end["outcome"] == "stopped"
     assert f"step-{end['steps']:08d}" in [p.name for p in run.checkpoints.iterdir()]
     more = end["steps"] + 4
-    done = call("resume", run.id, "--set", f"train.steps={more}")
+    done = called("resume", run.id, "--set", f"train.steps={more}")
     assert done.returncode == 0, done.stderr
     starts = [e for e in events(run, 0) if e["kind"] == "start"]
     assert [e["attempt"] for e in starts] == [1, 2]
@@ -120,7 +120,7 @@ def test_check_names_every_rank_and_measures_between_them(home):
 
 
 def test_check_says_that_a_machine_did_not_come(home):
-    out = call("check", "multinode", "--devices", "cpu:0", "--set", "parallel.timeout=3",
+    out = called("check", "multinode", "--devices", "cpu:0", "--set", "parallel.timeout=3",
                "--set", f"parallel.master_port={free_port()}")
     assert out.returncode == 1
     assert "only 1 of 2 machines connected" in out.stderr

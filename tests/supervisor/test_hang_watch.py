@@ -16,7 +16,8 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hang_watch
 from gpu_engine.supervisor.rank_state import RankState
 
-WORKS = "while True: sum(range(1000))"
+WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
+"""A fraction of the time, as a rank does whose device computes."""
 SLEEPS = "import time; time.sleep(600)"
 
 
@@ -49,7 +50,7 @@ def judged(seen, monkeypatch, tmp_path, *, seconds):
     return watch.text or None
 
 
-@pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True)
+@pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True, ids=["works", "sleeps"])
 def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path,
                                                                          monkeypatch):
     monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
@@ -58,7 +59,7 @@ def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process
 
 
 @pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],
-                         indirect=["process"])
+                         indirect=["process"], ids=["works", "sleeps"])
 def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path,
                                                                 monkeypatch, caplog):
     monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
