@@ -6,19 +6,20 @@ VENV := .venv
 READY := $(VENV)/.ready
 PEERS := build/peers/.venv
 
-.PHONY: panel test collected fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
+.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
 
-# Six files at a time, also on two cores: most tests wait for processes.
+# The linters need one core for a while, and run beside the tests.
 test: $(READY)
-	@$(MAKE) --no-print-directory -j 2 lint collected
-	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	@$(MAKE) --no-print-directory -j 2 lint tested
 
-# Compiles the tests beside the linters, which need one core. Otherwise each of the six would do it.
-collected: $(READY)
+# Six files at a time, also on two cores: most tests wait for processes. Collected once before that,
+# they are compiled; otherwise each of the six would compile all of them.
+tested: $(READY)
 	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
+	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 # The property tests with other examples than before, and ten times as many.
 fuzz: $(READY)
