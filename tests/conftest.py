@@ -77,9 +77,13 @@ def pytest_collection_finish() -> None:
 # What other users of this machine hold is none of the suite's business. Tests of it name a folder.
 os.environ["GPU_PANEL_SHARED"] = ""
 
-# As if the environment of the tests had been activated: a run takes it without asking others.
+# As if the environment of the tests had been activated: a run takes it without asking others, and
+# there is a `python`, which Debian alone does not have.
 if sys.prefix != sys.base_prefix:
     os.environ["VIRTUAL_ENV"] = sys.prefix
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if folders[0] != (bin_folder := str(Path(sys.prefix, "bin"))):
+        os.environ["PATH"] = os.pathsep.join((bin_folder, *folders))
 
 # One thread a rank: the suite's ranks share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -30,7 +30,8 @@ from hatchling.build import build_sdist, build_wheel
 os.chdir(sys.argv[1])
 name = build_sdist(sys.argv[2])
 with tarfile.open(os.path.join(sys.argv[2], name)) as archive:
-    archive.extractall(sys.argv[2], filter="data")
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+    archive.extractall(sys.argv[2], **safely)
 os.chdir(os.path.join(sys.argv[2], name.removesuffix(".tar.gz")))
 build_wheel(sys.argv[2])
 """

@@ -63,6 +63,7 @@ def main(words: list[str]) -> int:
         sys.path[1:next(i for i, p in enumerate(sys.path) if p.endswith(".zip"))] = [words[1]]
         words = words[2:]
         sys.meta_path.insert(0, _Torch())
+        sys.modules.pop("sitecustomize", None)  # Debian's Python has one
         with contextlib.suppress(ImportError):  # there is none but the panel's hook
             importlib.import_module("sitecustomize")
     sys.argv = words
