@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -98,6 +99,8 @@ def main() -> None:
     if unknown:
         sys.exit(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
+    # In the background of a script Ctrl-C is ignored, also by what is started from there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in args.groups or GROUPS:
         GROUPS[name](args.rounds, _keeper(name))
 

@@ -81,7 +81,8 @@ class Marks:
         return self._count <= STEPS
 
     def _write(self, found: dict[str, float]) -> None:
-        if os.environ.get("RANK", "0") == "0":
+        # Lightning tells a rank that it starts only its local rank.
+        if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
             out = Path(os.environ["LOOP_OUT"])
             new = out.with_suffix(".new")
             new.write_text(json.dumps(found))
