@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-QUIET = 3000.0
-"""Bytes per second for what changes by itself: enough for two frames a second of eight ranks."""
+QUIET = 2850.0
+"""Bytes per second for what changes by itself: one and a half frames of eight ranks."""
 LEAST = 500.0
 """The least of that where it is known."""
 SHARE = 0.1
