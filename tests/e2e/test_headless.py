@@ -83,7 +83,7 @@ def test_two_ranks_train_to_the_end_and_say_so_in_their_files(two, tmp_path, mon
 
 def test_a_user_mistake_inside_the_task_is_one_and_words(home, tmp_path):
     out = called("run", "single", "--set", "task.use=gpu_engine.tasks.mnist:Mnist",
-               "--set", f"task.params.folder={tmp_path}", "--devices", "cpu:0")
+                 "--set", f"task.params.folder={tmp_path}", "--devices", "cpu:0")
     assert out.returncode == 1
     assert str(tmp_path) in out.stderr
     assert "Traceback" not in out.stderr
@@ -121,7 +121,7 @@ def test_check_names_every_rank_and_measures_between_them(home):
 
 def test_check_says_that_a_machine_did_not_come(home):
     out = called("check", "multinode", "--devices", "cpu:0", "--set", "parallel.timeout=3",
-               "--set", f"parallel.master_port={free_port()}")
+                 "--set", f"parallel.master_port={free_port()}")
     assert out.returncode == 1
     assert "only 1 of 2 machines connected" in out.stderr
     assert "Traceback" not in out.stderr

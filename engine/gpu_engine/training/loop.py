@@ -154,7 +154,7 @@ class Loop:
     def _forward_backward(self, task: Task, model: Any, batch: Any, *, last: bool) -> None:
         rec = self.recorder
         rec.phase = "forward"
-        if self.precision.dtype is None:
+        if self.precision.dtype is None:  # even an empty context takes three calls in each step
             returned = task.loss(model, batch)
         else:
             with self.precision.autocast():
@@ -170,6 +170,7 @@ class Loop:
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()
+        # With several ranks all must poll at the same step; one alone only if there is a reason.
         if step >= self._next_poll and (
                 self.group.size > 1 or self.signals.stop_requested
                 or self.recorder.nonfinite is not None):
