@@ -202,3 +202,71 @@ def test_weight_decay_for_an_optimizer_of_the_tasks_own_is_refused(tmp_path: Pat
     (error,) = ranks.read(run, 0, "error")
     assert "train.weight_decay = 0.25" in error["message"]
     assert "ByHand makes its own" in error["message"]
+
+
+LATER = """\
+import sys
+sys.path.insert(0, {folder!r})
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from by_hand_task import ByHand
+
+class Clears(torch.optim.SGD):
+    cleared = 0
+
+    def zero_grad(self, set_to_none=True):
+        self.cleared += 1
+        super().zero_grad(set_to_none)
+        Path({told!r}).write_text(str(self.cleared))
+
+class Thaw:
+    def __init__(self, optimizer, late):
+        self.optimizer, self.late, self.steps = optimizer, late, 0
+
+    def step(self):
+        self.steps += 1
+        if self.steps == 3:
+            self.late.requires_grad_(True)
+            self.optimizer.add_param_group({{"params": list(self.late.parameters())}})
+
+    def state_dict(self):
+        return {{}}
+
+@dataclass
+class Later(ByHand):
+    own: bool = False
+
+    def optimizer(self, model, lr):
+        self.late = model[0].requires_grad_(False)
+        kind = Clears if self.own else torch.optim.SGD
+        return kind(model[2].parameters(), lr=lr)
+
+    def schedule(self, optimizer, total_steps):
+        return Thaw(optimizer, self.late)
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients_are_cleared_as_the_optimizer_does_it(tmp_path: Path, own: bool) -> None:
+    """Also those of parameters that it gets while training, and by its own `zero_grad`."""
+    task, told = tmp_path / "later.py", tmp_path / "cleared"
+    task.write_text(LATER.format(folder=str(Path(__file__).parent), told=str(told)))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = ranks.train(ranks.write_plan(
+        folder, f"{task}:Later", size=12, params={"record": str(folder), "own": own},
+        train={"steps": 8, "lr": 0.05}))
+    net, (x, y, _) = weights(), examples(120)
+    net[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.05)
+    for number, step in enumerate(seen(run, 1, 1)):
+        if number == 3:
+            net[0].requires_grad_(True)
+            optimizer.add_param_group({"params": list(net[0].parameters())})
+        optimizer.zero_grad()
+        (net(x[step]) - y[step]).square().mean().backward()
+        optimizer.step()
+    assert number == 7
+    assert_same_weights(final(run)["model"], net.state_dict())
+    assert (told.read_text() if own else told.exists()) == ("8" if own else False)

@@ -82,6 +82,8 @@ class Loop:
     def __post_init__(self) -> None:
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._loss = StepLoss(self.accumulate, self.group, self._parameters)
+        self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) \
+            is not Optimizer.zero_grad
         self._skips_in_a_row = 0
         self._warned_at = 0.0
         self._next_poll = 0
@@ -144,7 +146,7 @@ class Loop:
             self._skips_in_a_row = 0
         else:
             self._step_skipped()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._clear_gradients()
         self.at.step += 1
         self.at.offset += 1
         rec.step_now = self.at.step
@@ -162,6 +164,16 @@ class Loop:
         loss = self._loss.of(returned, last=last)
         rec.phase = "backward"
         self.precision.backward(loss)
+
+    def _clear_gradients(self) -> None:
+        if self._own_zero_grad:
+            self.optimizer.zero_grad(set_to_none=True)
+            return
+        # What torch's own does, without the profiler's record around it, with which it takes 44 µs
+        # in place of 8 (measured between the steps of a small model).
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     # --- between two steps ------------------------------------------------------------------
 
