@@ -16,6 +16,7 @@ from textual.binding import BindingType
 from textual.driver import Driver
 from textual.events import Event, Key, Paste
 from textual.screen import ModalScreen, Screen
+from textual.timer import Timer, TimerCallback
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
@@ -99,6 +100,15 @@ class PanelApp(ThemedApp):
 
     def on_unmount(self) -> None:
         self.devices.close()
+
+    def set_timer(self, delay: float, callback: TimerCallback | None = None, *,
+                  name: str | None = None, pause: bool = False) -> Timer:
+        """As Textual's, whose timer never rings if the process lost the processor for `delay`
+        seconds just as it began. For the app, which waits 8 ms with a new size of the terminal,
+        no later size would then count either."""
+        timer = super().set_timer(delay, callback, name=name, pause=pause)
+        timer._skip = False
+        return timer
 
     def pop_screen(self) -> AwaitComplete:
         if not isinstance(self.screen, ModalScreen):

@@ -54,6 +54,22 @@ async def test_every_field_is_within_the_form():
                 taken |= cells
 
 
+async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
+    async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
+        await screen.query_one(More).open()
+        await settled(pilot, screen)
+        fields = screen.query_one("#fields")
+        for name in ("train-lr", "train-keep", "run-grace"):
+            field = screen.query_one(f"#f-{name}")
+            field.focus()
+            for size in ((60, 12), (112, 36), (80, 24)):
+                await pilot.resize_terminal(*size)
+                await until(pilot, lambda size=size: tuple(screen.size) == size)
+                await until(pilot, lambda field=field:
+                            field.region in fields.scrollable_content_region)
+            assert screen.focused is field
+
+
 async def test_the_details_are_on_the_screen():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler) as (pilot, screen):
