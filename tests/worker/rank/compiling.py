@@ -18,6 +18,12 @@ from gpu_engine.worker.rank import dynamo_later  # noqa: E402
 LOADED = "torch._dynamo.config"  # the stand-in itself is torch._dynamo in sys.modules
 
 
+@torch._disable_dynamo
+def not_compiled(x: torch.Tensor) -> torch.Tensor:
+    """Like functions of torch itself. Code that calls it is compiled in two parts."""
+    return x + 1
+
+
 def main(way: str) -> dict[str, object]:
     if way != "bare":
         dynamo_later.install()
@@ -34,7 +40,7 @@ def main(way: str) -> dict[str, object]:
         optimizer.step()
         return loss.item()
 
-    losses = [step(), step()]
+    losses = [step(), step(), not_compiled(torch.zeros(())).item()]
     optimizer.load_state_dict(optimizer.state_dict())
     before = LOADED in sys.modules
     match way:
@@ -48,7 +54,8 @@ def main(way: str) -> dict[str, object]:
     own = torch._dynamo.disable(step)  # a decorator of a task's own
     whole = torch.compile(lambda: own() + 1, backend="eager")
     parts = torch.compile(step, backend="eager")  # DDP and the optimizer are within
-    losses += [whole(), parts(), parts()]
+    around = torch.compile(lambda x: not_compiled(x * 2) * 3, backend="eager")
+    losses += [whole(), parts(), parts(), around(torch.ones(())).item()]
     counters = sys.modules["torch._dynamo.utils"].counters
     assert kept.graph_break is sys.modules["torch._dynamo"].graph_break
     dist.destroy_process_group()
