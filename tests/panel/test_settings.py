@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.color import Color
+from textual.events import Key
 
 from gpu_engine.settings.schema import PanelSettings, Settings
 from gpu_panel import __main__ as opening
@@ -22,7 +23,7 @@ from gpu_panel.app import PanelApp
 from gpu_panel.charts.palette import dash_of
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.keys import KEYS, KeysError, remapped
-from gpu_panel.terminal import background
+from gpu_panel.terminal import background, driver
 from gpu_panel.terminal.background import Answers, by_answer, by_environment
 
 from ..conftest import slots
@@ -141,15 +142,19 @@ def test_a_real_terminal_is_asked(monkeypatch: pytest.MonkeyPatch):
 
     def answer() -> None:
         heard = b""
-        while not heard.endswith(b"\x1b[c"):
+        while b"\x1b[c" not in heard:  # what is typed may be echoed before or after it
             heard += os.read(there, 100)
-        os.write(there, b"\x1b]11;rgb:ffff/ffff/eeee\x1b\\\x1b[?62;22c")
+        os.write(there, b"4\x1b]11;rgb:ffff/ffff/eeee\x1b\\\r\x1b[?62;22c\xc3\xa9")
 
+    monkeypatch.setattr(background, "heard", background._Heard())
+    os.write(there, b"\x0c")  # before the program has begun, in a terminal that waits for a line
     thread = threading.Thread(target=answer)
     thread.start()
     assert background.ask(here, 60.0) is True
     thread.join()
+    assert background.heard == background._Heard(owed=False, typed="\x0c4\ré")
     assert background.ask(here, 0.05) is None
+    assert background.heard == background._Heard(owed=True, typed="")
     os.close(there)
     os.close(here)
     assert background.ask(here, 0.05) is None
@@ -168,6 +173,18 @@ def test_a_late_answer_is_never_a_key_however_it_is_cut(cuts, before, after):
     # A lone ESC at the end of a piece may be the key, and is passed on at once.
     if not any(whole[:c].endswith("\x1b") for c in at):
         assert got + found.without("") == before + after
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_was_typed_before_the_panel_began_comes_first(monkeypatch, at_once):
+    """With half of the terminal's late answer, and the other half with the next key."""
+    monkeypatch.setattr(driver, "heard", background._Heard(owed=True, typed="4\r" + LATE[:9]))
+    parser = driver._Parser()
+    seen = [] if at_once else [*parser.tick()]
+    assert len(seen) == (0 if at_once else 2)
+    seen += [*parser.feed(LATE[9:] + "q"), *parser.tick()]
+    assert [event.key for event in seen if isinstance(event, Key)] == ["4", "enter", "q"]
+    assert driver.heard.typed == ""
 
 
 def test_keys_are_passed_on():

@@ -2,7 +2,8 @@
 
 The answer comes as if it were typed. So the question is followed by another one that every
 terminal answers (DA1), and what is read ends with that one's answer. If it does not come in time,
-`Answers` takes both out of the input later, so that they are never taken for keys.
+`Answers` takes both out of the input later, so that they are never taken for keys. Keys that were
+typed meanwhile, or before the program had begun, are kept.
 
 OSC 11: xterm's control sequences; DA1: ECMA-48 and the VT100; COLORFGBG: rxvt, Konsole.
 """
@@ -45,29 +46,35 @@ def by_answer(text: str) -> bool | None:
 
 
 def ask(fd: int, wait: float = _WAIT) -> bool | None:
-    """Ask the terminal `fd`; None if it does not answer within `wait` seconds. Keys that are typed
-    meanwhile are lost. A program in the background of a shell, which would be stopped, does not
-    ask."""
+    """Ask the terminal `fd`; None if it does not answer within `wait` seconds. What else was typed
+    is in `heard`. A program in the background of a shell, which would be stopped, does not ask."""
     try:
         if os.tcgetpgrp(fd) != os.getpgrp():
             return None
         before = termios.tcgetattr(fd)
     except (OSError, termios.error):
         return None
+    data = b""
     try:
         tty.setcbreak(fd, termios.TCSANOW)
         os.write(fd, QUESTION)
-        heard, end = "", time.monotonic() + wait
-        while not _DEVICE.search(heard) and (left := end - time.monotonic()) > 0:
+        end = time.monotonic() + wait
+        while not _DEVICE.search(_text(data)) and (left := end - time.monotonic()) > 0:
             if not select.select([fd], [], [], left)[0]:
                 break
-            heard += os.read(fd, 1024).decode(errors="replace")
-        owes.answer = not _DEVICE.search(heard)
-        return by_answer(heard)
+            data += os.read(fd, 1024)
+        return by_answer(_text(data))
     except OSError:
         return None
     finally:
+        heard.owed = not _DEVICE.search(_text(data))
+        # Enter is a newline in this mode of the terminal, and a carriage return for the panel.
+        heard.typed = _ANSWER.sub("", _text(data)).replace("\n", "\r")
         termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def light(env: Mapping[str, str], fd: int) -> bool:
@@ -79,12 +86,15 @@ def light(env: Mapping[str, str], fd: int) -> bool:
 
 
 @dataclass
-class _Owes:
-    answer: bool = False
+class _Heard:
+    owed: bool = False
+    """Whether the terminal was asked and has not answered in time."""
+    typed: str = ""
+    """What was read and is no answer: keys, and perhaps the beginning of an answer."""
 
 
-owes = _Owes()
-"""Whether the terminal of this program was asked and has not answered in time."""
+heard = _Heard()
+"""What `ask` has heard of the terminal of this program."""
 
 
 class Answers:

@@ -13,7 +13,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from gpu_panel.terminal import plain
-from gpu_panel.terminal.background import Answers, owes
+from gpu_panel.terminal.background import Answers, heard
 from gpu_panel.terminal.line import Line
 from gpu_panel.terminal.pace import Pace
 
@@ -22,15 +22,26 @@ SETTLE = 1.0
 
 
 class _Parser(XTermParser):
-    """Textual's, which does not see the terminal's late answer about its background."""
+    """Textual's, which gets what was typed before it began, and does not see the terminal's late
+    answer about its background."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._answers = Answers(owes.answer)
+        self._answers = Answers(heard.owed)
+        self._typed, heard.typed = heard.typed, ""
 
     def feed(self, data: str) -> Iterable[Message]:
+        if data:
+            data, self._typed = self._typed + data, ""
         left = self._answers.without(data)
         return super().feed(left) if left or not data else ()
+
+    def tick(self) -> Iterable[Message]:
+        """Called ten times a second, also where nothing is typed."""
+        if self._typed:
+            typed, self._typed = self._typed, ""
+            yield from self.feed(typed)
+        yield from super().tick()
 
 
 setattr(linux_driver, "XTermParser", _Parser)  # noqa: B010  the driver makes its parser itself
