@@ -43,9 +43,10 @@ LIVE_EVERY, DONE_EVERY = 0.3, 2.0
 MANY, MANY_EVERY = 16, 1.0
 """With more ranks than that, a live run is read less often: most of the cost is per read and rank,
 and at so many nobody sees the difference."""
-AT_ONCE, GIVE_WAY = 8, 0.003
-"""Ranks whose news are folded at once, and seconds between two such pieces, in which a key that was
-pressed meanwhile makes its way: it passes the event loop about ten times until it is shown."""
+AT_ONCE, GIVE_WAY, TURNS = 8, 0.003, 10
+"""Ranks whose news are folded at once, and seconds and turns of the event loop between two such
+pieces, in which a key that was pressed meanwhile makes its way: it passes the loop about ten times
+until it is shown, and on a busy machine the seconds may be over before."""
 
 
 @dataclass(slots=True)
@@ -222,7 +223,7 @@ class RunStore:
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
             for begin in range(0, len(fresh), AT_ONCE):
                 if begin:
-                    await asyncio.sleep(GIVE_WAY if self.caught_up else 0)
+                    await self._give_way()
                 self.fold(fresh[begin:begin + AT_ONCE])
             await asyncio.sleep(0)
             if not self.caught_up:
@@ -238,6 +239,11 @@ class RunStore:
                 await self._digest()
             await asyncio.sleep(DONE_EVERY if not live
                                 else LIVE_EVERY if len(self.ranks) <= MANY else MANY_EVERY)
+
+    async def _give_way(self) -> None:
+        await asyncio.sleep(GIVE_WAY if self.caught_up else 0)
+        for _ in range(TURNS if self.caught_up else 0):
+            await asyncio.sleep(0)
 
     async def _digest(self) -> None:
         """Once a run that has ended was read, have the digest made that a long one may lack, so
