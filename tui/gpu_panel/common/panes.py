@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from textual import actions
 from textual.binding import BindingType
-from textual.events import Compose, ScreenResume
+from textual.events import Compose, Resize, ScreenResume
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
@@ -106,7 +106,7 @@ class PaneScreen(Screen[None]):
             if reached:
                 self.add_class(max(reached)[1], update=False)
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         """Keep what has the focus in view, also if there is room for only one pane now."""
         focused = self.focused
         if focused is None:

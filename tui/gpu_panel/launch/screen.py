@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Resize
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
@@ -187,7 +188,7 @@ class LaunchScreen(PaneScreen):
             self._top_rows = rows
             self.top.styles.height = rows
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         self._rows_changed()
 
     @on(Collapsible.Toggled)
