@@ -237,8 +237,12 @@ class Thaw:
 class Later(ByHand):
     own: bool = False
 
+    def model(self):
+        net = super().model()
+        self.late = net[0].requires_grad_(False)
+        return net
+
     def optimizer(self, model, lr):
-        self.late = model[0].requires_grad_(False)
         kind = Clears if self.own else torch.optim.SGD
         return kind(model[2].parameters(), lr=lr)
 
@@ -247,17 +251,24 @@ class Later(ByHand):
 """
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_gradients_are_cleared_as_the_optimizer_does_it(tmp_path: Path, own: bool) -> None:
-    """Also those of parameters that it gets while training, and by its own `zero_grad`."""
-    task, told = tmp_path / "later.py", tmp_path / "cleared"
-    task.write_text(LATER.format(folder=str(Path(__file__).parent), told=str(told)))
-    folder = tmp_path / "run"
+def write_later(folder: Path) -> str:
+    """What `task.use` says for a task whose optimizer gets more parameters while it trains."""
+    task = folder / "later.py"
+    task.write_text(LATER.format(folder=str(Path(__file__).parent), told=str(folder / "cleared")))
+    return f"{task}:Later"
+
+
+def gets_more_while_training(tmp_path: Path, *, clip: float = 0.0, counts: bool = False,
+                             own: bool = False) -> Path:
+    """Train eight steps by the engine, the first layer from the fourth step on, and compare the
+    weights. Returns the file in which an optimizer of its `own` says how often it cleared."""
+    folder, told = tmp_path / "run", tmp_path / "cleared"
     folder.mkdir()
     run = ranks.train(ranks.write_plan(
-        folder, f"{task}:Later", size=12, params={"record": str(folder), "own": own},
-        train={"steps": 8, "lr": 0.05}))
-    net, (x, y, _) = weights(), examples(120)
+        folder, write_later(tmp_path), size=12,
+        params={"record": str(folder), "own": own, "counts": counts},
+        train={"steps": 8, "lr": 0.05, "clip": clip}))
+    net, (x, y, items) = weights(), examples(120)
     net[0].requires_grad_(False)
     optimizer = torch.optim.SGD(net[2].parameters(), lr=0.05)
     for number, step in enumerate(seen(run, 1, 1)):
@@ -265,8 +276,56 @@ def test_gradients_are_cleared_as_the_optimizer_does_it(tmp_path: Path, own: boo
             net[0].requires_grad_(True)
             optimizer.add_param_group({"params": list(net[0].parameters())})
         optimizer.zero_grad()
-        (net(x[step]) - y[step]).square().mean().backward()
+        weigh = items[step] if counts else torch.ones(len(step))
+        error = (net(x[step]) - y[step]).square().squeeze(1)
+        ((error * weigh).sum() / weigh.sum()).backward()
+        if clip:
+            grads = [p.grad for p in net.parameters() if p.grad is not None]
+            length = float(torch.cat([g.flatten() for g in grads]).norm())
+            assert length > 1.1 * clip
+            for grad in grads:
+                grad.mul_(clip / (length + 1e-6))
         optimizer.step()
     assert number == 7
     assert_same_weights(final(run)["model"], net.state_dict())
+    return told
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients_are_cleared_as_the_optimizer_does_it(tmp_path: Path, own: bool) -> None:
+    """Also those of parameters that it gets while training, and by its own `zero_grad`."""
+    told = gets_more_while_training(tmp_path, own=own)
     assert (told.read_text() if own else told.exists()) == ("8" if own else False)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_parameters_added_while_training_are_trained_as_by_hand(tmp_path: Path, counts: bool
+                                                                ) -> None:
+    """They are clipped together with the others, and corrected for counts."""
+    gets_more_while_training(tmp_path, clip=0.1, counts=counts)
+
+
+def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path: Path) -> None:
+    """DDP averages only the gradients that were required when it was made."""
+    run = tmp_path / "run"
+    run.mkdir()
+    ranks.write_plan(run, write_later(tmp_path), world=2, size=12, train={"steps": 8})
+    ranks.train(run, expect=1)
+    for rank in range(2):
+        (error,) = ranks.read(run, rank, "error")
+        assert "0.weight and 1 more required no gradient" in error["message"]
+        assert "learning rate of 0" in error["message"]
+    assert not checkpoint.listed(run / "checkpoints")
+
+
+def test_an_optimizer_with_other_groups_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    """torch says only that their number differs."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for attempt, steps in ((1, 4), (2, 6)):
+        ranks.write_plan(run, write_later(tmp_path), size=12, train={"steps": steps})
+        ranks.train(run, attempt=attempt, expect=attempt - 1)
+    (error,) = ranks.read(run, 0, "error")
+    assert "2 groups of 2 and 2 parameters" in error["message"]
+    assert "Task.optimizer makes has 1 group of 2 parameters" in error["message"]
+    assert "learning rate of 0" in error["message"]

@@ -78,7 +78,7 @@ def test_clipping_limits_the_norm(check: bool) -> None:
     optimizer = torch.optim.SGD([weight], lr=1.0)
     precision = Precision("off", "cpu", leave_out_nonfinite=check)
     precision.backward((weight * 100).sum())
-    assert precision.step(optimizer, [weight], 2.0, WHOLE)
+    assert precision.step(optimizer, 2.0, WHOLE)
     assert weight.norm().item() == pytest.approx(2.0, rel=1e-4)
 
 
@@ -96,7 +96,7 @@ def test_a_scaler_skips_steps_that_are_not_finite(clip: float, fused: bool) -> N
     def step(factor: float) -> bool:
         optimizer.zero_grad()
         precision.backward(factor * ours.square().sum())
-        return precision.step(optimizer, [ours], clip, WHOLE)
+        return precision.step(optimizer, clip, WHOLE)
 
     # The first step is skipped: 65536 · 2 · 1e36 is above the largest float32.
     assert [step(1e36), step(float("nan")), step(1.0)] == [False, False, True]
@@ -126,13 +126,13 @@ def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> No
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     precision = Precision("off", "cpu", leave_out_nonfinite=True)
     precision.backward(weight.square().sum())
-    assert precision.step(optimizer, [weight], clip, WHOLE)
+    assert precision.step(optimizer, clip, WHOLE)
     before = weight.detach().clone()
     moments = {k: v.clone() for k, v in optimizer.state[weight].items()}
     optimizer.zero_grad()
     # A loss that is not finite, with gradients that are.
     precision.backward(weight.sum() + torch.tensor(float("inf")))
-    assert not precision.step(optimizer, [weight], clip, WHOLE)
+    assert not precision.step(optimizer, clip, WHOLE)
     assert torch.equal(weight, before)
     assert all(torch.equal(v, moments[k]) for k, v in optimizer.state[weight].items())
 

@@ -18,10 +18,14 @@ from .whole import WHOLE
 ALONE = Group(Identity(rank=0, local_rank=0, world_size=1, local_world_size=1))
 
 
+def updates(*weights: nn.Parameter) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=1.0)
+
+
 def test_a_step_is_all_sums_over_all_counts() -> None:
     """Losses 3w over 2 items and 5w over 6 items: the gradient of w is (3 + 5) / 8."""
     weight = nn.Parameter(torch.tensor(2.0))
-    loss = StepLoss(2, ALONE, [weight])
+    loss = StepLoss(2, ALONE, updates(weight))
     loss.of((3 * weight, 2), last=False).backward()
     loss.of((5 * weight, torch.tensor(6)), last=True).backward()
     assert loss.finish().item() == 2.0  # (3·2 + 5·2) / 8
@@ -36,7 +40,7 @@ def test_a_step_is_all_sums_over_all_counts() -> None:
 
 def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
     weight = nn.Parameter(torch.tensor(2.0))
-    loss = StepLoss(2, ALONE, [weight])
+    loss = StepLoss(2, ALONE, updates(weight))
     loss.of(3 * weight, last=False).backward()
     loss.of(5 * weight, last=True).backward()
     assert loss.finish().item() == 8.0
@@ -47,7 +51,7 @@ def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
 def test_the_loss_that_is_shown_keeps_no_graph(passes: int) -> None:
     """It may wait for a GPU for many steps, and would keep all activations of its step."""
     weight = nn.Parameter(torch.tensor(2.0))
-    loss = StepLoss(passes, ALONE, [weight])
+    loss = StepLoss(passes, ALONE, updates(weight))
     for left in reversed(range(passes)):
         loss.of(3 * weight, last=not left).backward()
     assert not loss.finish().requires_grad
@@ -56,7 +60,7 @@ def test_the_loss_that_is_shown_keeps_no_graph(passes: int) -> None:
 def test_gradients_go_backward_at_the_size_of_a_mean() -> None:
     """A sum over a million items, times the scale, would overflow in fp16."""
     weight = nn.Parameter(torch.tensor(1.0))
-    loss = StepLoss(1, ALONE, [weight])
+    loss = StepLoss(1, ALONE, updates(weight))
     for count in (1_000_000, 1_900_000, 3_500_000, 6_500_000, 4_000_000):
         weight.grad = None
         loss.of((count * weight, count), last=True).backward()
@@ -69,7 +73,7 @@ def test_the_reference_changes_no_bit() -> None:
     """A resumed run starts with another reference than the undisturbed run has at that step."""
     def gradient(*before: int) -> torch.Tensor:
         weight = nn.Parameter(torch.linspace(0.1, 3, 7))
-        loss = StepLoss(1, ALONE, [weight])
+        loss = StepLoss(1, ALONE, updates(weight))
         for count in (*before, 37):
             weight.grad = None
             loss.of(((weight.sin() * weight).sum() ** 3, count), last=True).backward()
@@ -84,7 +88,7 @@ def test_gradients_of_every_kind_are_put_right() -> None:
     words = nn.Embedding(4, 2, sparse=True)
     half, single = (nn.Parameter(torch.ones(2, dtype=t)) for t in (torch.bfloat16, torch.float32))
     unused = nn.Parameter(torch.ones(1))
-    loss = StepLoss(1, ALONE, [words.weight, half, single, unused])
+    loss = StepLoss(1, ALONE, updates(words.weight, half, single, unused))
     total = words(torch.tensor([1, 1])).sum() + half.sum() + single.sum()
     loss.of((total, 4), last=True).backward()
     loss.finish()
@@ -95,7 +99,7 @@ def test_gradients_of_every_kind_are_put_right() -> None:
 
 def test_a_step_in_which_nothing_counts_has_no_loss() -> None:
     weight = nn.Parameter(torch.tensor(1.0))
-    loss = StepLoss(1, ALONE, [weight])
+    loss = StepLoss(1, ALONE, updates(weight))
     loss.of((0 * weight, 0), last=True).backward()
     assert loss.finish().isnan()
     # It does not affect the next step.
@@ -118,11 +122,11 @@ def test_a_step_in_which_nothing_counts_has_no_loss() -> None:
 ])
 def test_values_that_are_no_loss_are_refused(returned, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        StepLoss(1, ALONE, []).of(returned, last=True)
+        StepLoss(1, ALONE, updates(nn.Parameter(torch.ones(1)))).of(returned, last=True)
 
 
 def test_a_task_keeps_to_one_kind() -> None:
-    loss = StepLoss(2, ALONE, [])
+    loss = StepLoss(2, ALONE, updates(nn.Parameter(torch.ones(1))))
     loss.of(torch.tensor(1.0), last=False)
     with pytest.raises(UserError, match="always return the same"):
         loss.of((torch.tensor(1.0), 1), last=True)
@@ -131,10 +135,10 @@ def test_a_task_keeps_to_one_kind() -> None:
 def test_fp16_is_unscaled_before_it_is_clipped() -> None:
     """Gradient (3, 4) of the mean over 10 items, length 5, clipped to 1: (0.6, 0.8)."""
     weight = nn.Parameter(torch.zeros(2))
-    precision, loss = Precision("fp16", "cpu"), StepLoss(1, ALONE, [weight])
+    precision, loss = Precision("fp16", "cpu"), StepLoss(1, ALONE, updates(weight))
     precision.backward(loss.of(((weight * torch.tensor([30.0, 40.0])).sum(), 10), last=True))
     loss.finish()
-    assert precision.step(torch.optim.SGD([weight], lr=1.0), [weight], 1.0, WHOLE)
+    assert precision.step(updates(weight), 1.0, WHOLE)
     assert (-weight).tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
 
 

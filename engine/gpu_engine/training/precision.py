@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
+from gpu_engine.training.trained import trained
 
 _NOTHING = nullcontext()
 _TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,9 +65,8 @@ class Precision:
             loss = self._scaler.scale(loss)
         loss.backward()
 
-    def step(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float,
-             gradients: Gradients) -> bool:
-        """Clip the gradients of `parameters` to a norm of `clip` (0: don't) and step the optimizer.
+    def step(self, optimizer: Optimizer, clip: float, gradients: Gradients) -> bool:
+        """Clip the gradients of what `optimizer` updates to a norm of `clip` (0: don't); step it.
 
         Returns False if the step was skipped because the gradients are not finite. Weights and
         optimizer are then unchanged, on all ranks alike.
@@ -74,13 +74,13 @@ class Precision:
         if self._scaler is not None:
             if clip > 0:  # the limit applies to the unscaled gradients
                 self._scaler.unscale_(optimizer)
-                gradients.clip(parameters, clip)
+                gradients.clip(trained(optimizer), clip)
             return self._scaled_step(self._scaler, optimizer)
         norm = None
         if clip > 0:
-            norm = gradients.clip(parameters, clip)
+            norm = gradients.clip(trained(optimizer), clip)
         elif self._check:
-            norm = gradients.gradient_norm(parameters)
+            norm = gradients.gradient_norm(trained(optimizer))
         if self._check and norm is not None and not torch.isfinite(norm).item():
             return False
         optimizer.step()

@@ -109,6 +109,25 @@ def misfit(saved: Mapping[str, Any], model: nn.Module) -> str:
     return "; ".join(found)
 
 
+def misfit_of_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> str:
+    """How the parameter groups in an optimizer's saved state differ from those that `optimizer`
+    has now; "" if they have the same sizes."""
+    there, here = ([len(group["params"]) for group in groups]
+                   for groups in (saved["param_groups"], optimizer.param_groups))
+    if there == here:
+        return ""
+    return (f"its optimizer has {_groups(there)}, and the one that Task.optimizer makes has "
+            f"{_groups(here)}. Make all groups there, those that are to train later with a "
+            "learning rate of 0")
+
+
+def _groups(sizes: Sequence[int]) -> str:
+    many = f"{len(sizes)} groups" if len(sizes) > 1 else "1 group"
+    if len(sizes) > 6:  # some make a group for each parameter
+        return f"{many} of {sum(sizes)} parameters in all"
+    return f"{many} of {' and '.join(map(str, sizes))} parameters"
+
+
 def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 

@@ -183,7 +183,8 @@ class Session:
             self.strategy.load_full_state(state, self.optimizer)
             resuming.take_copies(self.optimizer)
         except (RuntimeError, ValueError, KeyError) as err:
-            why = resuming.misfit(state["model"], self.strategy.raw) or err
+            why = resuming.misfit(state["model"], self.strategy.raw) \
+                or resuming.misfit_of_groups(state["optimizer"], self.optimizer) or err
             raise UserError(f"{self._from} does not fit this task's model: {why}") from err
         self.schedule.restore(state, state["step"] - state["skipped"])
         self.precision.load_state_dict(state["scaler"])

@@ -19,13 +19,15 @@ so a resumed run, which starts with another reference, gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.training.trained import trained
 from gpu_engine.training.wide import widest
 from gpu_engine.worker.rank.process_group import Group
 
@@ -33,10 +35,11 @@ from gpu_engine.worker.rank.process_group import Group
 class StepLoss:
     """The losses of one step after another: call `of` for each pass, then `finish`."""
 
-    def __init__(self, accumulate: int, group: Group, parameters: Iterable[nn.Parameter]) -> None:
-        """`accumulate`: passes in a step; `parameters`: those that the optimizer updates."""
+    def __init__(self, accumulate: int, group: Group, optimizer: Optimizer) -> None:
+        """`accumulate`: passes in a step; `optimizer`: updates the parameters of which `finish`
+        corrects the gradients."""
         self._passes, self._group = accumulate, group
-        self._parameters = list(parameters)
+        self._optimizer = optimizer
         self._counts: bool | None = None  # whether the task gives counts, once it is known
         self._total: Tensor | None = None
         self._count: Tensor | None = None
@@ -83,7 +86,8 @@ class StepLoss:
         if self._answer is None or self._reference is None:  # the task gives means
             return shown
         count, self._count = self._answer() / self._group.size, None
-        _scale([p.grad for p in self._parameters if p.grad is not None], self._reference / count)
+        _scale([p.grad for p in trained(self._optimizer) if p.grad is not None],
+               self._reference / count)
         self._reference = _power_of_two(count)
         return shown / count
 

@@ -55,6 +55,11 @@ class Strategy(ABC):
         It is used for all passes of a step but the last, which averages them over ranks."""
         return nullcontext()
 
+    def check(self) -> None:
+        """Raise UserError if the task has changed the model in a way that this mode trains wrongly.
+        Called some times a second, and before the weights are saved or evaluated."""
+        return
+
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
         return total_norm([p.grad for p in parameters if p.grad is not None])

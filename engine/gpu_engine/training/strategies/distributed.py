@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
 
@@ -17,6 +18,8 @@ class Distributed(Strategy):
 
     _ddp: DistributedDataParallel
     _first_pass = True
+    _frozen: list[tuple[str, nn.Parameter]]
+    """The parameters that required no gradient when DDP was made."""
 
     def wrap(self, task: Task) -> nn.Module:
         """The model in DDP, with the options from [parallel] in the spec."""
@@ -25,6 +28,7 @@ class Distributed(Strategy):
         if job.spec.parallel.bucket_cap_mb is not None:
             options["bucket_cap_mb"] = job.spec.parallel.bucket_cap_mb
         self._static = job.spec.parallel.static_graph
+        self._frozen = [(n, p) for n, p in self.raw.named_parameters() if not p.requires_grad]
         self._ddp = DistributedDataParallel(
             self.raw, device_ids=[device.index] if device.type == "cuda" else None,
             static_graph=self._static,
@@ -42,6 +46,17 @@ class Distributed(Strategy):
             self._first_pass = False
             return nullcontext()
         return self._ddp.no_sync()
+
+    def check(self) -> None:
+        """DDP averages only the gradients that were required when it was made."""
+        thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
+        if thawed and self.job.who.world_size > 1:
+            raise UserError(
+                f"{thawed[0]}{f' and {len(thawed) - 1} more' if thawed[1:] else ''} required no "
+                "gradient when training began, and now do. DistributedDataParallel would not "
+                "average their gradients, and the ranks' weights would drift apart. Let them "
+                "require gradients from the start, with a learning rate of 0 until they are to "
+                "train")
 
     def for_evaluation(self) -> nn.Module:
         """The bare model, with rank 0's buffers on every rank, as a checkpoint holds them.
