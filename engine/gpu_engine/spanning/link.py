@@ -4,13 +4,13 @@ the connection breaks, however often."""
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common.inbox import Inbox
 from gpu_engine.hosts import protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.protocol import BadMessage
@@ -76,7 +76,7 @@ class Link(threading.Thread):
     """Reports on `part` into `reports`, until its run has ended or it was told to give up."""
 
     def __init__(self, run: Path, part: Part, log_limit: int,
-                 reports: queue.SimpleQueue[Report]) -> None:
+                 reports: Inbox[Report]) -> None:
         super().__init__(name=f"link {part.host.name}", daemon=True)
         self.part = part
         self._mirror = Mirror(run, part, log_limit)

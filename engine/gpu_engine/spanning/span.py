@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import time
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
 from gpu_engine.runs.event_digests import Digests
@@ -56,7 +56,7 @@ class Span:
                                     boot=procs.boot_id(), started=recorded.started or time.time())
         self.stop_asked = recorded.state == "stopping"
         self.now_asked = False
-        self._reports: queue.SimpleQueue[link.Report] = queue.SimpleQueue()
+        self._reports: Inbox[link.Report] = Inbox()
         self._clear()
 
     def _clear(self) -> None:
@@ -138,7 +138,8 @@ class Span:
             one.start()
         digests = Digests()
         while not self._finished():
-            self._take(0.2)
+            for report in self._reports.take(0.2):
+                self._hear(report)
             self._decide()
             digests.look(self.run.events(r) for part in self.parts.values() for r in part.ranks)
         for name, one in self.links.items():
@@ -147,16 +148,6 @@ class Span:
                                       if name in self.broken else "it was given up")
             one.give_up()
         return verdict.judge(self.over, stop_asked=self.stop_asked)
-
-    def _take(self, seconds: float) -> None:
-        """Take in what the links report."""
-        try:
-            report = self._reports.get(timeout=seconds)
-            while True:
-                self._hear(report)
-                report = self._reports.get_nowait()
-        except queue.Empty:
-            return
 
     def _hear(self, report: link.Report) -> None:
         name = report.host
