@@ -167,11 +167,27 @@ def test_who_reads_slowly_holds_up_what_is_sent_and_loses_nothing():
     ("ssh: connect to host gpu1 port 22: Connection timed out", "no answer"),
     ("/usr/bin/python3: No module named gpu_engine", "hosts setup gpu1"),
     ("Timeout, server gpu1 not responding.", "the connection broke"),
+    ("mux_client_request_session: read from master failed: Broken pipe\r\n"
+     "ssh: connect to host gpu1 port 22: Network is down\r\n", "Network is down"),
+    ("mux_client_request_session: write packet: Broken pipe\r\n", "the connection broke"),
     ("\x1b]0;title\x07odd", "odd")])
 def test_why_in_words(said, why):
     words = reasons.why(Host("gpu1"), said, 255, greeted=False)
     assert why in words
     assert words.isprintable()
+
+
+@pytest.mark.parametrize(("said", "code", "expected"), [
+    ("mux_client_request_session: write packet: Broken pipe\r\n", 255, True),
+    ("mm_send_fd: sendmsg(2): Broken pipe\r\nmux_client_request_session: send fds failed\r\n",
+     255, True),
+    ("Welcome\r\nmux_client_request_session: read from master failed: Broken pipe\r\n"
+     "client_loop: send disconnect: Broken pipe\r\n", 255, False),  # its own has ended too
+    ("mux_client_request_session: read from master failed: Broken pipe\r\n", 0, False),
+    ("mux_client_request_session: read from master failed: Broken pipe\r\n", None, False),
+    ("", 255, False)])
+def test_ssh_gave_up_as_the_connection_that_it_shares_ended(said, code, expected):
+    assert reasons.share_ended(said, code) is expected
 
 
 @pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
@@ -196,6 +212,9 @@ def test_the_argument_list_of_ssh(home):
     assert words[-3:] == ["--", "alice@10.0.0.2", "exec sh -s"]
     assert "BatchMode=yes" in words
     assert not any("StrictHostKeyChecking" in w for w in words)
+    own = ssh.shell(Host("gpu1"), shared=False)
+    assert "ControlPath=none" in own
+    assert "ControlMaster=no" in own
     control = next(w for w in words if w.startswith("ControlPath="))
     folder = Path(control.removeprefix("ControlPath=")).parent
     assert folder.stat().st_mode & 0o777 == 0o700

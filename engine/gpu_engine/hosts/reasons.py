@@ -36,20 +36,34 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "no space left on a disk there: {said}"),
 )
 
+_SHARING = re.compile(r"mux_client|mm_send_fd")
+"""How the lines begin that ssh prints of a connection which it can't share with others."""
+_SSH_FAILED = 255
+
 
 def why(host: Host, stderr: str, code: int | None, *, greeted: bool) -> str:
     """Why the way to `host` ended: `stderr` is the end of what ssh and the shell there said,
     `code` the exit status (None: it still ran), `greeted` whether the agent had begun."""
     lines = [clean(line, 300) for line in stderr.splitlines() if line.strip()]
+    # ssh opens a connection of its own then: it is not for this that anything failed.
+    lines = [line for line in lines if not _SHARING.match(line)] or lines
     said = lines[-1] if lines else ""
     for pattern, words in _KNOWN:
-        if re.search(pattern, stderr, re.IGNORECASE):
+        if re.search(pattern, "\n".join(lines), re.IGNORECASE):
             return words.format(name=host.destination, said=said, setup=setup(host))
     if code == 127 and not greeted:
         return f"gpu-panel was not found there. {setup(host)}"
     if greeted:
         return f"the connection ended{': ' + said if said else ''}"
     return said or (f"its shell ended with {code}" if code is not None else "it does not answer")
+
+
+def share_ended(stderr: str, code: int | None) -> bool:
+    """Whether ssh ended, before anything ran there, because the connection that it was to share
+    ended in the moment in which it asked for it. A moment earlier or later ssh opens one of its
+    own; then it does not (OpenSSH, mux.c: mux_client_request_session)."""
+    last = (stderr.strip().splitlines() or [""])[-1]
+    return code == _SSH_FAILED and _SHARING.match(last) is not None
 
 
 def not_there(host: Host) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_engine.hosts import ssh
+from gpu_engine.hosts import reasons, ssh
 from gpu_engine.hosts.records import Host
 
 _SAID = 16 << 10
@@ -34,7 +34,17 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
         on_line: Callable[[str], None] | None = None) -> Ran:
     """Have `script` run by `sh` there, within `seconds`, with at most `most` bytes of output.
     `on_line` gets each line as it comes. Raises OSError, BadName."""
-    argv = ["sh", "-s"] if host.is_local else ssh.shell(host)
+    end = time.monotonic() + seconds
+    if host.is_local:
+        return _run(["sh", "-s"], script, end, most, on_line)
+    ran = _run(ssh.shell(host), script, end, most, on_line)
+    if reasons.share_ended(ran.err, ran.code):
+        ran = _run(ssh.shell(host, shared=False), script, end, most, on_line)
+    return ran
+
+
+def _run(argv: list[str], script: bytes, end: float, most: int,
+         on_line: Callable[[str], None] | None) -> Ran:
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, bufsize=0, env=ssh.environment(),
                                start_new_session=True)
@@ -44,7 +54,7 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20,
     for thread in threads:
         thread.start()
     try:
-        out, whole = _read(process, time.monotonic() + seconds, most, on_line)
+        out, whole = _read(process, end, most, on_line)
         code = None
         if whole:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -28,15 +28,15 @@ _LONGEST_SOCKET = 60
 """ssh adds a hash of 40 characters and more while it connects; a socket's path has 107."""
 
 
-def shell(host: Host) -> list[str]:
+def shell(host: Host, *, shared: bool = True) -> list[str]:
     """The argument list of a POSIX shell there that reads its commands from standard input. Raises
-    BadName."""
+    BadName. `shared`: over a connection that is open already, where there is one."""
     if host.via:
         return [*host.via, "sh", "-s"]
-    return [*ssh(host), "exec sh -s"]
+    return [*ssh(host, shared=shared), "exec sh -s"]
 
 
-def ssh(host: Host) -> list[str]:
+def ssh(host: Host, *, shared: bool = True) -> list[str]:
     """`ssh` up to and including the destination. Raises BadName."""
     options = {
         "BatchMode": "yes", "ConnectTimeout": CONNECT, "ServerAliveInterval": 5,
@@ -44,7 +44,9 @@ def ssh(host: Host) -> list[str]:
         "ClearAllForwardings": "yes", "PermitLocalCommand": "no", "RemoteCommand": "none",
     }
     sockets = _sockets()
-    if sockets is not None:
+    if not shared:  # nor over one that ~/.ssh/config names
+        options |= {"ControlMaster": "no", "ControlPath": "none"}
+    elif sockets is not None:
         options |= {"ControlMaster": "auto", "ControlPath": f"{sockets}/%C", "ControlPersist": 30}
     said = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     return ["ssh", "-T", *said, "--", check_name(host.destination)]
