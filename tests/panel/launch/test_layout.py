@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.events import MouseScrollUp
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -68,6 +69,36 @@ async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_sm
                 await until(pilot, lambda field=field:
                             field.region in fields.scrollable_content_region)
             assert screen.focused is field
+
+
+async def test_the_field_that_takes_keys_stays_in_view_when_rows_above_it_grow():
+    """However late they do. Where the person has scrolled away, nothing moves."""
+    async with panel(gpus(4), size=(80, 24)) as (pilot, screen):
+        await pilot.press("2")
+        await settled(pilot, screen)
+        fields = screen.query_one("#fields")
+        field = screen.query_one("#f-train-lr")
+        above = screen.query_one("#params")
+
+        def seen() -> bool:
+            return field.region in fields.scrollable_content_region
+
+        field.focus()
+        for more in (6, 40, 0, 11):
+            above.styles.padding = (more, 0, 0, 0)
+            await until(pilot, lambda more=more: above.outer_size.height >= more)
+            await until(pilot, seen)
+        while seen():
+            await pilot._post_mouse_events([MouseScrollUp], fields)
+            await pilot.pause()
+        away = fields.scroll_offset
+        for more in (10, 12):
+            above.styles.padding = (more, 0, 0, 0)
+            await until(pilot, lambda more=more: above.styles.padding.top == more)
+            await settled(pilot, screen)
+            assert fields.scroll_offset == away
+        await pilot.resize_terminal(80, 23)
+        await until(pilot, seen)
 
 
 async def test_the_details_are_on_the_screen():

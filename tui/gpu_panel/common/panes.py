@@ -10,16 +10,11 @@ from textual import actions
 from textual.binding import BindingType
 from textual.events import Compose, Resize, ScreenResume
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widget import Widget
 
 from gpu_panel import keys
 from gpu_panel.common.pane_bar import PaneBar
 from gpu_panel.keys import Key, Section
-
-_SETTLED = 0.1
-"""Seconds after the last change of the terminal's size when all rows have their heights: those that
-wrap take them in a second layout."""
 
 
 class Pane(Widget):
@@ -75,7 +70,6 @@ class PaneScreen(Screen[None]):
     KEYS: ClassVar[tuple[Key, ...]] = ()
     """All keys that work on the whole screen; made from SCOPE and PANES."""
 
-    _settling: Timer | None = None
     """Runs while the terminal is being resized."""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -107,7 +101,7 @@ class PaneScreen(Screen[None]):
                 self.add_class(max(reached)[1], update=False)
 
     def on_resize(self, event: Resize) -> None:
-        """Keep what has the focus in view, also if there is room for only one pane now."""
+        """Keep the pane with the focus in view if there is room for only one now."""
         focused = self.focused
         if focused is None:
             return
@@ -115,13 +109,6 @@ class PaneScreen(Screen[None]):
         bar = next(iter(self.query(PaneBar)), None)
         if pane is not None and pane.TAB and bar is not None and bar.active != pane.NAME:
             self.bring_forward(pane.NAME)
-        if self._settling is not None:
-            self._settling.stop()
-        self._settling = self.set_timer(_SETTLED, self._scroll_to_focus)
-
-    def _scroll_to_focus(self) -> None:
-        if self.focused is not None:
-            self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     @classmethod
     def tabs(cls) -> list[tuple[str, str]]:

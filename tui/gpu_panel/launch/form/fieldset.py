@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -22,6 +21,7 @@ from gpu_engine.spec.catalog import TaskInfo
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.errors import guard
 from gpu_panel.common.flow import FlowRow, Labelled
+from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.form.fields import (
@@ -49,7 +49,7 @@ _PYTHON = "run.python"
 _BELOW_MORE = frozenset(f.key for row in MORE_ROWS for f in row.fields)
 
 
-class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would scroll
+class Fieldset(FocusInView):
     """All fields of the form. They report the typed text; the engine decides what it means."""
 
     @dataclass
