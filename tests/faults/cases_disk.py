@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gpu_engine.launch.launcher import start
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
-from .disks import du, fill, mounted
+from .disks import du, fill, kept_full, mounted
 from .kit import Box, case, checkpoints, events, logs, steps, verified
 
 SMALL = "72m"
@@ -27,6 +28,19 @@ def chatty(box: Box) -> str:
     return f"{path}:Toy"
 
 
+def stands_still(path: Path, seconds: float = 2.0) -> Callable[[], bool]:
+    """Tells whether a file has not grown for so long: longer than a heartbeat is apart."""
+    seen, since = -1, 0.0
+
+    def told() -> bool:
+        nonlocal seen, since
+        if (size := path.stat().st_size) != seen:
+            seen, since = size, time.monotonic()
+        return time.monotonic() - since > seconds
+
+    return told
+
+
 @case("The disk fills up while a real rank trains and prints; there is room again before the end",
       "training goes on; a warning names the failed checkpoint, earlier ones load; events resume",
       root=True)
@@ -36,14 +50,12 @@ def a_full_disk_for_a_while(box: Box) -> None:
             use=chatty(box), params={"pause": 0.02, "examples": 48_000},
             train={"steps": 100_000, "checkpoint_every": 10, "keep": 2}))
         box.stepping(run, 21)
-        ballast = fill(box.home)
-        before = checkpoints(run)
-        log = run.log(0)
-        wait_for(lambda: log.stat().st_size > 0)
-        time.sleep(2.0)
-        pid = run.state().processes[0].pid
-        assert run.state().state == "running", logs(run)
-        ballast.unlink()
+        assert run.log(0).stat().st_size > 0
+        with kept_full(box.home):
+            before = checkpoints(run)
+            wait_for(stands_still(run.events(0)))
+            pid = run.state().processes[0].pid
+            assert run.state().state == "running", logs(run)
         wait_for(lambda: any("could not be written for" in e["message"]
                              for e in events(run, 0, "warning")), 20)
         seen = steps(run)
@@ -61,7 +73,8 @@ def a_full_disk_for_a_while(box: Box) -> None:
       root=True)
 def a_full_disk_to_the_end(box: Box) -> None:
     with mounted(box.home, SMALL):
-        run = box.toy(params={"pause": 0.02}, train={"steps": 100, "checkpoint_every": 10})
+        run = box.toy(params={"pause": 0.02},  # no checkpoint is removed and makes room
+                      train={"steps": 100, "checkpoint_every": 10, "keep": 10})
         box.stepping(run, 21)
         fill(box.home)
         state = box.ended(run)

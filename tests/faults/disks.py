@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +40,18 @@ def mounted(where: Path, size: str, *options: str) -> Iterator[Path]:
                 break
             time.sleep(0.1)
         else:
+            for pid in _using(where):  # of a case that failed: nobody would find them any more
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["umount", "-l", str(where)], capture_output=True)
+
+
+def _using(where: Path) -> Iterator[int]:
+    """The processes that have a file open below a folder."""
+    for fds in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(fd).startswith(f"{where}/") for fd in fds.iterdir()):
+                yield int(fds.parent.name)
 
 
 def fill(folder: Path) -> Path:
@@ -52,6 +65,30 @@ def fill(folder: Path) -> Path:
             except OSError:
                 size //= 2
     return path
+
+
+@contextlib.contextmanager
+def kept_full(folder: Path) -> Iterator[None]:
+    """Keep the disk of `folder` full, also when somebody removes a file: a checkpoint that could not
+    be written whole, and an earlier one whose time has come, would make room for events."""
+    done = threading.Event()
+
+    def keep() -> None:
+        with path.open("ab", buffering=0) as file:
+            while not done.wait(0.01):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"x" * 512)
+
+    path = fill(folder)
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        path.unlink()
 
 
 def can_be_root() -> bool:
