@@ -81,6 +81,37 @@ async def test_between_the_news_of_some_ranks_and_of_others_the_loop_goes_on(
     assert all(later - earlier >= 10 for (earlier, _), (later, _) in pairwise(when)), when
 
 
+async def test_reading_and_folding_wait_for_a_key_that_is_on_its_way(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece, and the pieces of a long run are small."""
+    run, done = Written(tmp_path), []
+    for rank in range(2 * store_of_a_run.OLD_AT_ONCE + 1):
+        run.start(rank)
+    store = RunStore(run.run)
+    fold, read = store.fold, store._reader.read
+
+    async def shown() -> None:
+        done.append("waits")
+
+    def folded(fresh: Any) -> None:
+        done.append("folds")
+        assert len(fresh) <= store_of_a_run.OLD_AT_ONCE
+        fold(fresh)
+
+    def reads(seconds: float) -> Any:
+        done.append("reads")
+        return read(seconds)
+
+    monkeypatch.setattr(store_of_a_run.pressed, "shown", shown)
+    monkeypatch.setattr(store, "fold", folded)
+    monkeypatch.setattr(store._reader, "read", reads)
+    task = asyncio.create_task(store.follow())
+    await store.wait_for(lambda store: store.caught_up, 60)
+    task.cancel()
+    assert done.count("folds") > 2
+    assert {before for before, after in pairwise(done) if after != "waits"} == {"waits"}
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.floats() | st.text(max_size=5)
     | st.sampled_from(["NaN", "Infinity", "-Infinity", 3, 10**400]),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -22,6 +23,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.launch.found import stop as stop_run
 from gpu_engine.runs import job, marks
 from gpu_engine.runs.folder import Run
+from gpu_panel.common import pressed
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
@@ -45,9 +47,8 @@ PAINT_APART, PAINT_AGAIN = 0.5, 1.0
 CHARTS_AFTER = 0.1
 """Seconds from painting the texts to painting the charts. A key that is pressed meanwhile need not
 wait for both."""
-PAINT_READING = 0.5
-"""Seconds between two paints while a long run is still being read. More of them would only delay
-the whole picture, which is drawn as soon as everything is read."""
+A_FRAME = 0.02
+"""The same where the whole picture is seen for the first time."""
 WIDE = (100, 30)
 """From this many columns and lines on, all panes are shown together; otherwise, one at a time with
 tabs."""
@@ -114,21 +115,30 @@ class RunScreen(PaneScreen):
 
     async def _keep_painted(self) -> None:
         """Paint news as soon as it is read, but not too often; clocks and logs now and then."""
-        shown = -1
+        shown, whole = -1, False
         while True:
             with suppress(TimeoutError):
                 await self.store.wait_for(lambda store, shown=shown: store.version != shown,
                                           PAINT_AGAIN - PAINT_APART)
-            shown = self.store.version
-            if self.store.caught_up and self._painted:
-                self.paint(charts=False)
-                await asyncio.sleep(CHARTS_AFTER)
-                self.paint(texts=False)
-                await asyncio.sleep(PAINT_APART - CHARTS_AFTER)
-                continue
-            self.paint()
-            with suppress(TimeoutError):
-                await self.store.wait_for(lambda store: store.caught_up, PAINT_READING)
+            shown, before, whole = self.store.version, whole, self.store.caught_up
+            await self._paint_soon(texts=True)
+            await self._rest(CHARTS_AFTER if whole == before else A_FRAME, whole=whole)
+            await self._paint_soon(texts=False)
+            await self._rest(PAINT_APART - CHARTS_AFTER, whole=whole)
+
+    async def _paint_soon(self, *, texts: bool) -> None:
+        """Paint the texts, or else the charts, unless a key is on its way to the screen."""
+        await pressed.shown()
+        self.paint(texts=texts, charts=not texts)
+
+    async def _rest(self, seconds: float, *, whole: bool) -> None:
+        """Wait; but of a run of which only a part was painted, no longer than until it has been
+        read."""
+        if whole:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            await self.store.wait_for(lambda store: store.caught_up, seconds)
 
     def paint(self, *, texts: bool = True, charts: bool = True) -> None:
         """Draw what has changed; ages and clocks change even without news. `texts`: everything but
@@ -192,7 +202,9 @@ class RunScreen(PaneScreen):
         widget.styles.max_height = max(self.size.height // 4, 1)
         for name in ("error", "warning", "success", "plain"):
             widget.set_class(name == tone, f"-{name}")
-        widget.update(Content("\n".join(lines)))
+        width, height = widget.content_size
+        as_high = len(lines) == height and all(cell_len(line) <= width for line in lines)
+        widget.update(Content("\n".join(lines)), layout=not as_high)
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """Tell the other panes that a rank was chosen in one."""

@@ -27,6 +27,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import event_digests, marks, notes
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
+from gpu_panel.common import pressed
 from gpu_panel.run import closer, losses, recorded
 from gpu_panel.run.devices import DeviceFigures, DeviceTails
 from gpu_panel.run.look import Look, Turn, look
@@ -47,6 +48,8 @@ AT_ONCE, GIVE_WAY, TURNS = 8, 0.003, 10
 """Ranks whose news are folded at once, and seconds and turns of the event loop between two such
 pieces, in which a key that was pressed meanwhile makes its way: it passes the loop about ten times
 until it is shown, and on a busy machine the seconds may be over before."""
+OLD_AT_ONCE = 2
+"""The same for what was written before the screen opened, of which there is more of each rank."""
 
 
 @dataclass(slots=True)
@@ -220,11 +223,14 @@ class RunStore:
                 for host, reading in await asyncio.to_thread(self._tails.read):
                     self.devices.fold(host, reading, self.began)
                     self._tell()
+            await pressed.shown()
             fresh = await asyncio.to_thread(self._reader.read, BATCH)
-            for begin in range(0, len(fresh), AT_ONCE):
+            at_once = AT_ONCE if self.caught_up else OLD_AT_ONCE
+            for begin in range(0, len(fresh), at_once):
                 if begin:
                     await self._give_way()
-                self.fold(fresh[begin:begin + AT_ONCE])
+                await pressed.shown()
+                self.fold(fresh[begin:begin + at_once])
             await asyncio.sleep(0)
             if not self.caught_up:
                 self.read_share = self._reader.share()

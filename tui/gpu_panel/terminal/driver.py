@@ -12,6 +12,7 @@ from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from gpu_panel.common import pressed
 from gpu_panel.terminal import plain
 from gpu_panel.terminal.background import Answers, heard
 from gpu_panel.terminal.line import Line
@@ -19,6 +20,8 @@ from gpu_panel.terminal.pace import Pace
 
 SETTLE = 1.0
 """Seconds to wait at the end for an answer of the terminal."""
+_DONE = (events.InputEvent, events.Paste)
+"""What a person does."""
 
 
 class _Parser(XTermParser):
@@ -84,11 +87,13 @@ class QuietDriver(LinuxDriver):
 
     def process_message(self, message: Message) -> None:
         line = self._line
+        if isinstance(message, _DONE) and not isinstance(message, events.MouseMove):
+            pressed.note()
         if line is not None:
             if isinstance(message, events.CursorPosition):
                 if line.answered():
                     return
-            elif isinstance(message, events.InputEvent | events.Resize | events.AppFocus):
+            elif isinstance(message, (*_DONE, events.Resize, events.AppFocus)):
                 line.touched()
         super().process_message(message)
 
