@@ -50,7 +50,7 @@ def _using(where: Path) -> Iterator[int]:
     """The processes that have a file open below a folder."""
     for fds in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):
-            if any(os.readlink(fd).startswith(f"{where}/") for fd in fds.iterdir()):
+            if any(fd.readlink().is_relative_to(where) for fd in fds.iterdir()):
                 yield int(fds.parent.name)
 
 
@@ -69,8 +69,8 @@ def fill(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def kept_full(folder: Path) -> Iterator[None]:
-    """Keep the disk of `folder` full, also when somebody removes a file: a checkpoint that could not
-    be written whole, and an earlier one whose time has come, would make room for events."""
+    """Keep the disk of `folder` full, also when somebody removes a file: a checkpoint that could
+    not be written whole, and an earlier one whose time has come, would make room for events."""
     done = threading.Event()
 
     def keep() -> None:
