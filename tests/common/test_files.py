@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,11 @@ def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
     kept[0].touch()
     kept[1].touch()
     kept[2].mkdir()
-    (tmp_path / ".x.json.17.abcd.tmp").touch()
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    for pid in (ended.pid, 9_999_999):
+        for name in (f".x.json.{pid}.0a1b2c3d.tmp", f".00000.log.{pid}.tmp"):
+            (tmp_path / name).touch()
     for name in (f"{files.WRITING}step-2", f"{files.DELETING}step-0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pt").touch()
@@ -103,6 +108,23 @@ def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
     files.remove_unfinished(tmp_path)
     files.remove_unfinished(tmp_path / "nowhere")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_what_a_living_program_is_writing_stays(tmp_path: Path, monkeypatch) -> None:
+    """The supervisor tidies up while the program that has started it still writes there."""
+    path, replace = tmp_path / "x.json", Path.replace
+
+    def tidied(temporary: Path, target: Path) -> None:
+        files.remove_temporary(tmp_path)
+        replace(temporary, target)
+
+    monkeypatch.setattr(Path, "replace", tidied)
+    files.write_atomic(path, "new")
+    assert path.read_text() == "new"
+    for name in (".00000.log.{}.tmp", ".x.1.{}.12345678.tmp"):
+        (tmp_path / name.format(os.getpid())).touch()
+    files.remove_temporary(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_what_is_no_file_is_refused_by_its_kind(tmp_path: Path) -> None:

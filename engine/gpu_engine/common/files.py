@@ -10,13 +10,18 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from gpu_engine.common import procs
+
 WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
+_WRITER = re.compile(r"\.(\d{1,7})(?:\.[0-9a-f]+)?\.tmp$")
+"""The pid in the name of a temporary file."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -83,8 +88,12 @@ def overwrite(path: Path, text: str) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove the temporary files that `write_atomic` left in `folder` when it was killed."""
+    """Remove the temporary files that programs left in `folder` when they were killed. Those of a
+    program that still runs stay: it may be about to rename them, and would lose what it writes."""
     for path in folder.glob(".*.tmp"):
+        writer = _WRITER.search(path.name)
+        if writer is not None and procs.start_ticks(int(writer[1])) is not None:
+            continue
         with contextlib.suppress(OSError):
             path.unlink()
 
