@@ -101,6 +101,9 @@ def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
     for pid in (ended.pid, 9_999_999):
         for name in (f".x.json.{pid}.0a1b2c3d.tmp", f".00000.log.{pid}.tmp"):
             (tmp_path / name).touch()
+    reused = tmp_path / f".y.json.{os.getpid()}.0a1b2c3d.tmp"
+    reused.touch()
+    os.utime(reused, (1, 1))
     for name in (f"{files.WRITING}step-2", f"{files.DELETING}step-0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pt").touch()

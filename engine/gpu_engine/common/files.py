@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,9 @@ WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
 _WRITER = re.compile(r"\.(\d{1,7})(?:\.[0-9a-f]+)?\.tmp$")
 """The pid in the name of a temporary file."""
+_AN_HOUR = 3600.0
+"""Seconds since a temporary file was last written after which its writer is gone: another program
+has its pid."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -92,10 +96,10 @@ def remove_temporary(folder: Path) -> None:
     program that still runs stay: it may be about to rename them, and would lose what it writes."""
     for path in folder.glob(".*.tmp"):
         writer = _WRITER.search(path.name)
-        if writer is not None and procs.start_ticks(int(writer[1])) is not None:
-            continue
         with contextlib.suppress(OSError):
-            path.unlink()
+            if writer is None or procs.start_ticks(int(writer[1])) is None \
+                    or time.time() - path.stat().st_mtime > _AN_HOUR:
+                path.unlink()
 
 
 def remove_unfinished(folder: Path) -> None:
