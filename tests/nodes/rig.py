@@ -28,6 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conftest import wait_for
+
 TOOLS = ("sshd", "ssh", "ssh-keygen", "ip", "unshare", "nsenter")
 PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
 _PORT = 22
@@ -221,6 +223,14 @@ class Node:
             listening = (self.folder / "sshd.pid").read_text().strip()
             self.run(["kill", "-9", listening], check=False)
             (self.folder / "sshd.pid").unlink()
+        # A process that was killed keeps its port until it has gone.
+        wait_for(lambda: not self._listens())
+
+    def _listens(self) -> bool:
+        """Whether a process there waits for connections of ssh."""
+        lines = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
+        return any(local.endswith(f":{_PORT:04X}") and state == "0A"  # TCP_LISTEN
+                   for _, local, _, state, *_ in map(str.split, lines))
 
     def end_connections(self) -> None:
         """Kill what sshd has started for each connection: the channels break, and what was
