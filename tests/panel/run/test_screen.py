@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from gpu_panel.charts.curves import CurveView
 from gpu_panel.run.log.view import LogView
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.run.store import RunStore
 
 from ..run_kit import (
     SMALL,
@@ -106,6 +108,40 @@ async def test_a_banner_as_high_as_before_is_changed_without_a_layout(
         assert await say("a long line " * 20 + "and its end", "the other one") > 0
         assert await say("reading 12 %") > 0
         assert app.screen.query_one("#banner").size.height == 1
+
+
+async def test_the_first_frame_knows_the_run(tmp_path: Path, monkeypatch) -> None:
+    """It would be laid out again for a banner and for a table with other columns."""
+    known: list[tuple[bool, bool]] = []
+    """Whether the run was known, and whether a pane had been laid out."""
+    paint = RunScreen.paint
+
+    def painted(self: RunScreen, **what: bool) -> None:
+        known.append((self.store.state is not None, bool(self.query_one(RanksPane).size)))
+        paint(self, **what)
+
+    monkeypatch.setattr(gpu_panel.run.screen, "FIRST_LOOK", 600)
+    monkeypatch.setattr(RunScreen, "paint", painted)
+    app = Mini(trained(tmp_path).run, at=52)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+    assert known[0] == (True, False)
+
+
+async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path: Path, monkeypatch) -> None:
+    """On a disk that hangs."""
+    answers = threading.Event()
+    look = RunStore._look
+    monkeypatch.setattr(RunStore, "_look", lambda self: (answers.wait(), look(self))[1])
+    app = Mini(trained(tmp_path).run, at=52)
+    try:
+        async with app.run_test(size=WIDE) as pilot:
+            await until(pilot, lambda: "loss" in terminal(app))
+            assert app.run_screen.store.state is None
+            answers.set()
+            await until(pilot, lambda: "step 99 of 400" in flat(terminal(app)))
+    finally:
+        answers.set()
 
 
 async def test_it_grows_while_one_watches(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from textual.events import Resize
 from textual.timer import Timer
 from textual.widgets import Collapsible
 
-from gpu_panel.common import garbage
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, show
 from gpu_panel.common.key_bar import KeyBar
@@ -33,6 +32,7 @@ from gpu_panel.launch.keeper import FormKeeper
 from gpu_panel.launch.plan.pane import PlanPane, as_before
 from gpu_panel.launch.reviewed import Review
 from gpu_panel.launch.runs.pane import RunsPane
+from gpu_panel.launch.settle import settle
 from gpu_panel.launch.taken import Taken, sharing_would_help, taken_devices
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
 APART = 0.3
 """Seconds between the paintings of different parts within a second."""
-
-SETTLED = 2.0
-"""Seconds after the first frame until all code that is always used has been imported."""
 
 
 class LaunchScreen(PaneScreen):
@@ -114,7 +111,7 @@ class LaunchScreen(PaneScreen):
 
     def _begin(self) -> None:
         self._begun = True
-        self.set_timer(SETTLED, garbage.begin)
+        self.run_worker(settle(), group="settle", exit_on_error=False)
         self.runs.look_at_once()
         self._find_devices()
         self._load_form()

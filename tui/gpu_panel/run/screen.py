@@ -44,6 +44,9 @@ from gpu_panel.run.text.headline import figures, headline
 
 PAINT_APART, PAINT_AGAIN = 0.5, 1.0
 """Seconds: at least so long between two paints, and at most. Of a live run there is always news."""
+FIRST_LOOK = 0.05
+"""Seconds for which the first frame waits for the state and the plan of the run, which decide how
+high its panes are: a frame with the wrong heights has to be laid out again."""
 CHARTS_AFTER = 0.1
 """Seconds from painting the texts to painting the charts. A key that is pressed meanwhile need not
 wait for both."""
@@ -97,14 +100,16 @@ class RunScreen(PaneScreen):
             yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
         yield KeyBar(roomy=True)
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
+        self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
+        with suppress(TimeoutError):
+            await self.store.wait_for(lambda store: store.state is not None, FIRST_LOOK)
         if not self.query(PaneBar):  # the panel closes as it opens this: nothing was mounted
             return
         self._arrange()
+        self.paint()
         self._choose_as_before()
-        self.run_worker(self.store.follow(), group="store", exclusive=True, exit_on_error=False)
         self.run_worker(self._keep_painted(), group="paint", exclusive=True)
-        self.call_after_refresh(self.paint)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "store" and event.state == WorkerState.ERROR:
