@@ -58,6 +58,9 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
     except UserError as err:
         click.echo(f"{err.title}:\n" + indent(str(err), "  "), err=True)
         sys.exit(2)
+    from gpu_engine.devices.probe import early
+
+    early.begin()  # importing Textual takes about as long as the probe needs
     from gpu_panel.app import PanelApp
     from gpu_panel.common import frames
     from gpu_panel.terminal import background

@@ -146,6 +146,12 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
                 _left.remove(old)
 
 
+def prepare() -> None:
+    """Start the probe that the next `take` gets, so that it is ready by then. Raises nothing."""
+    with contextlib.suppress(OSError):
+        _put_back(Probe())
+
+
 def take() -> Probe:
     """A probe for the caller alone. If the one that `discover` used still runs, it is that one:
     without persistence mode, waking the GPUs a second time takes seconds."""
