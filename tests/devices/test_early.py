@@ -22,7 +22,7 @@ def test_a_driver_is_expected_by_its_files(path: str | None, files: tuple[str, .
     there = tmp_path / "lib"
     for folder in (there, tmp_path):
         folder.mkdir(exist_ok=True)
-        (folder / early.LIBRARY).touch()
+        (folder / early.NVML).touch()
     environ = {} if path is None else {"LD_LIBRARY_PATH": path.format(here=there)}
     assert early.expected(environ, files) == found
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Of NVIDIA's driver, of AMD's, and of either in the Windows Subsystem for Linux."""
-LIBRARY = "libnvidia-ml.so.1"
+from gpu_engine.devices.backends.signs import FILES, NVML, in_search_path
 
 
 def begin() -> None:
@@ -25,6 +23,4 @@ def begin() -> None:
 
 def expected(environ: Mapping[str, str], files: Iterable[str]) -> bool:
     """Whether there is one of the `files`, or NVIDIA's library in a folder of LD_LIBRARY_PATH."""
-    folders = environ.get("LD_LIBRARY_PATH", "").split(":")
-    return any(map(os.path.exists, (
-        *files, *(os.path.join(folder, LIBRARY) for folder in folders if folder))))  # noqa: PTH118
+    return any(map(os.path.exists, files)) or in_search_path(NVML, environ)

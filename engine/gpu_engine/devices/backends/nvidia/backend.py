@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gpu_engine.devices.backends.nvidia import codes, visible
 from gpu_engine.devices.backends.protocol import Backend, DriverLost, Reader
+from gpu_engine.devices.backends.signs import NVML as LIBRARY
+from gpu_engine.devices.backends.signs import in_search_path
 from gpu_engine.devices.records import Device, Inventory
 
 # What finds and reads devices is imported late: every launch asks each backend for its variables,
 # and most launches ask it for nothing else.
-
-LIBRARY = "libnvidia-ml.so.1"
 
 
 class Nvidia(Backend):
@@ -33,8 +32,7 @@ class Nvidia(Backend):
         """
         import ctypes
 
-        folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-        if any((Path(f) / LIBRARY).exists() for f in folders if f):
+        if in_search_path(LIBRARY, os.environ):
             return True
         try:
             ctypes.CDLL(LIBRARY)
