@@ -74,8 +74,7 @@ class Node:
     def pid(self) -> int:
         """Of its first process, as it is numbered here."""
         assert self.init is not None
-        children = Path(f"/proc/{self.init.pid}/task/{self.init.pid}/children").read_text()
-        return int(children.split()[0])
+        return child(self.init)
 
     @property
     def up(self) -> bool:
@@ -94,7 +93,7 @@ class Node:
             f" for f in hosts passwd; do mount --bind {self._q('etc')}/$f /etc/$f; done;"
             f" hostname {self.name}; ip link set lo up; cd /;"
             " echo up; while read -r line; do :; done")
-        self.init = _first_process(script, self.folder / "boot.log")
+        self.init = first_process(script, self.folder / "boot.log")
         self.rig.plug(self)
         self.start_sshd()
 
@@ -102,19 +101,10 @@ class Node:
         """Switch it off, as a power cut does: every process of it is gone, and so is its link."""
         if self.init is None:
             return
-        first = os.pidfd_open(self.pid) if self.up else None
-        self.init.kill()  # unshare, which takes its child with it, some time later
-        self.init.wait()
-        if first is not None:  # the last that goes
-            select.select([first], [], [])
-            os.close(first)
+        end(self.init)
+        self.init = None
         with contextlib.suppress(AssertionError):
             self.rig.switch(f"link delete port{self.number}")
-        for pipe in (self.init.stdin, self.init.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
-        self.init = None
 
     def reboot(self) -> None:
         self.off()
@@ -271,12 +261,12 @@ class Rig:
 
     def _up(self, count: int) -> None:
         _make_key(self.folder / "key")
-        self._switch = _first_process("ip link set lo up; echo up; while read -r line; do :; done",
-                                      self.folder / "switch.log")
+        self._switch = first_process("ip link set lo up; echo up; while read -r line; do :; done",
+                                     self.folder / "switch.log")
         self.switch("link add br0 type bridge forward_delay 0 stp_state 0", "link set br0 up")
         subnet = _free_subnet()
         self.here = f"{subnet}.254"
-        _ip(f"link add {self.link} type veth peer name here netns {_child(self._switch)}",
+        _ip(f"link add {self.link} type veth peer name here netns {child(self._switch)}",
             f"address add {self.here}/24 dev {self.link}", f"link set {self.link} up")
         self.switch("link set here master br0", "link set here up")
         self.nodes = [Node(self, i, f"gpu{i}", f"{subnet}.{i}", self.folder / f"gpu{i}")
@@ -350,25 +340,21 @@ class Rig:
             self.switch(f"link delete {port}")
         # Always the same hardware address: others would ask the one of before for a while.
         _ip(f"link add e0 address 02:00:00:00:00:{node.number:02x} netns {node.pid} "
-            f"type veth peer name {port} netns {_child(self._switch)}")
+            f"type veth peer name {port} netns {child(self._switch)}")
         self.switch(f"link set {port} master br0", f"link set {port} up")
         _ip(f"address add {node.address}/24 dev e0", "link set e0 up", inside=node.pid)
 
     def switch(self, *commands: str) -> None:
         """Commands of `ip` in the switch."""
         assert self._switch is not None
-        _ip(*commands, inside=_child(self._switch))
+        _ip(*commands, inside=child(self._switch))
 
     def close(self) -> None:
         """Take everything away: nodes, links, connections that ssh keeps open."""
         for node in self.nodes:
             node.off()
         if self._switch is not None:
-            self._switch.kill()
-            self._switch.wait()
-            for pipe in (self._switch.stdin, self._switch.stdout):
-                assert pipe is not None
-                pipe.close()
+            end(self._switch)
             self._switch = None
         for pid in _ssh_with(self.config):
             with contextlib.suppress(ProcessLookupError):
@@ -382,7 +368,7 @@ _MADE = itertools.count()
 """Numbers the rigs of this program: the kernel takes a link away some time after its rig."""
 
 
-def _first_process(script: str, log: Path) -> subprocess.Popen[str]:
+def first_process(script: str, log: Path) -> subprocess.Popen[str]:
     """A new set of namespaces whose first process runs `script`, which says "up" and then waits
     for its standard input to end."""
     with log.open("a") as file:
@@ -402,8 +388,24 @@ def _end_with_us() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _child(process: subprocess.Popen[str]) -> int:
+def child(process: subprocess.Popen[str]) -> int:
+    """The first process of a set of namespaces, as it is numbered here."""
     return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill all processes of a set of namespaces, and wait until the last is gone: until then they
+    may write files."""
+    first = os.pidfd_open(child(process)) if process.poll() is None else None
+    process.kill()  # unshare, which takes its child with it, some time later
+    process.wait()
+    if first is not None:  # the kernel ends all others before this one
+        select.select([first], [], [])
+        os.close(first)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(OSError):
+            pipe.close()
 
 
 def _ip(*commands: str, inside: int | None = None) -> None:

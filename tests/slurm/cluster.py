@@ -6,7 +6,6 @@ The process numbers of its jobs are their own, as on other machines; the disk is
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -49,8 +48,8 @@ class Cluster:
                   f" echo '{_ADDRESS} head' > {conf}.hosts; mount --bind {conf}.hosts /etc/hosts;"
                   f" export SLURM_CONF={conf}; slurmctld -i -c; slurmd -N n1; slurmd -N n2;"
                   " echo up; while read -r line; do :; done")
-        self._init = rig._first_process(script, folder / "boot.log")
-        enter = f"nsenter --target={rig._child(self._init)} --net --uts --mount"
+        self._init = rig.first_process(script, folder / "boot.log")
+        enter = f"nsenter --target={rig.child(self._init)} --net --uts --mount"
         for name in COMMANDS:
             wrapper, real = self.bin / name, shutil.which(name, path=_PATH)
             wrapper.write_text(  # a job has this PATH too
@@ -99,12 +98,7 @@ class Cluster:
 
     def close(self) -> None:
         """Kill everything of it."""
-        self._init.kill()
-        self._init.wait()
-        for pipe in (self._init.stdin, self._init.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
+        rig.end(self._init)
 
 
 def _conf(folder: Path) -> str:
