@@ -40,6 +40,29 @@ def test_signal_to_one_rank_stops_all_at_the_same_step(make, number: int) -> Non
     assert len(recorded(run, 0)) == ends[0]["steps"]
 
 
+@pytest.mark.parametrize(("pause", "asked_at", "steps_more"), [(0.3, 4, 0), (0.0, 200, 51)])
+def test_a_stop_takes_no_step_more_than_needed(tmp_path: Path, pause: float, asked_at: int,
+                                               steps_more: int) -> None:
+    """After a long step all ranks wait for each other's answers. Of short ones they take some
+    more: up to 50 between two polls, and one while the answers travel."""
+    task = tmp_path / "asked.py"
+    task.write_text(
+        f"import os, signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from dataclasses import dataclass\nfrom toy import RANK, Toy\n\n"
+        "@dataclass\nclass Asked(Toy):\n"
+        "    def trouble(self, loss):\n"
+        f"        if (self.calls, RANK) == ({asked_at}, 1):\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        return super().trouble(loss)\n")
+    run = ranks.write_plan(tmp_path / "run", f"{task}:Asked", world=2, size=24, train=LONG,
+                           params={**SLOW, "pause": pause})
+    ranks.train(run)
+    ends = [ranks.read(run, r, "end")[-1] for r in range(2)]
+    assert [e["outcome"] for e in ends] == ["stopped", "stopped"]
+    assert ends[0]["steps"] == ends[1]["steps"]
+    assert asked_at <= ends[0]["steps"] <= asked_at + steps_more
+
+
 def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
     run = make("run", world=2, size=24)
     with ranks.started(run, only=[0]) as first:

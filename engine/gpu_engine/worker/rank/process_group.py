@@ -71,12 +71,21 @@ class Group:
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
         """For each value, the largest that any rank passed. All ranks call it at the same step."""
+        return self.start_all_reduce_max(values)()
+
+    def start_all_reduce_max(self, values: list[float]) -> Callable[[], list[float]]:
+        """Start to find, for each value, the largest that any rank passes, without waiting. Returns
+        a function that waits for the result and returns it."""
         if self._control is None:
-            return values
+            return lambda: values
         # float64 holds every whole number up to 2**53 exactly.
         table = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
-        return table.tolist()
+        work = dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control, async_op=True)
+
+        def answer() -> list[float]:
+            _wait(work)
+            return table.tolist()
+        return answer
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
         """Start to find the smallest value that any rank passes, without waiting. Returns a
