@@ -305,14 +305,18 @@ def test_parameters_added_while_training_are_trained_as_by_hand(tmp_path: Path, 
     gets_more_while_training(tmp_path, clip=0.1, counts=counts)
 
 
-def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path: Path) -> None:
-    """DDP averages only the gradients that were required when it was made."""
+@pytest.mark.parametrize("steps", [8, 20_000])
+def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path: Path, steps: int) -> None:
+    """DDP averages only the gradients that were required when it was made. That is noticed while
+    training goes on, and before anything is saved."""
     run = tmp_path / "run"
     run.mkdir()
-    ranks.write_plan(run, write_later(tmp_path), world=2, size=12, train={"steps": 8})
+    ranks.write_plan(run, write_later(tmp_path), world=2, size=12,
+                     train={"steps": steps, "checkpoint_every": 0, "eval_every": 50_000})
     ranks.train(run, expect=1)
     for rank in range(2):
         (error,) = ranks.read(run, rank, "error")
+        assert error["step"] < max(steps, 9)
         assert "0.weight and 1 more required no gradient" in error["message"]
         assert "learning rate of 0" in error["message"]
     assert not checkpoint.listed(run / "checkpoints")

@@ -40,11 +40,9 @@ def test_signal_to_one_rank_stops_all_at_the_same_step(make, number: int) -> Non
     assert len(recorded(run, 0)) == ends[0]["steps"]
 
 
-@pytest.mark.parametrize(("pause", "asked_at", "steps_more"), [(0.3, 4, 0), (0.0, 200, 51)])
-def test_a_stop_takes_no_step_more_than_needed(tmp_path: Path, pause: float, asked_at: int,
-                                               steps_more: int) -> None:
-    """After a long step all ranks wait for each other's answers. Of short ones they take some
-    more: up to 50 between two polls, and one while the answers travel."""
+@pytest.mark.parametrize(("pause", "asked_at"), [(0.3, 4), (0.0, 200)])
+def test_a_stop_takes_one_step_more_at_most(tmp_path: Path, pause: float, asked_at: int) -> None:
+    """The rank that is asked ends its step; the other may be in the next one by then."""
     task = tmp_path / "asked.py"
     task.write_text(
         f"import os, signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -60,7 +58,7 @@ def test_a_stop_takes_no_step_more_than_needed(tmp_path: Path, pause: float, ask
     ends = [ranks.read(run, r, "end")[-1] for r in range(2)]
     assert [e["outcome"] for e in ends] == ["stopped", "stopped"]
     assert ends[0]["steps"] == ends[1]["steps"]
-    assert asked_at <= ends[0]["steps"] <= asked_at + steps_more
+    assert asked_at <= ends[0]["steps"] <= asked_at + 1
 
 
 def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
@@ -164,7 +162,8 @@ def test_bad_loss_in_the_last_step_is_not_saved(make) -> None:
 
 
 def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path: Path) -> None:
-    """Ranks poll each other only now and then, but before a save they check every loss so far."""
+    """While steps go on, ranks hear of each other some time later; before a save they check every
+    loss so far."""
     task = tmp_path / "last.py"
     task.write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"

@@ -152,9 +152,9 @@ def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> 
     rank 1 has looked whether the first is complete."""
     store = dist.HashStore()
     first, second = (Meetings(r, 2, store, 10.0, lambda: None) for r in range(2))
-    wait = Meetings._wait
+    wait = Meetings.wait_for
     # `meet` without its wait: where a rank is that has come but not looked.
-    monkeypatch.setattr(Meetings, "_wait", lambda self, keys: None)
+    monkeypatch.setattr(Meetings, "wait_for", lambda self, keys: None)
     keys = [f"gpu-panel/met/1/{rank}" for rank in range(2)]
     second.meet()
     first.meet()
@@ -162,10 +162,10 @@ def test_a_rank_that_is_ahead_leaves_what_others_still_look_for(monkeypatch) -> 
     first.broadcast("text")
     first.meet()
     assert store.check(keys)  # rank 1 can still leave the first meeting
-    monkeypatch.setattr(Meetings, "_wait", wait)
+    monkeypatch.setattr(Meetings, "wait_for", wait)
     assert second.broadcast("") == "text"
     second.meet()
-    monkeypatch.setattr(Meetings, "_wait", lambda self, keys: None)
+    monkeypatch.setattr(Meetings, "wait_for", lambda self, keys: None)
     for number in range(4, 8):  # nothing is left behind in the long run
         first.meet()
         second.meet()

@@ -16,12 +16,11 @@ from gpu_engine.training.step_loss import StepLoss
 from gpu_engine.training.strategies.base import Strategy
 from gpu_engine.training.task import Task
 from gpu_engine.training.trained import trained
+from gpu_engine.worker.rank.last_step import Reason
 from gpu_engine.worker.rank.process_group import Group, pack_first, unpack_first
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
-_POLL_EVERY = 0.2  # seconds between two polls: the longest delay until a stop is noticed
-_MOST_STEPS = 50  # steps between two polls at most, as steps may become slower
 _SKIPS_IN_A_ROW = 100
 
 
@@ -86,10 +85,7 @@ class Loop:
             is not Optimizer.zero_grad
         self._skips_in_a_row = 0
         self._warned_at = 0.0
-        self._next_poll = 0
-        self._polled_at = (0, time.monotonic())
-        self._pause = 1
-        self._answer: Callable[[], list[float]] | None = None
+        self._last = self.group.last_step
         self._stop = self._checked = False
 
     def run(self) -> str:
@@ -99,6 +95,8 @@ class Loop:
         """
         self.recorder.training = True
         self.recorder.mark()
+        if self._last is not None:
+            self._last.begin(lambda: self.at.step, self._reason)
         if self.evaluate_first and not self._finished():
             self._evaluate()
         while not self._finished() and not self._stop:
@@ -183,19 +181,11 @@ class Loop:
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()
-        if self._answer is not None:
-            self._read_poll()
-        # With several ranks all must poll at the same step; one alone only if there is a reason.
-        if step >= self._next_poll and not self._stop and (
-                self.group.size > 1 or self.signals.stop_requested
-                or self.recorder.nonfinite is not None):
-            self._start_poll()
-            # While steps are short, the ranks' answers travel during the next step, as waiting for
-            # them takes longer than a small model's step (measured: 2.8 ms on two busy cores).
-            if self._pause == 1:
-                self._read_poll()
-        if self._stop:
-            return
+        if self.signals.stop_requested or self.recorder.nonfinite is not None or (
+                self._last is not None and step >= self._last.bound):
+            self._look_at_reasons()
+            if self._stop:
+                return
         if self.save_every and step % self.save_every == 0 and not self._finished():
             self._settle_nonfinite()
             if not self._stop:
@@ -207,57 +197,55 @@ class Loop:
                 and not self._stop):
             self._evaluate()
 
-    def _start_poll(self) -> None:
-        """Start to find out whether any rank was asked to stop or has a loss that is not finite.
+    def _reason(self) -> Reason | None:
+        """This rank's reason to have all ranks end, if it has one. Called in another thread, too:
+        asking costs the steps nothing (`LastStep`)."""
+        bad = self.recorder.nonfinite if self.on_nonfinite == "stop" else None
+        error = ""
+        try:
+            self.strategy.check()
+        except UserError as err:
+            error = str(err)
+        reason = Reason(self.signals.stop_requested, bad[0] if bad else None, error)
+        return reason if any(reason) else None
 
-        This is one small all-reduce. It also carries the number of steps until the next poll,
-        which rank 0 decides by its clock, so that all ranks poll at the same step.
-        """
-        self.strategy.check()
-        step, now = self.at.step, time.monotonic()
-        since, then = self._polled_at
-        self._polled_at = (step, now)
-        pause = 1
-        if step > since and self.group.size > 1 and self.group.rank == 0:
-            pause = min(max(int(_POLL_EVERY * (step - since) / max(now - then, 1e-6)), 1),
-                        _MOST_STEPS)
-        bad = self.recorder.nonfinite
-        self._answer = self.group.start_all_reduce_max([
-            float(self.signals.stop_requested),
-            pack_first(bad[0] if bad else None, self.group.rank, self.group.size), float(pause)])
-
-    def _read_poll(self) -> None:
-        """Wait for the poll's answers, if one is under way, and act on them. All ranks call this
-        after the same step."""
-        if self._answer is None:
+    def _look_at_reasons(self) -> None:
+        """After a step, if there may be a reason to end: end, if all ranks have come to the last
+        step."""
+        bad, rank = self.recorder.nonfinite, self.group.rank
+        if bad is not None and (self._last is None or self.on_nonfinite != "stop"):
+            self._on_nonfinite((bad[0], rank))
+        if self._last is None:
+            self._stop = self.signals.stop_requested
             return
-        answer, self._answer = self._answer, None
-        stop, first, pause = answer()
-        self._pause = int(pause)
-        self._next_poll = self._polled_at[0] + self._pause
-        self._on_nonfinite(first)
-        if stop:
-            self._stop = True
+        if self.signals.stop_requested or self.recorder.nonfinite is not None:
+            self._last.ask()
+        end = self._last.reached() if self.at.step >= self._last.bound else None
+        if end is None:
+            return
+        if end.error:
+            raise UserError(end.error)
+        self._on_nonfinite(end.first)
+        self._stop = end.stop
 
     def _settle_nonfinite(self) -> None:
         """Wait for the losses of all steps so far, on all ranks, and act on those that are not
         finite. Called before weights are saved or evaluated."""
-        self._read_poll()
         self.recorder.settle()
         self.strategy.check()
         bad = self.recorder.nonfinite
         first, stop = self.group.all_reduce_max([
             pack_first(bad[0] if bad else None, self.group.rank, self.group.size),
             float(self.signals.stop_requested)])
-        self._on_nonfinite(first)
+        self._on_nonfinite(unpack_first(first, self.group.size))
         if stop:
             self._stop = True
 
-    def _on_nonfinite(self, first: float) -> None:
-        found = unpack_first(first, self.group.size)
-        if found is None:
+    def _on_nonfinite(self, first: tuple[int, int] | None) -> None:
+        """`first`: (step, rank) of a loss that is not finite; None if there is none."""
+        if first is None:
             return
-        step, rank = found
+        step, rank = first
         mine = self.recorder.nonfinite
         what = f"the loss of rank {rank} at step {step} is " + (
             f"{mine[1]}" if mine and rank == self.group.rank else "not a finite number")

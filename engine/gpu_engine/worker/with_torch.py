@@ -73,25 +73,30 @@ def train(job: Job, group: Group, rec: Recorder, signals: Signals) -> str:
 
 
 class _Peers:
-    """Once a second, sends this rank's heartbeat and checks whether another rank has announced its
-    failure. If one has, and this rank does not end by itself, it ends the process: a collective of
-    NCCL may never return when a rank is gone."""
+    """Looks at each tick whether the ranks are to end. Once a second, sends this rank's heartbeat
+    and checks whether another rank has announced its failure. If one has, and this rank does not
+    end by itself, it ends the process: a collective of NCCL may never return when a rank is
+    gone."""
 
     def __init__(self, rec: Recorder, group: Group, then: Callable[[], None] | None) -> None:
         self._rec, self._then = rec, then
-        self._failure, self._beat = group.failures.watcher()
+        self._others = group.beside()
         self._due = 0.0
         self._since: float | None = None
 
     def __call__(self) -> None:
         if self._then is not None:
             self._then()
+        others = self._others
+        if others is None or self._rec.phase == "done":
+            return
+        others.look_for_end()
         now = time.monotonic()
-        if now < self._due or self._rec.phase == "done":
+        if now < self._due:
             return
         self._due = now + heartbeat.INTERVAL
-        self._beat(heartbeat.activity(self._rec))
-        word = self._failure()
+        others.beat(heartbeat.activity(self._rec))
+        word = others.failure()
         if word is None or self._rec.writing is not None:  # a checkpoint is finished first
             return
         self._since = self._since or now

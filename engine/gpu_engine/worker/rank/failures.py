@@ -12,8 +12,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.worker.rank.heartbeat import Heartbeat
-from gpu_engine.worker.rank.store import Store, another
+from gpu_engine.worker.rank.store import Store
 
 _LINGER = 3.0
 _PATIENCE = 3.0
@@ -69,13 +68,9 @@ class Failures:
         the store can't be reached."""
         return self._heard or self._listen(self._store)
 
-    def watcher(self) -> tuple[Callable[[], str | None], Callable[[str], None]]:
-        """`heard` and a `Heartbeat` for another thread. They use a connection of their own, as the
-        main one is busy while a collective waits on it."""
-        if self._store is None or self._size == 1:
-            return lambda: None, lambda activity: None
-        own = another(self._store)
-        return lambda: self._heard or self._listen(own), Heartbeat(self._rank, own)
+    def watcher(self, store: Store) -> Callable[[], str | None]:
+        """`heard` for another thread. `store` must be a connection that no other thread uses."""
+        return lambda: self._heard or self._listen(store)
 
     def _listen(self, store: Store | None) -> str | None:
         if store is None:

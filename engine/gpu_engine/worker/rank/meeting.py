@@ -43,27 +43,27 @@ class Meetings:
     def meet(self) -> None:
         """Wait until every rank has called this. Raises PeerLost."""
         self._count += 1
-        with self._peer_lost():
+        with self.peer_lost():
             # This rank has passed the last meeting, so all have come to it, and have passed the one
             # before. A broadcast between them says nothing: rank 0 does not wait there.
             if len(self._met) == 2:
                 self._store.delete_key(_here(self._met.pop(0), self._rank))
             self._met.append(self._count)
             self._store.set(_here(self._count, self._rank), "1")
-        self._wait({r: _here(self._count, r) for r in range(self._size)})
+        self.wait_for({r: _here(self._count, r) for r in range(self._size)})
 
     def broadcast(self, text: str) -> str:
         """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
         self._count += 1
         key, read = f"gpu-panel/said/{self._count}", f"gpu-panel/read/{self._count}"
-        with self._peer_lost():
+        with self.peer_lost():
             if self._rank == 0:
                 self._store.set(key, text)
                 self._unread.append(self._count)
                 self._forget()
                 return text
-        self._wait({0: key})
-        with self._peer_lost():
+        self.wait_for({0: key})
+        with self.peer_lost():
             text = self._store.get(key).decode()
             self._store.add(read, 1)
         return text
@@ -90,13 +90,14 @@ class Meetings:
                 self._store.delete_key(f"gpu-panel/read/{number}")
                 self._unread.remove(number)
 
-    def _wait(self, keys: dict[int, str]) -> None:
+    def wait_for(self, keys: dict[int, str]) -> None:
+        """Wait until each of these ranks has set its key. Raises PeerLost."""
         began = time.monotonic()
         pause, look_at = _PAUSES[0], began + _LOOK
         seen: dict[int, tuple[str, float]] = {}
         try:
             while True:
-                with self._peer_lost():
+                with self.peer_lost():
                     if self._store.check(list(keys.values())):
                         return
                     now = time.monotonic()
@@ -128,7 +129,7 @@ class Meetings:
                      f"{heartbeat.activity_in(seen[late[0]][0])}")
 
     @contextlib.contextmanager
-    def _peer_lost(self) -> Iterator[None]:
+    def peer_lost(self) -> Iterator[None]:
         """Raise PeerLost if a call to the store fails: rank 0 holds it and may be gone."""
         try:
             yield

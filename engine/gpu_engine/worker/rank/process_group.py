@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
 from gpu_engine.worker.rank.failures import Failures
+from gpu_engine.worker.rank.heartbeat import Heartbeat
 from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.last_step import LastStep
 from gpu_engine.worker.rank.meeting import Meetings
 from gpu_engine.worker.rank.recorder import Recorder
-from gpu_engine.worker.rank.store import Store
+from gpu_engine.worker.rank.store import Store, another
 
 _TEXT = 8192
 _PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
@@ -37,6 +39,17 @@ class ReadsInto(Protocol):
         ...
 
 
+class Beside(NamedTuple):
+    """See `Group.beside`."""
+
+    failure: Callable[[], str | None]
+    """The failure that another rank has announced."""
+    beat: Callable[[str], None]
+    """Sends a heartbeat with what this rank is doing."""
+    look_for_end: Callable[[], None]
+    """Looks whether the ranks are to end: see `LastStep`."""
+
+
 class Group:
     """All ranks, as one of them uses them. With a single rank and no process group, every method
     works locally."""
@@ -49,6 +62,19 @@ class Group:
         self.failures = Failures(who.rank, who.world_size, store)
         self.meetings = None if store is None else Meetings(
             who.rank, who.world_size, store, timeout, self.failures.heard)
+        self.last_step = None if store is None or self.meetings is None else LastStep(
+            who.rank, who.world_size, store, self.meetings)
+        self._store = store
+
+    def beside(self) -> Beside | None:
+        """What the thread beside the training says to the other ranks and hears from them, over a
+        connection of its own, as the main one is busy while a collective waits on it. None if there
+        are no others."""
+        if self._store is None or self.last_step is None or self.size == 1:
+            return None
+        own = another(self._store)
+        return Beside(self.failures.watcher(own), Heartbeat(self.rank, own),
+                      self.last_step.watcher(own))
 
     # --- waiting for a rank that may be busy for a long time --------------------------------
 
@@ -71,21 +97,12 @@ class Group:
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
         """For each value, the largest that any rank passed. All ranks call it at the same step."""
-        return self.start_all_reduce_max(values)()
-
-    def start_all_reduce_max(self, values: list[float]) -> Callable[[], list[float]]:
-        """Start to find, for each value, the largest that any rank passes, without waiting. Returns
-        a function that waits for the result and returns it."""
         if self._control is None:
-            return lambda: values
+            return values
         # float64 holds every whole number up to 2**53 exactly.
         table = torch.tensor(values, dtype=torch.float64)
-        work = dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control, async_op=True)
-
-        def answer() -> list[float]:
-            _wait(work)
-            return table.tolist()
-        return answer
+        dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
+        return table.tolist()
 
     def start_all_reduce_min(self, value: int) -> Callable[[], int]:
         """Start to find the smallest value that any rank passes, without waiting. Returns a
