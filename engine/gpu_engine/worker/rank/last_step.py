@@ -41,9 +41,10 @@ class End(NamedTuple):
 
     stop: bool
     first: tuple[int, int] | None
-    """(step, rank) of the first loss that was not a finite number: the lowest rank's."""
+    """(step, rank) of the first loss that was not a finite number; of several at the same step, the
+    lowest rank's. None if all are finite."""
     error: str
-    """The lowest rank's."""
+    """What is wrong with the training, as the lowest rank has said it; "" if nothing is."""
 
 
 class LastStep:
