@@ -27,6 +27,7 @@ import atexit
 import contextlib
 import functools
 import os
+from _thread import get_ident
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -35,13 +36,25 @@ from typing import Any
 import torch
 
 from . import exit_hooks, loggers, notes
-from .loss import MOST
 from .observer import Observer
-from .recorder import BACKWARD, OPTIMIZER, RUNNING
+from .optimizers import Optimizer
+from .short_way import BACKWARD, OPTIMIZER, RUNNING, ShortWay
 
 observer: Observer
-_is_compiling: Callable[[], bool] = getattr(
-    getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
+short = ShortWay()
+
+
+def _is_compiling() -> Callable[[], bool]:
+    """torch's function that torch.compile takes to be true in what it traces."""
+    compiler = getattr(torch, "compiler", None)
+    for name in ("is_dynamo_compiling", "is_compiling"):  # the first costs less
+        found = getattr(compiler, name, None)
+        if found is not None:
+            return found
+    return lambda: False
+
+
+_compiling = _is_compiling()
 
 
 def _quietly(what: Callable[..., None], *args: Any) -> None:
@@ -55,28 +68,27 @@ def _quietly(what: Callable[..., None], *args: Any) -> None:
 def _wrap_backward(undo: _Undo) -> Any:
     original = torch.autograd.backward
     inside = torch._C._current_graph_task_id
-    tensor, most = torch.Tensor, MOST
+    tensor, way, thread = torch.Tensor, short, get_ident
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        o = observer
-        if o.off or inside() != -1:
-            return original(*args, **kwargs)
-        rec = o.ready
-        # Nearly all calls of a loop on the CPU come here: as `o.backward`, but without its cost.
-        if rec is not None and rec.phase is RUNNING and len(args) > 1 and args[1] is None \
-                and type(args[0]) is tensor and args[0].is_cpu and len(o.losses.parts) < most:
+        # The short way: as `Observer.backward`.
+        if way.thread == thread() and way.phase is RUNNING and len(args) > 1 and args[1] is None \
+                and type(args[0]) is tensor and args[0].is_cpu and inside() == -1:
             try:
                 loss = args[0].item()
             except Exception:  # noqa: BLE001 - not a scalar: torch itself will raise
                 loss = None
-            if type(loss) is float:
-                o.losses.parts.append(loss)
-                rec.phase = BACKWARD
+            if type(loss) is float and way.thread:  # `item` may have let another thread run
+                way.loss = loss if way.loss is None else way.loss + loss
+                way.phase = BACKWARD
                 try:
                     return original(*args, **kwargs)
                 finally:
-                    rec.phase = RUNNING
+                    way.phase = RUNNING
+        o = observer
+        if o.off or inside() != -1:
+            return original(*args, **kwargs)
         rec = o.backward(args[0] if args else kwargs.get("tensors"),
                          args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
         if rec is None:
@@ -133,7 +145,7 @@ def _around_scale(scale: Any) -> Any:
     def observed_scale(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
         if result is not outputs and not observer.off:
-            observer.ready = None
+            observer.close_short_way()
             _quietly(observer.losses.scaled, result, outputs, getattr(self, "_scale", None))
         return result
 
@@ -188,15 +200,16 @@ def _once(closure: Callable[..., Any]) -> Callable[..., Any]:
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     # Return at once while torch.compile traces a step: the code below would break its graph.
-    if _is_compiling():
+    if _compiling():
         return None
-    o = observer
-    rec = o.ready
-    if rec is not None and not o.here.steps:
-        o.here.steps = 1
-        rec.phase = OPTIMIZER
-    elif not o.off:
-        o.step_begins()
+    way, me = short, get_ident()
+    if way.thread == me and not way.inside and not kwargs \
+            and (len(args) == 1 or args[1:] == (None,)):  # accelerate passes None as closure
+        way.inside = me
+        way.phase = OPTIMIZER
+        return None
+    if not observer.off:
+        observer.step_begins()
     if len(args) > 1 or kwargs:
         return _with_closure(args, kwargs)
     return None
@@ -214,32 +227,39 @@ def _with_closure(args: Any, kwargs: Any) -> Any:
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    o = observer
-    here = o.here
-    if o.off or not here.steps:
-        return
-    rec = o.ready
-    if rec is not None and here.steps == 1 and not here.closed:
-        # Nearly all steps of a loop on the CPU come here: as `o.step_ends`, but without its cost.
-        parts, mine = o.losses.parts, o.optimizers.by_id.get(id(optimizer))
-        if mine is not None and mine.ref() is optimizer:
-            try:
-                first = optimizer.param_groups[0]
-                loss, rate = sum(parts), first["lr"]
-            except Exception:  # noqa: BLE001 - the loss or the rate is not a plain number
-                first = loss = rate = None
-            if type(loss) is float and type(rate) is float:
-                mine.stepped = id(first)
-                here.steps = 0
-                rec.phase = RUNNING
-                parts.clear()
-                if rate is mine.lr and mine.number == 0:
-                    rec.queue.append(loss)
-                else:
-                    mine.lr = rate
-                    rec.queue.append((mine.number, loss, rate))
-                return
-    o.step_ends(optimizer)
+    way = short
+    if not way.inside and _compiling():
+        return None
+    loss = way.loss
+    if loss is not None and way.inside == get_ident():
+        # The short way, as `Observer.step_ends`. It is open, as closing it takes the loss away.
+        mine: Optimizer | None = way.optimizer
+        if mine.ref() is not optimizer:
+            mine = way.by_id.get(id(optimizer))
+            if mine is None or mine.ref() is not optimizer:
+                return observer.step_ends(optimizer)
+            way.optimizer = mine
+        try:
+            first = optimizer.param_groups[0]
+            rate = first["lr"]
+        except Exception:  # noqa: BLE001 - not an optimizer as torch makes them
+            return observer.step_ends(optimizer)
+        if rate is not mine.lr:
+            if type(rate) is not float:
+                return observer.step_ends(optimizer)
+            mine.lr = rate
+            item: Any = (mine.number, loss, rate)
+        else:
+            item = loss if mine.number == 0 else (mine.number, loss, rate)
+        mine.stepped = id(first)
+        way.loss = None
+        way.inside = 0
+        way.phase = RUNNING
+        way.append(item)
+        return None
+    if not observer.off:
+        observer.step_ends(optimizer)
+    return None
 
 
 def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
@@ -261,7 +281,7 @@ def install(*, direct: bool) -> None:
     """Observe this process from now on. If its torch lacks something that this needs, nothing is
     observed. `direct`: whether the supervisor itself started the process, as a rank."""
     global observer
-    observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add)
+    observer = Observer(Path(os.environ["GPU_PANEL_RUN"]), exit_hooks.add, short)
     undo = _Undo()
     try:
         _into_torch(undo)

@@ -26,7 +26,8 @@ from .by_hand import ByHand
 from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizers
-from .recorder import OPTIMIZER, RUNNING, ScriptRecorder
+from .recorder import ScriptRecorder
+from .short_way import OPTIMIZER, RUNNING, ShortWay
 from .step_events import Step
 
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
@@ -46,9 +47,12 @@ class _ThreadState(threading.local):
 class Observer:
     """The state of one observed process. The script's own calls lead to its methods."""
 
-    def __init__(self, run: Path, became_rank: Callable[[Observer], None]) -> None:
-        """`run`: the run folder. `became_rank` is called when this process has claimed a rank."""
+    def __init__(self, run: Path, became_rank: Callable[[Observer], None],
+                 short: ShortWay) -> None:
+        """`run`: the run folder. `became_rank` is called when this process has claimed a rank.
+        `short`: the short way of the process."""
         self.run = run
+        self._short = short
         self._became_rank = became_rank
         self.losses = Losses()
         self.rec: ScriptRecorder | None = None
@@ -56,9 +60,6 @@ class Observer:
         """Whether this process has tried to become a rank."""
         self.off = False
         """Whether observing has ended for this process."""
-        self.ready: ScriptRecorder | None = None
-        """`rec` while the script runs an ordinary loop, in which `install` may take its short way;
-        else None. An optimizer has stepped then, and the recorder's thread runs."""
         self.stepped = 0
         """Steps of all optimizers, without those on the short way."""
         self._began = time.monotonic()
@@ -101,7 +102,7 @@ class Observer:
                 f"process {os.getpid()} is not shown: {_PROCESSES} other processes already train "
                 f"as rank {who.rank}"))
             return
-        rec.thread_ended = self._not_ready
+        rec.thread_ended = self.close_short_way
         cuda = tensor.device.index if isinstance(tensor, torch.Tensor) and tensor.is_cuda else None
         devices = identity.device_labels(who, cuda)
         rec.device = cuda if len(devices) == 1 else None
@@ -127,18 +128,34 @@ class Observer:
         return None, 0
 
     def _recorder(self, rank: int) -> ScriptRecorder:
-        return ScriptRecorder(events_path(self.run, rank), self.run, self.losses)
+        return ScriptRecorder(events_path(self.run, rank), self.run, self.losses, self._short)
 
-    def _not_ready(self) -> None:
-        self.ready = None
+    # --- the short way -------------------------------------------------------------------------
+
+    def close_short_way(self) -> None:
+        """From now on all steps go the long way, until it is opened once more. A loss that was
+        added up on it is kept."""
+        loss = self._short.close()
+        if loss is not None:
+            self.losses.parts.append(loss)
+
+    def _the_long_way(self) -> None:
+        """Called as a thread sets out on the long way. A step that it has begun on the short way
+        goes on here."""
+        way = self._short
+        if way.thread:
+            self.close_short_way()
+        if way.inside and way.leave():
+            self.here.steps, self.here.closed = 1, False
 
     # --- what the script does ------------------------------------------------------------------
 
-    # These three run at each step of a script, so they are kept short. They never raise.
+    # These three run at each step that does not take the short way. They never raise.
 
     def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
         """Called before `backward(tensors, gradients)`. Returns the recorder, if there is one."""
         try:
+            self._the_long_way()
             if not self.tried:
                 self.become(tensors)
             rec = self.rec
@@ -159,6 +176,7 @@ class Observer:
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
         try:
+            self._the_long_way()
             if not self.tried:
                 self.become()
             if self.rec is None:
@@ -176,6 +194,7 @@ class Observer:
     def step_ends(self, optimizer: Any) -> None:
         """Called after `optimizer.step()`."""
         try:
+            self._the_long_way()
             here = self.here
             rec = self.rec
             if rec is None or not here.steps:
@@ -200,8 +219,9 @@ class Observer:
             rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
                              norm, stepped.others_alive))
             mine.lr = lr if type(lr) is float else None
-            ordinary = rec.started and self.losses.unscaled and not (self.off or self._norm)
-            self.ready = rec if ordinary else None
+            if type(loss) is float and rec.started and self.losses.unscaled and not (
+                    self.off or self._norm):
+                self._short.open(mine, self.optimizers.by_id, rec.queue.append)
         except Exception as err:  # noqa: BLE001
             self.fault(err)
 
@@ -260,7 +280,7 @@ class Observer:
         with contextlib.suppress(Exception):
             self._faults += 1
             self.off = self._faults >= _FAULTS
-            self.ready = None
+            self.close_short_way()
             text = f"observing: {type(err).__name__}: {err}"
             if self.off:
                 text += "; this process is no longer observed"
@@ -278,7 +298,7 @@ class Observer:
     def before_fork(self) -> None:
         """Called before a fork. Ends the recorder's thread, as a lock that it holds would stay
         locked in the child for ever."""
-        self.ready = None
+        self.close_short_way()
         if self.rec is not None:
             self.rec.pause()
 
@@ -292,7 +312,8 @@ class Observer:
 
     def in_child(self) -> None:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
-        self.ready = None
+        self._short.close()
+        self._short.inside = 0
         rec, self.rec = self.rec, None
         current.recorder = None
         self.tried = self.off = False
@@ -307,7 +328,7 @@ class Observer:
     def finish(self, *, failed: bool = False) -> None:
         """Called when the interpreter ends. Whether that is a success, only the exit status tells;
         `failed`: it is known to be a failure."""
-        self.ready = None
+        self.close_short_way()
         rec = self.rec
         if rec is None:
             return

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 class Optimizer:
     """What is known of one optimizer."""
 
+    __slots__ = ("lr", "name", "number", "ref", "stepped")
+
     def __init__(self, number: int) -> None:
         self.number = number
         self.ref: Callable[[], Any] = lambda: None

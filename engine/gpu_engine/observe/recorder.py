@@ -22,13 +22,9 @@ from . import notes
 from .claim import Claim
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
+from .short_way import ShortWay
 from .step_events import LateEvent, Logged, Step, StepEvents, Values
 from .writer_thread import WriterThread
-
-# The phases of a script's rank. They are compared by identity.
-RUNNING = "running"
-BACKWARD = "backward"
-OPTIMIZER = "optimizer"
 
 _PATIENCE = 5.0
 """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
@@ -38,9 +34,10 @@ class ScriptRecorder:
     """A recorder that the script does not notice: its thread does not appear in `threading`, it
     stops during forks, and it prints nothing to the script's stderr."""
 
-    def __init__(self, path: Path, run: Path, losses: Losses) -> None:
-        """Append to `path` in the run folder `run`. `losses` reads logged tensors. Raises
-        OSError."""
+    def __init__(self, path: Path, run: Path, losses: Losses, way: ShortWay) -> None:
+        """Append to `path` in the run folder `run`. `losses` reads logged tensors; `way` has the
+        phase. Raises OSError."""
+        self._way = way
         self.phase = "init"
         self.step_now = 0
         self.skipped = 0
@@ -61,6 +58,15 @@ class ScriptRecorder:
         self._thread: WriterThread | None = None
         self._given_up = False
         self._closing = False
+
+    @property
+    def phase(self) -> str:
+        """What the rank is doing now."""
+        return self._way.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._way.phase = phase
 
     # --- the claim on the rank -----------------------------------------------------------------
 

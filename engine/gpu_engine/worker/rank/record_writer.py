@@ -30,10 +30,13 @@ class Source(Protocol):
     """Where the contents of a record come from. Its methods are called while the record is locked,
     in whichever thread calls `tick`, `write` or `flush`."""
 
-    phase: str
-    """What the rank is doing now."""
     step_now: int
     """Steps so far."""
+
+    @property
+    def phase(self) -> str:
+        """What the rank is doing now."""
+        ...
 
     def new_lines(self) -> list[bytes]:
         """The events since the last call whose values are known by now, in order, one a line."""
