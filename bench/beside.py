@@ -6,85 +6,90 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
-from bench.by_hand import train
+from bench.by_hand import steps
 from bench.tasks import Timed
 
 
 @dataclass
 class Beside(Timed):
-    """In the middle of the engine's loop, a loop by hand trains a model of its own for as many
-    steps as the engine before it. So both have the same process and the same moments of the
-    machine."""
+    """In the middle of the engine's loop, a loop by hand trains the same model with the same
+    optimizer for as many steps as the engine before it. With a model of its own it would be up to
+    5 % faster or slower, for as long as the process lives, by where that happens to lie in memory.
+    """
 
-    block: int = 200
+    block: int = 10
     """Steps at a time."""
     batch: int = 64
     """Examples a step and rank."""
+    twice: bool = False
+    """Compare the loop by hand with itself instead: what comes out then is noise."""
 
-    _seconds: list[tuple[float, ...]] = field(default_factory=list, init=False)
+    _blocks: list[tuple[float, ...]] = field(default_factory=list, init=False)
     """For each block: wall seconds of the engine and by hand, processor seconds of both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._hand: ByHand | None = None
+        self._hand: Iterator[None] | None = None
+        self._threads: dict[int, float] = {}
 
-    def note(self) -> None:
-        """Called as a step of the engine begins."""
+    def optimizer(self, model: nn.Module, lr: float) -> Optimizer:
+        self._optimizer = super().optimizer(model, lr)
+        return self._optimizer
+
+    def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
         self._count += 1
         past = self._count - self.warm
-        if past < 0 or past % self.block:
-            return
+        if past >= 0 and past % self.block == 0:
+            self._turn(model, past)
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    def _turn(self, model: nn.Module, past: int) -> None:
+        """The turn of the loop by hand, after the engine's; `past`: steps that are measured."""
         now = _clocks()
         if self._hand is None:
-            self._hand = ByHand(self)
-            self._threads = _threads()
-        self._hand.steps(self.block if past else self.warm)
+            self._hand, self._threads = self._by_hand(model), _threads()
+        if self.twice:
+            self._resumed = _clocks()
+            self._do(self._hand)
+            now = _clocks()
+        self._do(self._hand)
         after = _clocks()
         if past:
             engine, hand = ((b - a for a, b in zip(*pair, strict=True))
                             for pair in ((self._resumed, now), (now, after)))
-            self._seconds.append((*engine, *hand))
+            self._blocks.append((*engine, *hand))
         if self._count + self.block > self.steps:
             self._write(past)
-        self._resumed = after
+        self._resumed = _clocks()
 
-    def _write(self, steps: int) -> None:
+    def _do(self, hand: Iterator[None]) -> None:
+        for _ in range(self.block):
+            next(hand)
+
+    def _by_hand(self, model: nn.Module) -> Iterator[None]:
+        several = torch.distributed.is_initialized()
+        x, y = self.train_data().tensors
+        return steps(lambda batch: functional.cross_entropy(model(batch[0]), batch[1]),
+                     self._optimizer, x, y, batch=self.batch,
+                     ranks=torch.distributed.get_world_size() if several else 1,
+                     rank=torch.distributed.get_rank() if several else 0)
+
+    def _write(self, past: int) -> None:
         """Rank 0 writes what was measured, and the processor seconds a step of the engine's own
         threads, which may do a step's work later than in its block."""
         beside = _threads()
         spent = sum(beside.values()) - sum(self._threads.get(t, 0.0) for t in beside)
         if os.environ.get("RANK", "0") == "0":
             with open(self.out, "w") as file:  # noqa: PTH123
-                json.dump({"blocks": self._seconds, "threads": spent / steps}, file)
-
-
-class ByHand:
-    """The loop by hand, with a model and an optimizer of its own."""
-
-    def __init__(self, task: Beside) -> None:
-        self._task = task
-        self._ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() \
-            else 1
-        self._rank = torch.distributed.get_rank() if self._ranks > 1 else 0
-        self._model: nn.Module = task.model()
-        if self._ranks > 1:
-            self._model = nn.parallel.DistributedDataParallel(self._model)
-        self._optimizer = task.optimizer(self._model, 0.01)
-        self._x, self._y = task.train_data().tensors
-
-    def steps(self, count: int) -> None:
-        """Train so many steps."""
-        train(self._loss, self._optimizer, self._x, self._y, batch=self._task.batch,
-              ranks=self._ranks, rank=self._rank, steps=count)
-
-    def _loss(self, batch: list[Tensor]) -> Tensor:
-        return functional.cross_entropy(self._model(batch[0]), batch[1])
+                json.dump({"blocks": self._blocks, "threads": spent / past}, file)
 
 
 def _threads() -> dict[int, float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -14,21 +15,18 @@ from torch.optim import Optimizer
 from bench.tasks import Timed
 
 
-def train(loss: Callable[[list[Tensor]], Tensor], optimizer: Optimizer, x: Tensor, y: Tensor, *,
-          batch: int, ranks: int, rank: int, steps: int) -> None:
-    """Train for so many steps, as `rank` of `ranks`, with `batch` examples on each. `loss`: of a
-    batch."""
-    step = 0
-    while step < steps:
+def steps(loss: Callable[[list[Tensor]], Tensor], optimizer: Optimizer, x: Tensor, y: Tensor, *,
+          batch: int, ranks: int, rank: int) -> Iterator[None]:
+    """Do one step each time that it is asked for the next one, as `rank` of `ranks`, with `batch`
+    examples on each, without end. `loss`: of a batch."""
+    while True:
         order = torch.randperm(len(x))
         for start in range(0, len(x) - batch * ranks + 1, batch * ranks):
             chosen = order[start + rank * batch:start + (rank + 1) * batch]
             loss([x[chosen], y[chosen]]).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            step += 1
-            if step == steps:
-                break
+            yield
 
 
 def main() -> None:
@@ -43,8 +41,9 @@ def main() -> None:
         rank = torch.distributed.get_rank()
         model = torch.nn.parallel.DistributedDataParallel(model)
     x, y = task.train_data().tensors
-    train(lambda examples: task.loss(model, examples), task.optimizer(model, 0.01), x, y,
-          batch=batch, ranks=ranks, rank=rank, steps=task.steps)
+    for _ in islice(steps(lambda examples: task.loss(model, examples), task.optimizer(model, 0.01),
+                          x, y, batch=batch, ranks=ranks, rank=rank), task.steps):
+        pass
     if ranks > 1:
         torch.distributed.destroy_process_group()
     os._exit(0)

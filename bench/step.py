@@ -1,14 +1,11 @@
 """What a training step under the engine costs, beside the same loop written by hand.
 
-Both train the same model on the same data in one process (bench/beside.py), in blocks of steps that
-take turns, so that other load on the machine affects both alike. The engine's telemetry is on. The
-models' steps take about 1 ms and about 20 ms, in one process and on two gloo ranks. Told are the
-ratios of wall time, which other work on the machine changes most, and of processor time, to which
-that of the engine's own threads is added.
-
-Each case is measured in several runs, because where the two models happen to lie in memory makes
-one up to 5 % slower than the other for as long as the process lives: two loops by hand, with a
-model each, differ as much.
+Both train the same model with the same optimizer in one process (bench/beside.py), in short blocks
+of steps that take turns, so that other load on the machine affects both alike. The engine's
+telemetry is on. The models' steps take about 1 ms and about 20 ms, in one process and on two gloo
+ranks. Told are the ratios of the sums of wall time, and of processor time, to which that of the
+engine's own threads is added. BENCH_TWICE=1 compares the loop by hand with itself: what is told
+then is noise, and is as large as a difference has to be to mean something.
 """
 
 from __future__ import annotations
@@ -22,27 +19,31 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-BLOCKS = int(os.environ.get("BENCH_BLOCKS", "24"))
-RUNS = int(os.environ.get("BENCH_RUNS", "5"))
+RUNS = int(os.environ.get("BENCH_RUNS", "3"))
+TWICE = os.environ.get("BENCH_TWICE") == "1"
+WINDOWS = 20
+"""Parts of a run, each with a ratio of its own, to tell how much they differ."""
 CASES = (
-    ("1 ms, single", 1, 64, {"sizes": "784,256,10", "block": 250, "warm": 300}),
-    ("20 ms, single", 1, 128, {"sizes": "784,1216,1216,10", "block": 20, "warm": 30}),
-    ("1 ms, DDP x2", 2, 64, {"sizes": "784,256,10", "block": 150, "warm": 150}),
-    ("20 ms, DDP x2", 2, 128, {"sizes": "784,1216,1216,10", "block": 12, "warm": 20}),
+    ("1 ms, single", 1, 64, {"sizes": "784,256,10", "block": 10, "warm": 300}, 1000),
+    ("20 ms, single", 1, 128, {"sizes": "784,1216,1216,10", "block": 2, "warm": 30}, 200),
+    ("1 ms, DDP x2", 2, 64, {"sizes": "784,256,10", "block": 10, "warm": 150}, 600),
+    ("20 ms, DDP x2", 2, 128, {"sizes": "784,1216,1216,10", "block": 2, "warm": 20}, 150),
 )
+"""Name, ranks, examples a step and rank, the task's parameters, blocks in a run."""
 ROOT = Path(__file__).parents[1]
 
 
-def measure(ranks: int, batch: int, params: dict[str, Any], home: str) -> dict[str, Any]:
+def measure(ranks: int, batch: int, params: dict[str, Any], blocks: int, home: str,
+            ) -> dict[str, Any]:
     """What rank 0 has measured: see `Beside`."""
     out = Path(home) / "seconds"
-    steps = params["warm"] + BLOCKS * params["block"] + 1
+    steps = params["warm"] + blocks * params["block"] + 1
     sets = {"task.use": f"{ROOT / 'bench' / 'beside.py'}:Beside", "batch.size": batch,
             "batch.meaning": "per_gpu", "train.steps": steps, "train.lr": 0.01,
             "train.workers": 0, "train.checkpoint_every": 0,
             "parallel.mode": "ddp" if ranks > 1 else "single",
             "devices.ids": ",".join(f"cpu:{i}" for i in range(ranks))}
-    told = params | {"out": str(out), "steps": steps, "batch": batch}
+    told = params | {"out": str(out), "steps": steps, "batch": batch, "twice": TWICE}
     sets |= {f"task.params.{k}": json.dumps(v) for k, v in told.items()}
     argv = [sys.executable, "-m", "gpu_engine", "run", "--json"]
     argv += [word for k, v in sets.items() for word in ("--set", f"{k}={v}")]
@@ -55,28 +56,49 @@ def measure(ranks: int, batch: int, params: dict[str, Any], home: str) -> dict[s
 
 
 def main() -> None:
+    asked = os.environ.get("BENCH_CASES", "")
     with tempfile.TemporaryDirectory() as home:
-        for name, ranks, batch, params in CASES:
-            found = [measure(ranks, batch, params, home) for _ in range(RUNS)]
-            hand = statistics.median(b[2] for f in found for b in f["blocks"]) / params["block"]
+        for name, ranks, batch, params, blocks in CASES:
+            if asked not in name:
+                continue
+            found = [measure(ranks, batch, params, blocks, home) for _ in range(RUNS)]
+            block = params["block"]
+            hand = statistics.median(b[2] for f in found for b in f["blocks"]) / block
             threads = statistics.median(f["threads"] for f in found)
             sys.stdout.write(
-                f"{name:<14} by hand {hand * 1e3:7.3f} ms   {_ratios(found, params['block'])}; the "
-                f"engine's threads {threads * 1e6:.1f} µs a step\n")
+                f"{name:<14} by hand {hand * 1e3:7.3f} ms   {_ratios(found, block)}; the engine's "
+                f"threads {threads * 1e6:.1f} µs a step\n")
             sys.stdout.flush()
 
 
 def _ratios(found: list[dict[str, Any]], block: int) -> str:
-    """The ratios of all blocks, and the medians of the single runs."""
-    wall = [[b[0] / b[2] for b in f["blocks"]] for f in found]
-    processor = [[(b[1] + f["threads"] * block) / b[3] for b in f["blocks"]] for f in found]
+    """The ratios of the sums of all blocks, and of the single runs."""
     told = []
-    for name, runs in (("wall", wall), ("processor", processor)):
-        low, middle, high = statistics.quantiles([r for run in runs for r in run], n=4)
-        each = " ".join(f"{statistics.median(run):.3f}" for run in runs)
-        told.append(f"{name} {middle:.3f} × (quartiles {low:.3f} to {high:.3f} of "
-                    f"{sum(map(len, runs))} blocks; runs {each})")
+    for name, of in (("wall", _wall), ("processor", _processor)):
+        runs = [[of(f, b, block) for b in f["blocks"]] for f in found]
+        low, _, high = statistics.quantiles([_ratio(part) for run in runs for part in _parts(run)],
+                                            n=4)
+        each = " ".join(f"{_ratio(run):.3f}" for run in runs)
+        told.append(f"{name} {_ratio([b for run in runs for b in run]):.3f} × (windows' quartiles "
+                    f"{low:.3f} to {high:.3f}; runs {each})")
     return "   ".join(told)
+
+
+def _wall(_: dict[str, Any], one: list[float], __: int) -> tuple[float, float]:
+    return one[0], one[2]
+
+
+def _processor(found: dict[str, Any], one: list[float], block: int) -> tuple[float, float]:
+    return one[1] + found["threads"] * block, one[3]
+
+
+def _ratio(blocks: list[tuple[float, float]]) -> float:
+    return sum(b[0] for b in blocks) / sum(b[1] for b in blocks)
+
+
+def _parts(blocks: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    each = max(len(blocks) // WINDOWS, 1)
+    return [blocks[at:at + each] for at in range(0, len(blocks), each)]
 
 
 if __name__ == "__main__":

@@ -133,6 +133,13 @@ def test_state_that_could_not_be_loaded_ends_the_run_at_once(make) -> None:
     ranks.train(again, attempt=2)
 
 
+def test_state_that_could_not_be_loaded_is_seen_after_the_first_step_that_is_made(make) -> None:
+    run = make("run", {"odd_state": "path", "nan_at": 1}, size=24,
+               train={"steps": 6, "on_nonfinite": "skip"})
+    ranks.train(run, expect=1)
+    assert ranks.read(run, 0, "error")[-1]["step"] == 2
+
+
 def test_actions_after_a_write_happen_once_it_is_done() -> None:
     go, done = threading.Event(), []
     writer = Writer()

@@ -48,13 +48,19 @@ def test_a_step_of_means_is_the_mean_of_its_passes() -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_the_loss_that_is_shown_keeps_no_graph(passes: int) -> None:
-    """It may wait for a GPU for many steps, and would keep all activations of its step."""
-    weight = nn.Parameter(torch.tensor(2.0))
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_loss_that_is_shown_keeps_no_graph(passes: int, device: str) -> None:
+    """It may wait for a GPU for many steps, and would keep all activations of its step. A tensor on
+    "meta", whose value is never known, stands in for one on a GPU."""
+    weight = nn.Parameter(torch.tensor(2.0, device=device))
     loss = StepLoss(passes, ALONE, updates(weight))
     for left in reversed(range(passes)):
         loss.of(3 * weight, last=not left).backward()
-    assert not loss.finish().requires_grad
+    shown = loss.finish()
+    if isinstance(shown, float):
+        assert (shown, passes, device) == (6.0, 1, "cpu")
+    else:
+        assert not shown.requires_grad
 
 
 def test_gradients_go_backward_at_the_size_of_a_mean() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Loop:
         self._warned_at = 0.0
         self._last = self.group.last_step
         self._stop = self._checked = False
+        self._due = 0.0
 
     def run(self) -> str:
         """Train to the end. Returns "completed", or "stopped" if that was asked for.
@@ -115,9 +117,12 @@ class Loop:
         while self.steps_per_epoch is None or self.at.offset < self.steps_per_epoch:
             if not self._step(batches):
                 break
+            if self._nothing_due():
+                continue
             self._between_steps()
             if self._stop or self._finished():
                 return
+            self._due = self._next_due()
         if self.at.step == began and start == 0:
             raise UserError("the training data is not enough for one global batch")
 
@@ -175,6 +180,22 @@ class Loop:
             parameter.grad = None
 
     # --- between two steps ------------------------------------------------------------------
+
+    def _nothing_due(self) -> bool:
+        """Whether training just goes on after a step, as it does after most. Kept short, as it runs
+        after each."""
+        step, last = self.at.step, self._last
+        return step < self._due and not self.signals.stop_requested \
+            and self.recorder.nonfinite is None and (last is None or step < last.bound)
+
+    def _next_due(self) -> float:
+        """The next step after which there is something to check, save or evaluate, or the last
+        one."""
+        if not self._checked:
+            return 0
+        step, last = self.at.step, math.inf if self.total_steps is None else self.total_steps
+        return min([last, *(step - step % every + every
+                            for every in (self.save_every, self.eval_every) if every)])
 
     def _between_steps(self) -> None:
         step = self.at.step

@@ -41,7 +41,7 @@ class StepLoss:
         self._passes, self._group = accumulate, group
         self._optimizer = optimizer
         self._counts: bool | None = None  # whether the task gives counts, once it is known
-        self._total: Tensor | None = None
+        self._total: Tensor | float | None = None
         self._count: Tensor | None = None
         self._reference: Tensor | None = None
         self._answer: Callable[[], Tensor] | None = None
@@ -60,7 +60,8 @@ class StepLoss:
         if not counts:
             loss = _scalar(returned)
             if self._passes == 1:
-                self._total = loss.detach()
+                # Where the processor has just computed it, reading it costs no more than `detach`.
+                self._total = loss.item() if loss.is_cpu else loss.detach()
                 return loss
             loss = loss / self._passes
             self._add(loss.detach())
@@ -74,8 +75,9 @@ class StepLoss:
             self._answer = self._group.start_all_reduce_sum(self._count.clone())
         return total / self._reference
 
-    def finish(self) -> Tensor:
-        """Correct the gradients after the last pass. Returns the step's loss, a tensor of shape ().
+    def finish(self) -> Tensor | float:
+        """Correct the gradients after the last pass. Returns the step's loss: a tensor of shape (),
+        or a number if it is known by now.
 
         With counts it is this rank's S divided by the average count of a rank, so that the mean
         over the ranks is the mean over all items. If all counts are 0, the loss is NaN.
@@ -119,10 +121,12 @@ def _scalar(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor):
         raise UserError(f"Task.loss returned a {type(loss).__name__}: return the mean loss as a "
                         "tensor of shape (), or (sum, count)")
+    if loss.dim() == 0:
+        return loss
     if loss.numel() != 1:
         raise UserError(f"Task.loss returned a tensor of shape {tuple(loss.shape)}: expected "
                         "shape (), the mean over the batch, or (sum, count)")
-    return loss if loss.dim() == 0 else loss.reshape(())
+    return loss.reshape(())
 
 
 def _scale(grads: list[Tensor], factor: Tensor) -> None:

@@ -112,17 +112,19 @@ class Recorder:
 
             self._losses = PinnedLosses()
 
-    def step(self, step: int, epoch: int, loss: torch.Tensor, lr: float, examples: int,
+    def step(self, step: int, epoch: int, loss: torch.Tensor | float, lr: float, examples: int,
              wait: float) -> None:
-        """Record one optimizer step: its `loss` (a detached tensor of shape ()), how many
-        `examples` this rank trained on, and the seconds that it had to `wait` for them."""
+        """Record one optimizer step: its `loss` (a number, or a detached tensor of shape ()), how
+        many `examples` this rank trained on, and the seconds that it had to `wait` for them."""
         value = slot = None
-        if self._losses is None:
+        if isinstance(loss, (float, int)):
+            value = loss
+        elif self._losses is None:
             value = loss.item()
-            if not math.isfinite(value):
-                self._not_finite(step, value)
         else:
             slot = self._losses.put(loss)
+        if value is not None and value - value != 0.0:  # NaN or infinite
+            self._not_finite(step, value)
         self._queue.append((step, epoch, value, slot, lr, examples, wait, time.monotonic()))
 
     def mark(self) -> None:
