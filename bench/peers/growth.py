@@ -21,7 +21,7 @@ POINTS = (10_000, 100_000, 1_000_000, 10_000_000)
 RUNS = (1, 10, 100, 1000, 10_000)
 RANKS = (1, 8, 64)
 KEYS = 8
-SECONDS = 6.0
+SECONDS = 12.0
 
 
 def points() -> dict[str, Program]:
