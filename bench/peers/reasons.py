@@ -68,8 +68,8 @@ A finished run of eight ranks, opened with the panel: `4`, `enter`.""",
 A folder of finished runs, listed for the first time: nothing is remembered of them.""",
     "ranks": """\
 One process writes the events of all ranks, each of which records 20 steps a second. The panel
-shows the run on a terminal of 120×36 and is watched for 12 s, a few seconds after its start; the key
-is `?`, until the list of keys is there.""",
+shows the run on a terminal of 120×36 and is watched for 12 s, a few seconds after its start; the
+key is `?`, until the list of keys is there.""",
 }
 
 LOSSES = {
