@@ -64,7 +64,7 @@ def _ranks(version: str, torch: str, given: dict[str, str], args: argparse.Names
     python = str(folder / "bin" / "python")
     if not (folder / ".ready").exists():
         python = environments.environment(folder, environments.interpreter(version, given),
-                                          combinations.requirement(torch))
+                                          *combinations.requirements(torch))
     row = table.Row.today(environments.version_of(python), environments.torch_of(python) or "?")
     before = table.read().get(table.key("ranks", version, torch))
     if args.case and before is not None and (before.python, before.torch) == (row.python,

@@ -17,6 +17,8 @@ RANKS = (
 is the last torch for Python 3.9."""
 
 
-def requirement(torch: str) -> str:
-    """What an installer is asked for: the last patch of a release, or the newest of all."""
-    return "torch" if torch == "newest" else f"torch=={torch}.*"
+def requirements(torch: str) -> tuple[str, str]:
+    """What an installer is asked for: the last patch of a release, or the newest of all, and the
+    NumPy that torch.compile wants; torch 2.2 was built for the one before 2."""
+    return ("torch" if torch == "newest" else f"torch=={torch}.*",
+            "numpy<2" if torch == "2.2" else "numpy")

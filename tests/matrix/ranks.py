@@ -146,6 +146,22 @@ def script(here: Launches) -> None:
     _as_written(run, folder, 1)
 
 
+def script_compiled(here: Launches) -> None:
+    """A script whose step is compiled; without the panel it computes the same to the last bit."""
+    alone, folder = here.home / "alone", here.home / "script-compiled"
+    alone.mkdir()
+    folder.mkdir()
+    command = [here.python, str(HERE / "compiled.py")]
+    path = str(Path(WORKER).parents[2])
+    done = subprocess.run([*command, str(alone)], capture_output=True, text=True, check=False,
+                          env=here.environ | {"PYTHONPATH": path}, timeout=_PATIENCE)
+    if done.returncode:
+        raise Failed(f"without the panel: {done.stderr[-600:]}")
+    run = here.start(command=[*command, str(folder)], devices__ids="cpu:0")
+    _as_written(run, folder, 1)
+    _expect((folder / "losses-0.json").read_text(), (alone / "losses-0.json").read_text(), "losses")
+
+
 def script_torchrun(here: Launches) -> None:
     """The same script under a torchrun of its own."""
     folder = here.home / "script-torchrun"
@@ -157,7 +173,8 @@ def script_torchrun(here: Launches) -> None:
 
 
 CASES: tuple[Callable[[Launches], None], ...] = (
-    single, resume, ddp, torchrun, bf16_stop, own_task, export, script, script_torchrun)
+    single, resume, ddp, torchrun, bf16_stop, own_task, export, script, script_compiled,
+    script_torchrun)
 
 
 def _as_written(run: runs.Run, folder: Path, ranks: int) -> None:

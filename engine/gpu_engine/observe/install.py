@@ -266,15 +266,33 @@ def _hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
     """Keep torch.compile from compiling our functions. Functions in `through` call the script's
     code, which is still compiled; those in `whole` call only our own."""
     frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
-    if not hasattr(frames, "set_code_exec_strategy"):
+    if not hasattr(frames, "set_code_exec_strategy"):  # an older torch
         for function in (*through, *whole):
             frames.skip_code(function.__code__)
+        # That leaves out the functions themselves, but not what they call.
+        for name in ("backward", "step_begins", "step_ends", "evaluated", "skipped"):
+            alone = _without_dynamo(getattr(Observer, name), frames.set_eval_frame)
+            frames.skip_code(alone.__code__)
+            setattr(Observer, name, alone)
         return
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
     for function in through:
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
     for function in whole:
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+def _without_dynamo(function: Callable[..., Any],
+                    set_eval_frame: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function as it is without torch.compile, which compiles nothing while it runs."""
+    def alone(*args: Any) -> Any:
+        before = set_eval_frame(None)
+        try:
+            return function(*args)
+        finally:
+            set_eval_frame(before)
+
+    return alone
 
 
 def install(*, direct: bool) -> None:
