@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bench.by_hand import steps
@@ -23,6 +24,8 @@ class Beside(Timed):
     """In the middle of the engine's loop, a loop by hand trains the same model with the same
     optimizer for as many steps as the engine before it. With a model of its own it would be up to
     5 % faster or slower, for as long as the process lives, by where that happens to lie in memory.
+    Under DDP it does so twice: with a DDP of its own, made as one makes it, and with the engine's,
+    whose `gradient_as_bucket_view` saves a copy of all gradients in each step.
 
     The first step of each turn is not timed: what it needs has left the processor's caches, as it
     would not if one loop trained alone.
@@ -33,14 +36,14 @@ class Beside(Timed):
     batch: int = 64
     """Examples a step and rank."""
     twice: bool = False
-    """Compare the loop by hand with itself instead: what comes out then is noise."""
+    """Have a loop by hand take the engine's place in what is measured: what comes out is noise."""
 
-    _blocks: list[tuple[float, ...]] = field(default_factory=list, init=False)
-    """For each block: wall seconds of the engine and by hand, processor seconds of both."""
+    _blocks: list[list[tuple[float, float]]] = field(default_factory=list, init=False)
+    """For each block, wall and processor seconds of the engine and of each loop by hand."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._hand: Iterator[None] | None = None
+        self._hands: list[Iterator[None]] = []
         self._resumed = _clocks()
         self._threads: dict[int, float] = {}
 
@@ -58,20 +61,27 @@ class Beside(Timed):
         return functional.cross_entropy(model(batch[0]), batch[1])
 
     def _turn(self, model: nn.Module, past: int) -> None:
-        """The turn of the loop by hand, after the engine's; `past`: steps that are measured."""
+        """The turns of the loops by hand, after the engine's; `past`: steps that are measured."""
         engine = _since(self._resumed)
-        if self._hand is None:
-            self._hand, self._threads = self._by_hand(model), _threads()
+        if not self._hands:
+            models = [model]
+            if isinstance(model, DistributedDataParallel):
+                # Both stay attached to the parameters. One that had no forward pass does nothing.
+                models.insert(0, DistributedDataParallel(model.module))
+            self._hands = [self._by_hand(each) for each in models]
+            self._threads = _threads()
         if self.twice:
-            engine = self._timed(self._hand)
-        hand = self._timed(self._hand)
+            engine = self._timed(self._hands[0])
+        # Each loop by hand comes first as often as last.
+        order = range(len(self._hands))[::1 if past // self.block % 2 else -1]
+        hands = {at: self._timed(self._hands[at]) for at in order}
         if past:
-            self._blocks.append((*engine, *hand))
+            self._blocks.append([engine, *(hands[at] for at in sorted(hands))])
         if self._count + self.block > self.steps:
             self._write(past)
 
     def _timed(self, hand: Iterator[None]) -> tuple[float, float]:
-        """The seconds of one turn of the loop by hand."""
+        """The seconds of one turn of a loop by hand."""
         next(hand)
         began = _clocks()
         for _ in range(self.block - 1):

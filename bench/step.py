@@ -3,9 +3,12 @@
 Both train the same model with the same optimizer in one process (bench/beside.py), in short blocks
 of steps that take turns, so that other load on the machine affects both alike. The engine's
 telemetry is on. The models' steps take about 1 ms and about 20 ms, in one process and on two gloo
-ranks. Told are the ratios of the sums of wall time, and of processor time, to which that of the
-engine's own threads is added. BENCH_TWICE=1 compares the loop by hand with itself: what is told
-then is noise, and is as large as a difference has to be to mean something.
+ranks. There the loop by hand has a DDP of its own, as one makes it; a second line is beside a loop
+by hand that has the engine's DDP, with its settings.
+
+Told are the ratios of the sums of wall time, and of processor time, to which that of the engine's
+own threads is added. BENCH_TWICE=1 compares the loop by hand with itself: what is told then is
+noise, and is as large as a difference has to be to mean something.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ CASES = (
     ("20 ms, DDP x2", 2, 128, {"sizes": "784,1216,1216,10", "block": 3, "warm": 20}, 90),
 )
 """Name, ranks, examples a step and rank, the task's parameters, blocks in a run."""
+HANDS = ("by hand", "by hand, with the engine's DDP")
 ROOT = Path(__file__).parents[1]
 
 
@@ -62,34 +66,31 @@ def main() -> None:
             if asked not in name:
                 continue
             found = [measure(ranks, batch, params, blocks, home) for _ in range(RUNS)]
-            block = params["block"] - 1
-            hand = statistics.median(b[2] for f in found for b in f["blocks"]) / block
-            threads = statistics.median(f["threads"] for f in found)
-            sys.stdout.write(
-                f"{name:<14} by hand {hand * 1e3:7.3f} ms   {_ratios(found, block)}; the engine's "
-                f"threads {threads * 1e6:.1f} µs a step\n")
-            sys.stdout.flush()
+            for at, hand in enumerate(HANDS[:len(found[0]["blocks"][0]) - 1], 1):
+                sys.stdout.write(f"{name:<14} {_told(found, params['block'] - 1, at, hand)}\n")
+                sys.stdout.flush()
 
 
-def _ratios(found: list[dict[str, Any]], block: int) -> str:
+def _told(found: list[dict[str, Any]], block: int, at: int, hand: str) -> str:
+    """Beside the loop by hand that is number `at` in a block of so many steps."""
+    of = statistics.median(b[at][0] for f in found for b in f["blocks"]) / block
+    threads = statistics.median(f["threads"] for f in found)
+    return (f"{hand} {of * 1e3:7.3f} ms   {_ratios(found, block, at)}; the engine's threads "
+            f"{threads * 1e6:.1f} µs a step")
+
+
+def _ratios(found: list[dict[str, Any]], block: int, at: int) -> str:
     """The ratios of the sums of all blocks, and of the single runs."""
     told = []
-    for name, of in (("wall", _wall), ("processor", _processor)):
-        runs = [[of(f, b, block) for b in f["blocks"]] for f in found]
+    for clock, name in enumerate(("wall", "processor")):
+        runs = [[(b[0][clock] + clock * f["threads"] * block, b[at][clock]) for b in f["blocks"]]
+                for f in found]
         low, _, high = statistics.quantiles([_ratio(part) for run in runs for part in _parts(run)],
                                             n=4)
         each = " ".join(f"{_ratio(run):.3f}" for run in runs)
         told.append(f"{name} {_ratio([b for run in runs for b in run]):.3f} × (windows' quartiles "
                     f"{low:.3f} to {high:.3f}; runs {each})")
     return "   ".join(told)
-
-
-def _wall(_: dict[str, Any], one: list[float], __: int) -> tuple[float, float]:
-    return one[0], one[2]
-
-
-def _processor(found: dict[str, Any], one: list[float], block: int) -> tuple[float, float]:
-    return one[1] + found["threads"] * block, one[3]
 
 
 def _ratio(blocks: list[tuple[float, float]]) -> float:

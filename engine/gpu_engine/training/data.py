@@ -260,6 +260,7 @@ class MapData:
         self._loader = map_loader(
             self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
             device=device) if workers else None
+        self.begins_at_once = self._loader is None and self._reader.only_indexes_tensors
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches on the device, one for each backward pass, from step `start` on."""

@@ -66,9 +66,9 @@ class Loop:
     on_nonfinite: str
     eval_every: int
     save_every: int
-    evaluate: Callable[[], bool]
+    evaluate: Callable[[], bool] | None
     """Evaluates, and saves if the result is the best yet. Returns False if a stop interrupted
-    it."""
+    it. None if the task has nothing to evaluate on."""
     save: Callable[[], None]
     check_state: Callable[[], None]
     """Called after the first step, when the optimizer has its state. Raises if that can't be
@@ -289,6 +289,8 @@ class Loop:
                                 "were skipped, as their gradients are not finite")
 
     def _evaluate(self) -> None:
+        if self.evaluate is None:  # an epoch's end is then no reason to wait for the other ranks
+            return
         self._settle_nonfinite()
         if not self._stop and not self.evaluate():
             self._stop = True

@@ -88,7 +88,8 @@ class Session:
             on_nonfinite=job.spec.train.on_nonfinite,
             eval_every=job.spec.train.eval_every,
             save_every=job.spec.train.checkpoint_every,
-            evaluate=self.evaluate, save=self.save, check_state=self.saver.check,
+            evaluate=self.evaluate if self.evaluation is not None else None,
+            save=self.save, check_state=self.saver.check,
             evaluate_first=state is not None and self._evaluation_due(state),
             steps_per_epoch=self.sampler.steps if self.sampler else None)
         rng.seed_rank(self.seed, job.who.rank, self.at.step)

@@ -239,6 +239,9 @@ class StreamData:
     so that this reduction runs while the step before computes.
     """
 
+    begins_at_once = False
+    """Readers begin anew with each epoch, and skip what a resumed run has had."""
+
     def __init__(self, data: IterableDataset, *, micro: int, accumulate: int, rank: int,
                  ranks: int, workers: int, device: torch.device, collate: Callable, seed: int,
                  start_all_reduce_min: Callable[[int], Callable[[], int]],

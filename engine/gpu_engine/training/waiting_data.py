@@ -12,6 +12,9 @@ from gpu_engine.worker.rank.process_group import Group
 class Batches(Protocol):
     """Training data of one rank: `MapData` or `StreamData`."""
 
+    begins_at_once: bool
+    """Whether an epoch's first batch takes no longer than the others."""
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches on the device, one for each backward pass, from step `start` on."""
         ...
@@ -27,13 +30,16 @@ class WaitingData:
 
     def __init__(self, group: Group) -> None:
         self._group, self._met = group, False
+        self._all_at_once: bool | None = None
+        """Whether all ranks' data begins at once, so that later epochs need no meeting. Known from
+        the first one on."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The epoch's batches, from step `start` on. All ranks begin the epoch together."""
         return chain.from_iterable(self._first_and_rest(epoch, start))
 
     def _first_and_rest(self, epoch: int, start: int) -> Iterator[Iterable[Any]]:
-        self._met = False
+        self._met = self._all_at_once is True
         batches = iter(self.source.epoch(epoch, start))
         first = next(batches, None)
         self._meet()
@@ -50,3 +56,6 @@ class WaitingData:
         if not self._met:
             self._met = True
             self._group.meet()
+            if self._all_at_once is None:
+                slow = self._group.all_reduce_max([float(not self.source.begins_at_once)])
+                self._all_at_once = not slow[0]
