@@ -39,8 +39,8 @@ other load. gpu-panel's engine and own script record the loss of every step, the
 memory and heartbeats; accelerate, Fabric and "Lightning, all off" record nothing; "loss logged" is
 the Trainer as it comes, with `self.log`.""",
     "train2": """\
-The same work on two ranks under DDP over gloo, each with a batch of 64. By hand, the two processes
-are started directly. Fabric is started by `fabric run`, Lightning by its Trainer. `accelerate
+The same work on two ranks under DDP over gloo, each with a batch of 64 and none kept to a core. By
+hand, the two processes are started directly. Fabric is started by `fabric run`, Lightning by its Trainer. `accelerate
 launch` starts no two ranks on CPUs (on GPUs it uses torchrun's code), so `torchrun` starts its
 script; "torchrun" is the loop by hand.""",
     "stop": """\

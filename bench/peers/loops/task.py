@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Timed(Task):
     """An MLP on random data that notes when each step begins."""
 
     def __post_init__(self) -> None:
+        work.settle(int(os.environ.get("WORLD_SIZE", "1")))
         self._marks = work.Marks()
 
     def model(self) -> nn.Module:

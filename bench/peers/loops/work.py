@@ -90,10 +90,11 @@ class Marks:
 
 
 def settle(ranks: int) -> None:
-    """One thread, on the core of its rank. `ranks`: how many there are for the program."""
+    """One thread, and one that trains alone keeps to a core. Of several ranks none does: threads of
+    gloo that begin before would not keep to it, and some programs begin them before, some after.
+    `ranks`: how many there are for the program."""
     if ranks != int(os.environ.get("LOOP_RANKS", "1")):
         raise SystemExit(f"{ranks} ranks train together, not {os.environ['LOOP_RANKS']}")
     torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        os.sched_setaffinity(0, [cores[int(os.environ.get("LOCAL_RANK", "0")) % len(cores)]])
+    if ranks == 1:
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
