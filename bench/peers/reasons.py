@@ -40,9 +40,9 @@ memory and heartbeats; accelerate, Fabric and "Lightning, all off" record nothin
 the Trainer as it comes, with `self.log`.""",
     "train2": """\
 The same work on two ranks under DDP over gloo, each with a batch of 64 and none kept to a core. By
-hand, the two processes are started directly. Fabric is started by `fabric run`, Lightning by its Trainer. `accelerate
-launch` starts no two ranks on CPUs (on GPUs it uses torchrun's code), so `torchrun` starts its
-script; "torchrun" is the loop by hand.""",
+hand, the two processes are started directly. Fabric is started by `fabric run`, Lightning by its
+Trainer. `accelerate launch` starts no two ranks on CPUs (on GPUs it uses torchrun's code), so
+`torchrun` starts its script; "torchrun" is the loop by hand.""",
     "stop": """\
 Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
 the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel
