@@ -22,6 +22,8 @@ from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
 
+from . import ranks
+
 DATA = TensorDataset(torch.arange(12.0).view(12, 1))
 CPU = torch.device("cpu")
 
@@ -147,3 +149,22 @@ def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(
     assert (at.step, at.epoch) == (9, 2)
     assert evaluations == ([3, 6] if evaluates else [])
     assert group.asked == ["meet", *["all_reduce_max"] * (1 + settled)]
+
+
+@pytest.mark.parametrize("held_out", [0, 4])
+def test_real_ranks_ask_each_other_between_epochs_only_to_evaluate(
+        tmp_path: Path, held_out: int) -> None:
+    asked = Path(__file__).with_name("asked_task.py")
+    run = ranks.write_plan(tmp_path / "run", f"{asked}:Asked", world=2, size=4,
+                           params={"out": str(tmp_path), "held_out": held_out},
+                           train={"epochs": 3, "workers": 0})
+    ranks.train(run)
+    for rank in "01":
+        first, *others = [int(line) for line in (tmp_path / rank).read_text().splitlines()]
+        assert len(others) == 8
+        more = [count - first for count in others]
+        if held_out:
+            assert more == sorted(more)
+            assert len(set(more)) == 3
+        else:
+            assert more == [0] * 8

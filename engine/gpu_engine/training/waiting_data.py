@@ -23,7 +23,8 @@ class Batches(Protocol):
 class WaitingData:
     """Training data whose ranks meet before the first collective of an epoch. Until then some
     ranks may take much longer than others: to start workers, to read an index, or to skip what a
-    resumed stream has read before."""
+    resumed stream has read before. If no rank's data can take longer, they meet in the first epoch
+    only."""
 
     source: Batches
     """The data itself. Set it before the first epoch."""
@@ -35,7 +36,7 @@ class WaitingData:
         the first one on."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The epoch's batches, from step `start` on. All ranks begin the epoch together."""
+        """The epoch's batches, from step `start` on."""
         return chain.from_iterable(self._first_and_rest(epoch, start))
 
     def _first_and_rest(self, epoch: int, start: int) -> Iterator[Iterable[Any]]:
