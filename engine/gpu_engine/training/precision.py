@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
+from gpu_engine.training import optimizer_step
 from gpu_engine.training.trained import trained
 
 _NOTHING = nullcontext()
@@ -83,7 +84,7 @@ class Precision:
             norm = gradients.gradient_norm(trained(optimizer))
         if self._check and norm is not None and not torch.isfinite(norm).item():
             return False
-        optimizer.step()
+        optimizer_step.step(optimizer)
         return True
 
     def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> bool:
