@@ -19,10 +19,10 @@ _optim: Any = import_module("torch.optim.optimizer")
 
 
 def step(optimizer: Optimizer) -> None:
-    """Do what `optimizer.step()` does, with no record if nobody would see it.
+    """Do what `optimizer.step()` does, without the record while no profiler is on.
 
-    All else is left to `optimizer.step()`: hooks, and a `step` that was put on the optimizer
-    itself, as the schedules of `torch.optim.lr_scheduler` do.
+    An optimizer with hooks is left to `optimizer.step()`, and one on which a `step` of its own was
+    put, as the schedules of `torch.optim.lr_scheduler` do.
     """
     bare = _without_record(type(optimizer))
     if bare is None or "step" in vars(optimizer) or _hooked(optimizer) or _profiled():
