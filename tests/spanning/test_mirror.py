@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from gpu_engine.agent.follow import _Sender
 from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.hosts.protocol import PIECE, BadMessage, Piece
-from gpu_engine.hosts.records import Host
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import mirror
 from gpu_engine.spanning.mirror import Mirror
 from gpu_engine.spanning.parts import Base, Part
 
-PART = Part(host=Host("gpu1"), node=1, ranks=(2, 3), spec={}, folders=(), key="k")
+PART = Part(host="gpu1", node=1, ranks=(2, 3), spec={}, folders=(), key="k")
 EVENTS, LOG = "ranks/00002.jsonl", "ranks/00003.log"
 
 

@@ -162,7 +162,7 @@ def test_one_host_alone_trains_there(hosts):
     assert not (run.path / "checkpoints").exists()
     assert (there(run, "b") / "checkpoints" / "step-00000006").is_dir()
     part, = parts.read(run.path)
-    assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
+    assert (part.host, part.ranks, part.state) == ("b", (0,), "completed")
     assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
 
 

@@ -35,10 +35,12 @@ _TARGETS = ("csv", "tensorboard", "wandb", "trackio")
               help="wandb: send at once, not later with wandb sync.")
 @click.option("--again", is_flag=True,
               help="wandb: another run there, if this one was sent already.")
+@click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
+                                               "writes them. [default: that of a run here]")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
             follow: bool, rank: int | None, project: str | None, online: bool, again: bool,
-            as_json: bool) -> None:
+            python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
@@ -52,10 +54,12 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         if len(words) != 2:
             raise click.UsageError("name a run and the file for its weights, or --to csv (or "
                                    f"{', '.join(_TARGETS[1:])}) for its figures")
-        _weights(words[0], Path(words[1]), which or "newest", as_json)
+        _weights(words[0], Path(words[1]), which or "newest", python, as_json)
         return
     if which is not None:
         raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
+    if python is not None:
+        raise click.UsageError("--python writes weights; --to exports figures, without torch")
     if follow and len(words) > 1:
         raise click.UsageError("--follow follows one run; start one export for each")
     if to != "wandb" and (online or again):
@@ -67,7 +71,7 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         sys.exit(130)
 
 
-def _weights(run: str, out: Path, which: str, as_json: bool) -> None:
+def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.common import units
     from gpu_engine.launch import torchside
     from gpu_engine.launch.found import find
@@ -84,8 +88,12 @@ def _weights(run: str, out: Path, which: str, as_json: bool) -> None:
         name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    told = torchside.export(found.checkpoints, out.absolute(), name, python=spec.run.python,
-                            folder=Path(found.cwd()))
+    # Not the interpreter that the run's folder names: that would start what somebody has sent.
+    try:
+        told = torchside.export(found.checkpoints, out.absolute(), name, python=python)
+    except torchside.NoTorch as err:
+        named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
+        raise UserError(f"{err}; --python PATH names one{named}") from None
     for warning in told["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     click.echo(folder.dumps(told) if as_json else

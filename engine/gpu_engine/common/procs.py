@@ -105,6 +105,16 @@ def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
     return (proc / str(pid) / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
 
 
+def words(pid: int) -> list[str]:
+    """The command line of `pid`, as psutil tells it on a system without /proc; empty if it is not
+    told."""
+    try:
+        psutil: Any = importlib.import_module("psutil")
+        return psutil.Process(pid).cmdline()
+    except Exception:  # noqa: BLE001  psutil's own errors have no common name without it
+        return []
+
+
 def program(pid: int) -> str:
     """The file name of the program that `pid` runs (for a script, its interpreter); "" if it is
     not known."""

@@ -24,7 +24,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import code, waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
 from gpu_engine.runs import disk_room, folder, leftovers, waiting
-from gpu_engine.runs.create import create_run, reopen_run, working_folder
+from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.environment import write as write_environment
 from gpu_engine.runs.folder import Run
@@ -111,9 +111,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         waiting.write(run.path, entry)
         waiting.enter(run.path)
     except BaseException as err:
-        import shutil
-
-        shutil.rmtree(run.path, ignore_errors=True)
+        discard(run)
         if isinstance(err, OSError):
             raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
         raise

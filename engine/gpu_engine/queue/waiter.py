@@ -29,7 +29,7 @@ from gpu_engine.queue.devices import INTERVAL, Devices
 from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants
 from gpu_engine.queue.places import Places
 from gpu_engine.queue.starts import Starts
-from gpu_engine.runs import waiting
+from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.waiting import Board, Entry
 
@@ -165,12 +165,12 @@ class Waiter:
     # --- the line ------------------------------------------------------------------------------
 
     def _take_in(self) -> None:
-        """Put runs into the line that say they wait and are not in it: whoever submitted them was
-        killed in between."""
+        """Put runs into the line that were started from here, say they wait and are not in it:
+        whoever submitted them was killed in between."""
         listed = set(waiting.ids(self.folder))
         for run in each_run():
             if run.id not in listed and (run.path / waiting.FILE).exists() \
-                    and waiting.read(run.path) is not None:
+                    and trust.started_here(run.path) and waiting.read(run.path) is not None:
                 with contextlib.suppress(OSError):
                     waiting.enter(run.path)
 
@@ -196,7 +196,7 @@ class Waiter:
             if name in entries and self._stamps.get(name) == own:
                 continue
             entry = waiting.read(run.path)
-            if entry is None or run.state().state != "queued":
+            if entry is None or run.state().state != "queued" or trust.why_not_ours(run.path):
                 entries.pop(name, None)
                 if name not in self.starts.starting:
                     with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_atomic, write_json
 from gpu_engine.common.places import runs_folder
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import attempts
+from gpu_engine.runs import attempts, trust
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Run, private_folder
 from gpu_engine.runs.state import FINAL, AttemptRecord, State
@@ -51,12 +51,20 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
         try:
             fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),
                        attempt, settled)
+            trust.note_started(run.path)
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
             raise UserError(f"{folder}: can't create a run folder there: {err.strerror}") from None
         return run, fd
     raise UserError(f"{folder} is full")
+
+
+def discard(run: Run) -> None:
+    """Remove a run folder whose run never began. Raises nothing."""
+    shutil.rmtree(run.path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        trust.forget_started(run.path)
 
 
 def settle(run: Run) -> None:
@@ -71,8 +79,10 @@ def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tu
     run, ours = Run(path), path.parent == runs_folder()
     try:
         private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
-        return run, _make(path, name, spec_toml,
-                          replace(plan, id=run.id, cwd=working_folder()))
+        fd = _make(path, name, spec_toml, replace(plan, id=run.id, cwd=working_folder()))
+        if ours:
+            trust.note_started(path)
+        return run, fd
     except OSError as err:
         why = "something that is not a run is there already" if err.errno in (
             errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
@@ -88,6 +98,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
     job: the Slurm job whose ranks begin the attempt. Its submission has counted the attempt if no
     rank of it has begun yet. None: not in a job, and the run is a job's no longer."""
     before = run.state()
+    trust.require_ours(run.path)
     known = slurm_job.read(run.path)
     counted = known is not None and known.id == job \
         and before.attempt not in [a.number for a in before.attempts]

@@ -43,7 +43,7 @@ from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job as slurm_job
-from gpu_engine.runs import leftovers, oddities, waiting
+from gpu_engine.runs import leftovers, oddities, trust, waiting
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -196,8 +196,10 @@ class Run:
         """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes some seconds. Raises UserError if nothing runs.
+        left of it are ended, which takes some seconds. Raises UserError if nothing runs, or if the
+        folder is not this user's alone.
         """
+        trust.require_ours(self.path)
         if self._leave_the_line():
             return
         state = self.state()
@@ -208,8 +210,10 @@ class Run:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
         if state.pid is None:
             state = self._wait_for_supervisor()
+        # Only the process that holds this run's lock: the folder's word for a pid is not enough.
         if state.pid is None or not procs.send(state.pid, state.ticks,
-                                               signal.SIGQUIT if now else signal.SIGTERM):
+                                               signal.SIGQUIT if now else signal.SIGTERM,
+                                               lambda pid: trust.belongs(pid, self.path)):
             # It may have ended since its state was read.
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
@@ -263,8 +267,9 @@ class Run:
         return oddities.find(self.path)
 
     def require_removable(self) -> None:
-        """Raise UserError if the run or processes of it still run, or if that can't be found
-        out."""
+        """Raise UserError if the run or processes of it still run, if that can't be found out, or
+        if the folder is another user's."""
+        trust.require_owner(self.path)
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")
@@ -282,6 +287,7 @@ class Run:
         except OSError as err:
             raise UserError(f"run {self.id} can't be removed: {err.strerror}: "
                             f"{self.path}") from None
+        trust.forget_started(self.path)
 
 
 def private_folder(path: Path) -> Path:

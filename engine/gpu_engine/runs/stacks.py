@@ -16,6 +16,7 @@ from gpu_engine.common import procs
 from gpu_engine.common.files import open_file
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 
 _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):",
@@ -27,14 +28,15 @@ _MOST = 1 << 20
 def request(run: Run, rank: int) -> bool:
     """Send the signal to a rank. False if it is gone or does not catch the signal (yet)."""
     found = process(run, rank)
-    return found is not None and send(*found)
+    return found is not None and send(*found, run)
 
 
-def send(pid: int, ticks: int | None) -> bool:
-    """Send the signal to the process with this pid and start time. False if it is gone or does
-    not catch the signal."""
+def send(pid: int, ticks: int | None, run: Run) -> bool:
+    """Send the signal to the process with this pid and start time. False if it is gone, does not
+    belong to `run`, or does not catch the signal."""
     try:
-        return procs.send(pid, ticks, signal.SIGUSR2, listens)
+        return procs.send(pid, ticks, signal.SIGUSR2,
+                          lambda found: trust.belongs(found, run.path) and listens(found))
     except OSError:
         return False
 

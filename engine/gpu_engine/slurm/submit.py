@@ -17,7 +17,7 @@ from gpu_engine.plan.build import resolve
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.create import create_run, reopen_run, working_folder
+from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
@@ -53,7 +53,7 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
         _keep(run, there)
     except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
+        discard(run)
         raise
     finally:
         os.close(lock)

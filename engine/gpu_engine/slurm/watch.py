@@ -21,6 +21,7 @@ from gpu_engine.common.files import open_file
 from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import log_path
 from gpu_engine.runs import job as jobs
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
 from gpu_engine.slurm import commands
@@ -39,8 +40,8 @@ _NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? |got SIG|f
 
 
 def refresh(*, at_once: bool = False) -> None:
-    """Ask Slurm about all runs whose jobs have not ended, unless that was done a moment ago or is
-    being done. `at_once`: however short a time ago."""
+    """Ask Slurm about all jobs that were submitted from here and have not ended, unless that was
+    done a moment ago or is being done. `at_once`: however short a time ago."""
     runs = _open()
     if not runs:
         return
@@ -65,7 +66,8 @@ def refresh(*, at_once: bool = False) -> None:
 
 def _open() -> list[tuple[Run, Job]]:
     found = [(run, jobs.read(run.path)) for run in each_run()
-             if os.path.exists(run.path / jobs.FILE)]  # noqa: PTH110
+             if os.path.exists(run.path / jobs.FILE)  # noqa: PTH110
+             and trust.started_here(run.path)]
     return [(run, job) for run, job in found if job is not None and not job.over]
 
 

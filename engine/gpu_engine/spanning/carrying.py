@@ -19,7 +19,7 @@ from gpu_engine.hosts.channel import Channel, Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import ahead, asking
+from gpu_engine.spanning import ahead, asking, parts
 from gpu_engine.spanning.parts import Part
 
 _BUILD = 600.0
@@ -29,14 +29,14 @@ _BUILD = 600.0
 def carry(run: Run, source: Part, target: Host, name: str, say: asking.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
-    with open_channel(source.host) as out, open_channel(target) as into:
+    with open_channel(parts.host_of(run.path, source)) as out, open_channel(target) as into:
         sizes = asking.listed(out, source, run)
 
         def pieces(short: str) -> Iterator[bytes]:
             whole = f"{name}/{short}"
             if whole not in sizes:
-                raise UserError(f"{source.host.name}: {name} has no {short[:40]!r}")
-            say(f"{whole} from {source.host.name} to {target.name}, {sizes[whole]:,} bytes")
+                raise UserError(f"{source.host}: {name} has no {short[:40]!r}")
+            say(f"{whole} from {source.host} to {target.name}, {sizes[whole]:,} bytes")
             return asking.pieces(out, source, whole, sizes[whole])
 
         return _bring(run, name, into, source.path, pieces)

@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.hosts import protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.protocol import BadMessage
 from gpu_engine.runs.state import State
+from gpu_engine.spanning import parts
 from gpu_engine.spanning.mirror import Mirror
 from gpu_engine.spanning.parts import Part
 
@@ -77,8 +79,9 @@ class Link(threading.Thread):
 
     def __init__(self, run: Path, part: Part, log_limit: int,
                  reports: Inbox[Report]) -> None:
-        super().__init__(name=f"link {part.host.name}", daemon=True)
+        super().__init__(name=f"link {part.host}", daemon=True)
         self.part = part
+        self._run = run
         self._mirror = Mirror(run, part, log_limit)
         self._reports = reports
         self._way: Channel | None = None
@@ -91,7 +94,7 @@ class Link(threading.Thread):
 
     @property
     def name_of_host(self) -> str:
-        return self.part.host.name
+        return self.part.host
 
     def stop(self, *, now: bool) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
@@ -121,7 +124,7 @@ class Link(threading.Thread):
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                with open_channel(self.part.host) as self._way:
+                with open_channel(parts.host_of(self._run, self.part)) as self._way:
                     self._report(Back(self.name_of_host))
                     if self._serve(self._way):
                         return
@@ -131,6 +134,8 @@ class Link(threading.Thread):
             except Refused as err:
                 self._report(Refusal(self.name_of_host, err.reason))
                 return
+            except UserError as err:  # hosts.toml can't be read just now
+                reason = str(err)
             except BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:

@@ -99,7 +99,7 @@ class Mirror:
 
     def _path(self, name: str) -> Path:
         """Where the file is here. Raises BadMessage."""
-        found = files.here(name, self._part.host.name, self._part.ranks, self._part.node)
+        found = files.here(name, self._part.host, self._part.ranks, self._part.node)
         if found is None:
             raise BadMessage(f"a file that is none of its: {name[:80]!r}")
         return self._run / found

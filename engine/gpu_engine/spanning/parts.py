@@ -1,4 +1,7 @@
-"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it."""
+"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it.
+
+It keeps the host's name alone. How that host is reached says the person (`host_of`), never the
+folder, which somebody may have sent."""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from pathlib import Path
 
 from gpu_engine.common.files import read_json, write_json
 from gpu_engine.common.records import read_record
+from gpu_engine.hosts import allocation, file
 from gpu_engine.hosts.records import BadName, Host, check_name
-from gpu_engine.runs import leftovers
+from gpu_engine.runs import leftovers, trust
 
 FOLDER, FORMER = leftovers.HOSTS, "former"
 
@@ -26,7 +30,8 @@ class Base:
 class Part:
     """What a host is told to do, and what is known of it."""
 
-    host: Host
+    host: str
+    """Its name in devices.hosts."""
     node: int
     ranks: tuple[int, ...]
     spec: dict[str, object]
@@ -70,7 +75,28 @@ def write(run: Path, part: Part) -> None:
     """Raises OSError."""
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_json(folder / f"{part.host.name}.json", asdict(part))
+    write_json(folder / f"{part.host}.json", asdict(part))
+
+
+def host_of(run: Path, part: Part) -> Host:
+    """How the host of a part is reached: as hosts.toml has it, else as a node of a Slurm job, else
+    as ssh knows the name. Raises UserError where the run was not started from here, or hosts.toml
+    is wrong."""
+    trust.require_started(run)
+    found = file.known().get(part.host)
+    if found is not None:
+        return found
+    kept = (read_record(Host, h) for h in trust.hosts_of(run))
+    return next((h for h in kept if h.name == part.host), Host(part.host))
+
+
+def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
+    """Keep how the nodes of this Slurm job are reached, for whoever asks from outside of the job.
+    Raises OSError."""
+    nodes = allocation.hosts_of_job()
+    used = [asdict(nodes[p.host]) for p in parts if p.host in nodes]
+    if used:
+        trust.note_started(run, used)
 
 
 def write_all(run: Path, parts: Iterable[Part]) -> None:
@@ -82,11 +108,11 @@ def write_all(run: Path, parts: Iterable[Part]) -> None:
 def write_instead(run: Path, told: Sequence[Part]) -> None:
     """These are the run's parts from now on. What is known of hosts that were left out is kept for
     `former`. Raises OSError."""
-    names = {p.host.name for p in told}
+    names = {p.host for p in told}
     for part in read(run):
-        if part.host.name not in names:
+        if part.host not in names:
             (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
-            name = f"{part.host.name}.json"
+            name = f"{part.host}.json"
             (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
     write_all(run, told)
     for name in names:
@@ -115,7 +141,7 @@ def spans(run: Path) -> bool:
 def _read(path: Path) -> Part | None:
     try:
         part = read_record(Part, read_json(path))
-        check_name(part.host.name)
+        check_name(part.host)
     except (ValueError, BadName):
         return None
-    return part if path.stem == part.host.name else None
+    return part if path.stem == part.host else None

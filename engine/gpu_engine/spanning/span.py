@@ -47,7 +47,7 @@ class Span:
         found = parts.read(run.path)
         if not found:
             raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
-        self.parts: dict[str, Part] = {p.host.name: p for p in found}
+        self.parts: dict[str, Part] = {p.host: p for p in found}
         recorded = State.from_dict(files.read_json(run.path / "state.json"))
         if recorded is None:
             raise UserError(f"{run.path / 'state.json'}: can't be read")
@@ -121,8 +121,8 @@ class Span:
         where they can't meet."""
         from gpu_engine.spanning import again
 
-        self.parts = {p.host.name: p for p in again.parts_again(
-            tuple(self.parts.values()), self.plan.spec)}
+        self.parts = {p.host: p for p in again.parts_again(
+            self.run, tuple(self.parts.values()), self.plan.spec)}
         parts.write_all(self.run.path, self.parts.values())
         self._begin(number)
 
