@@ -4,7 +4,7 @@ A run folder is data: somebody may have sent it. So nothing in it says of itself
 acted on. The kernel says whose folder it is and what a process holds open, and a list outside of
 the folders says which runs this home has started:
 
-    $GPU_PANEL_HOME/started/3f2a      {"inode": …, "hosts": […]}
+    $GPU_PANEL_HOME/started/3f2a      {"inode": …, "changed": …, "hosts": […]}
 
 Standard library only: a rank imports this.
 """
@@ -65,7 +65,7 @@ def note_started(run: Path, hosts: Sequence[dict[str, object]] = ()) -> None:
     """
     entry = _entry(run)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_json(entry, {"inode": run.stat().st_ino, "hosts": list(hosts)}, settled=False)
+    write_json(entry, {**_made(run), "hosts": list(hosts)}, settled=False)
 
 
 def forget_started(run: Path) -> None:
@@ -136,10 +136,16 @@ def _started(run: Path) -> dict[str, Any] | None:
     """What the list says of the run; None if it is not on it."""
     entry = read_json(_entry(run)) if run.parent == runs_folder() else None
     try:
-        same = isinstance(entry, dict) and entry.get("inode") == run.lstat().st_ino
+        return entry if isinstance(entry, dict) and _made(run).items() <= entry.items() else None
     except OSError:
         return None
-    return entry if same and isinstance(entry, dict) else None
+
+
+def _made(run: Path) -> dict[str, int]:
+    """What tells the folder from another one in its place, be it a copy: which file its lock is, and
+    when the kernel saw that change last, which was when it was made. Raises OSError."""
+    lock = (run / "lock").lstat()
+    return {"inode": lock.st_ino, "changed": lock.st_ctime_ns}
 
 
 def _user(uid: int) -> str:
