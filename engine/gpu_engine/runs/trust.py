@@ -142,8 +142,8 @@ def _started(run: Path) -> dict[str, Any] | None:
 
 
 def _made(run: Path) -> dict[str, int]:
-    """What tells the folder from another one in its place, be it a copy: which file its lock is, and
-    when the kernel saw that change last, which was when it was made. Raises OSError."""
+    """What tells the folder from another one in its place, be it a copy: which file its lock is,
+    and when the kernel saw that change last, which was when it was made. Raises OSError."""
     lock = (run / "lock").lstat()
     return {"inode": lock.st_ino, "changed": lock.st_ctime_ns}
 
