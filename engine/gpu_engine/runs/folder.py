@@ -32,7 +32,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import (
     locked,
     open_file,
-    overwrite,
+    overwrite_inside,
     read_json,
     reason,
     why_not_readable,
@@ -190,7 +190,8 @@ class Run:
         except OSError as err:
             if err.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            overwrite(path, json.dumps(state.to_dict(), allow_nan=False) + "\n")
+            overwrite_inside(self.path, "state.json",
+                             json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
         """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
