@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_engine.common import procs
+from . import procs  # relative: in an observed script the package has another name
 
 WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
@@ -138,6 +138,10 @@ def why_not_inside(folder: Path, name: str) -> str | None:
 
 
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_WORDS: dict[int | None, str] = {
+    errno.ELOOP: "it is a link, and none is followed in a run folder",
+    errno.ENOTDIR: "it is in something else than a folder",
+}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -157,9 +161,7 @@ def _inside(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
             last, at = part, inner
         yield last, at
     except OSError as err:
-        text = "it is a link, and none is followed in a run folder" \
-            if err.errno == errno.ELOOP else err.strerror
-        raise OSError(err.errno, text, f"{folder}/{name}") from None
+        raise OSError(err.errno, _WORDS.get(err.errno, err.strerror), f"{folder}/{name}") from None
     finally:
         if at is not None:
             os.close(at)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.hosts.records import BadName, Host, check_name
 from gpu_engine.runs import leftovers
@@ -70,7 +70,7 @@ def write(run: Path, part: Part) -> None:
     """Raises OSError."""
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_json(folder / f"{part.host.name}.json", asdict(part))
+    write_json_inside(run, f"{FOLDER}/{part.host.name}.json", asdict(part))
 
 
 def write_all(run: Path, parts: Iterable[Part]) -> None:
@@ -114,7 +114,7 @@ def spans(run: Path) -> bool:
 
 def _read(path: Path) -> Part | None:
     try:
-        part = read_record(Part, read_json(path))
+        part = read_record(Part, json_inside(path.parent.parent, f"{path.parent.name}/{path.name}"))
         check_name(part.host.name)
     except (ValueError, BadName):
         return None
