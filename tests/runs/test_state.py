@@ -16,7 +16,7 @@ def test_a_state_is_written_in_place_when_no_new_file_has_room(tmp_path, monkeyp
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(runs, "write_json", full)
+    monkeypatch.setattr(runs, "write_json_inside", full)
     run.write_state(State("completed", "a", "a", 1.0))
     assert run.state().state == "completed"
 

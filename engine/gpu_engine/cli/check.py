@@ -62,9 +62,11 @@ def command(choice: SpecChoice, as_json: bool) -> None:
 
 def _lines(run: Run, rank: int) -> list[dict[str, Any]]:
     """The results that the job printed: lines of JSON among other output in the rank's log."""
+    from gpu_engine.common.files import read_inside
+
     out = []
     try:
-        text = run.log(rank).read_text(errors="replace")
+        text = read_inside(run.path, f"ranks/{run.log(rank).name}").decode(errors="replace")
     except OSError:
         return out
     for line in text.splitlines():

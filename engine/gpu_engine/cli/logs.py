@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
+from gpu_engine.events.paths import inside
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -89,7 +90,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
         yield _older(path), False
     while True:
         try:
-            with open_file(path) as file:
+            with file_inside(*inside(path)) as file:
                 size = file.seek(0, 2)
                 if count is not None:
                     offset, count = _last_lines(file, count), None
@@ -112,7 +113,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
 def _older(path: Path) -> list[bytes]:
     """The lines of the older part, which was moved to its own file when the log grew too large."""
     try:
-        with open_file(path.with_name(path.name + ".1")) as file:
+        with file_inside(*inside(path.with_name(path.name + ".1"))) as file:
             return file.read().splitlines()
     except OSError:
         return []

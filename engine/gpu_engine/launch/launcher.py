@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
@@ -274,8 +275,7 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True, alone: bool = Fals
     module = "gpu_engine.spanning" if spans else "gpu_engine.supervisor"
     argv, scope = [sys.executable, "-m", module, str(run.path), str(lock)], logind.here().scope
     try:
-        log = os.open(run.path / "supervisor.log",
-                      os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             if alone and not spans and not scope and detached.can_fork():
                 from gpu_engine.supervisor import program

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside
 from gpu_engine.launch.launcher import supervise
 from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
@@ -93,5 +93,5 @@ def take_up_all() -> list[Run]:
 
 def _left(run: Run) -> State | None:
     """The recorded state of a run that has not ended, else None."""
-    recorded = State.from_dict(read_json(run.path / "state.json"))
+    recorded = State.from_dict(json_inside(run.path, "state.json"))
     return recorded if recorded is not None and recorded.live else None

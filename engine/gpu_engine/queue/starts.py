@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside, read_json
 from gpu_engine.queue.start import NOT_YET
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
@@ -121,7 +121,7 @@ class Starts:
         log.warning("run %s is given up: %s", name, reason)
         self.troubles.pop(name, None)
         with contextlib.suppress(OSError):
-            recorded = State.from_dict(read_json(run.path / "state.json"))
+            recorded = State.from_dict(json_inside(run.path, "state.json"))
             if recorded is not None and recorded.state == "queued" and not run.supervised():
                 run.write_state(replace(recorded, state="stopped", ended=time.time(),
                                         exit_code=EXIT_CODES["stopped"], reason=reason))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.files import write_atomic
+from gpu_engine.common.files import read_inside, write_inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
 from gpu_engine.runs import leftovers
@@ -29,11 +29,12 @@ def read_spec(run: Run, number: int | None = None) -> dict[str, Any]:
     no such attempt or its spec can't be read."""
     last = run.state().attempt
     if number is None or number == last:
-        return read_toml(run.path / "spec.toml")
+        return read_toml(run.path / "spec.toml", run.path)
     if not 1 <= number < last:
         raise UserError(f"run {run.id} has no attempt {number}; its attempts are 1 to {last}")
     kept = [n for n in _kept(run.path) if n >= number]
-    return read_toml(_file(run.path, min(kept)) if kept else run.path / "spec.toml")
+    return read_toml(_file(run.path, min(kept)) if kept else run.path / "spec.toml",
+                     run.path)
 
 
 def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
@@ -41,13 +42,13 @@ def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     from it. Returns the differences as `key=value`. Raises OSError."""
     path = run.path / "spec.toml"
     try:
-        before = path.read_text(encoding="utf-8")
-        changed = tuple(differences(from_dict(read_toml(path)), _parsed(spec_toml)))
+        before = read_inside(run.path, path.name).decode()
+        changed = tuple(differences(from_dict(read_toml(path, run.path)), _parsed(spec_toml)))
     except (OSError, UnicodeDecodeError, UserError):
         return ()
     if changed:
         (run.path / _SPECS).mkdir(mode=0o700, exist_ok=True)
-        write_atomic(_file(run.path, number), before)
+        write_inside(run.path, f"{_SPECS}/{_file(run.path, number).name}", before)
     return changed
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from io import FileIO
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_inside, read_inside
 from gpu_engine.spec.best import parse_best
 
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -36,10 +38,23 @@ def step_of(name: str) -> int | None:
 
 
 def listed(folder: Path) -> list[Path]:
-    """All checkpoint folders in the order of their steps, damaged ones included."""
-    if not folder.is_dir():
+    """All checkpoint folders in the order of their steps, damaged ones included. None of them is a
+    link, nor is `folder`: then there are none."""
+    if folder.is_symlink() or not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
+    return sorted(p for p in folder.iterdir()
+                  if p.name.startswith("step-") and p.is_dir() and not p.is_symlink())
+
+
+def inside(path: Path, name: str) -> tuple[Path, str]:
+    """The run folder of the checkpoint `path`, and the name of its file `name` in that."""
+    path = path.absolute()
+    return path.parent.parent, f"{path.parent.name}/{path.name}/{name}"
+
+
+def opened(file: Path) -> FileIO:
+    """A file of a checkpoint, for reading in pieces of one's own. Raises OSError."""
+    return FileIO(open_inside(*inside(file.parent, file.name)))
 
 
 class FileEntry(TypedDict):
@@ -64,13 +79,22 @@ class Manifest(_Manifest, total=False):
 def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest. Raises Damaged."""
     try:
-        manifest: Manifest = json.loads((path / MANIFEST).read_text())
-        if not isinstance(manifest["files"][STATE]["sha256"], str):
-            raise TypeError
-        int(manifest["step"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
+        manifest: Manifest = json.loads(read_inside(*inside(path, MANIFEST)))
+        _check(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise Damaged(f"{path.name}: its manifest can't be read ({type(err).__name__})") from err
     return manifest
+
+
+def _check(manifest: Any) -> None:
+    """Raise one of the errors that wrong values raise, unless everything here is as it should."""
+    files, metrics = manifest["files"], manifest.get("metrics", {})
+    if STATE not in files or type(manifest["step"]) is not int or not isinstance(metrics, dict):
+        raise TypeError
+    for name, entry in files.items():
+        if name in (".", "..") or "/" in name or type(entry["size"]) is not int \
+                or not isinstance(entry["sha256"], str):
+            raise TypeError
 
 
 def best_of(folder: Path, metric: str, largest: bool,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_atomic, write_json
+from gpu_engine.common.files import open_inside, write_inside, write_json_inside
 from gpu_engine.common.places import runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, trust
@@ -107,8 +107,8 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
         changed = before.changed if counted else attempts.keep(run, before.attempt, spec_toml)
-        write_atomic(run.path / "spec.toml", spec_toml)
-        write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
+        write_inside(run.path, "spec.toml", spec_toml)
+        write_json_inside(run.path, "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),
@@ -143,11 +143,11 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int 
         (new / "ranks").mkdir(mode=0o700)
         fd = lock_of(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        write_atomic(new / "spec.toml", spec_toml, settled=settled)
-        write_json(new / "plan.json", plan.to_dict(), settled=settled)
+        write_inside(new, "spec.toml", spec_toml, settled=settled)
+        write_json_inside(new, "plan.json", plan.to_dict(), settled=settled)
         state = State("queued", path.name, name, time.time(), attempt=attempt,
                       boot=procs.boot_id())
-        write_json(new / "state.json", state.to_dict(), settled=settled)
+        write_json_inside(new, "state.json", state.to_dict(), settled=settled)
         new.rename(path)
     except OSError:
         if fd is not None:
@@ -171,7 +171,7 @@ def lock_of(folder: Path) -> int:
     """Open the lock file, without locking it. Returns a descriptor from 3 up, as a child's 0 to 2
     are replaced: without this, a program started with stdin closed would hand over /dev/null.
     Raises OSError."""
-    low = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    low = open_inside(folder, "lock", os.O_RDWR | os.O_CREAT)
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 
@@ -38,12 +38,12 @@ class Environment:
 
 def write(run: Path, environment: Environment) -> None:
     """Keep it in the run folder. Raises OSError."""
-    write_json(run / FILE, asdict(environment))
+    write_json_inside(run, FILE, asdict(environment))
 
 
 def read(run: Path) -> Environment:
     """What was kept; all None if nothing was."""
     try:
-        return read_record(Environment, read_json(run / FILE) or {})
+        return read_record(Environment, json_inside(run, FILE) or {})
     except ValueError:
         return Environment()

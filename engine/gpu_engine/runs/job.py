@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_atomic, write_json
+from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
@@ -123,7 +123,7 @@ class Job:
 
 def read(run: Path) -> Job | None:
     """The job of the run in this folder; None if it has none."""
-    data = read_json(run / FILE)
+    data = json_inside(run, FILE)
     try:
         return read_record(Job, data) if data is not None else None
     except ValueError:
@@ -138,7 +138,7 @@ def to_dict(run: Path) -> dict[str, object]:
 
 def write(run: Path, job: Job) -> None:
     """Raises OSError."""
-    write_json(run / FILE, asdict(job))
+    write_json_inside(run, FILE, asdict(job))
 
 
 def forget(run: Path) -> None:
@@ -154,7 +154,7 @@ def asked_to_stop(run: Path) -> bool:
 
 def ask_to_stop(run: Path) -> None:
     """Note that the job must not go back to the queue: its script looks. Raises OSError."""
-    write_atomic(run / STOP, "")
+    write_inside(run, STOP, "")
 
 
 def stamp(run: Path) -> tuple[int, int]:

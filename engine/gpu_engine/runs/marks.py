@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import file_inside, open_inside, reason
 from gpu_engine.common.records import read_record
 from gpu_engine.runs.oddities import whose
 
@@ -38,7 +38,7 @@ def read(run: Path) -> list[Mark]:
     """The notes of the run in this folder, in the order in which they were first made. Lines that
     are no notes are left out; so are all if the file can't be read."""
     try:
-        with open_file(run / FILE) as file:
+        with file_inside(run, FILE) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(size - _MOST, 0))
             lines = file.read(_MOST).split(b"\n")
@@ -66,8 +66,7 @@ def write(run: Path, mark: Mark) -> None:
                         f" this has {len(mark.text)}")
     line = json.dumps(asdict(mark), allow_nan=False).encode() + b"\n"
     try:
-        fd = os.open(run / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                     | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = open_inside(run, FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":

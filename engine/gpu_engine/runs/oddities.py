@@ -8,7 +8,7 @@ import os
 import pwd
 from pathlib import Path
 
-from gpu_engine.common.files import open_file, reason, why_not_readable
+from gpu_engine.common.files import read_inside, reason, why_not_inside
 
 _MOST = 4
 """How many problems of one run are reported."""
@@ -19,7 +19,7 @@ def find(path: Path) -> list[str]:
     few."""
     out = []
     for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
-        if os.path.lexists(path / name) and (why := why_not_readable(path / name)):
+        if os.path.lexists(path / name) and (why := why_not_inside(path, name)):
             out.append(f"{name} can't be read: {why}")
     try:
         names = sorted(os.listdir(path / "ranks"))  # noqa: PTH208
@@ -31,7 +31,7 @@ def find(path: Path) -> list[str]:
     for name in names:
         if len(out) >= _MOST:
             break
-        if name.endswith((".jsonl", ".log")) and (why := why_not_readable(path / "ranks" / name)):
+        if name.endswith((".jsonl", ".log")) and (why := why_not_inside(path, f"ranks/{name}")):
             out.append(f"ranks/{name} can't be read: {why}")
     return out[:_MOST]
 
@@ -39,8 +39,7 @@ def find(path: Path) -> list[str]:
 def why_no_state(path: Path) -> str:
     """Why the state of the run in `path` can't be read from its state.json."""
     try:
-        with open_file(path / "state.json") as file:
-            text = file.read()
+        text = read_inside(path, "state.json")
     except FileNotFoundError:
         return "state.json is missing"
     except PermissionError as err:

@@ -13,7 +13,8 @@ import signal
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
+from gpu_engine.events.paths import inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
 from gpu_engine.runs import trust
@@ -70,7 +71,7 @@ def printed(path: Path, offset: int) -> str | None:
     """The stacks that were printed into the log `path` after `offset`; None if there are none
     (yet)."""
     try:
-        with open_file(path) as file:
+        with file_inside(*inside(path)) as file:
             if os.fstat(file.fileno()).st_size < offset:
                 offset = 0  # the log was cut since
             file.seek(offset)
@@ -92,6 +93,6 @@ def printed(path: Path, offset: int) -> str | None:
 def size_of(path: Path) -> int:
     """The size of a log in bytes; 0 if it does not exist. An `offset` for `printed`."""
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except OSError:
         return 0

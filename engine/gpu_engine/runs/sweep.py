@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
 
 FILE = "sweep.json"
@@ -40,7 +40,7 @@ class Member:
 
 def read(run: Path) -> Member | None:
     """The place in its sweep of the run in this folder; None if it is in none."""
-    data = read_json(run / FILE)
+    data = json_inside(run, FILE)
     try:
         return read_record(Member, data) if data is not None else None
     except ValueError:
@@ -49,4 +49,4 @@ def read(run: Path) -> Member | None:
 
 def write(run: Path, member: Member) -> None:
     """Keep the run's place in its sweep in its folder. Raises OSError."""
-    write_json(run / FILE, asdict(member))
+    write_json_inside(run, FILE, asdict(member))

@@ -27,7 +27,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, read_json, write_json_inside
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.records import read_record
 from gpu_engine.runs.state import State
@@ -101,7 +101,7 @@ def folder_beside(run: Path) -> Path:
 
 def read(run: Path) -> Entry | None:
     """What the run in this folder waits for; None if it does not wait."""
-    data = read_json(run / FILE)
+    data = json_inside(run, FILE)
     try:
         return read_record(Entry, data) if data is not None else None
     except ValueError:
@@ -110,7 +110,7 @@ def read(run: Path) -> Entry | None:
 
 def write(run: Path, entry: Entry) -> None:
     """Note in the run's folder what it waits for. Raises OSError."""
-    write_json(run / FILE, asdict(entry))
+    write_json_inside(run, FILE, asdict(entry))
 
 
 def line_folder(folder: Path) -> Path:

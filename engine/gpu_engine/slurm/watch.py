@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
 from gpu_engine.common.places import runs_folder
-from gpu_engine.events.paths import log_path
+from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
@@ -124,7 +124,7 @@ def _last_words(run: Path) -> str | None:
     has written any."""
     for path in (run / jobs.OUTPUT, log_path(run, 0)):
         try:
-            with open_file(path) as file:
+            with file_inside(*inside(path)) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
                 lines = file.read(_END).decode(errors="replace").splitlines()
         except OSError:

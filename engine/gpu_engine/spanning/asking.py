@@ -122,7 +122,7 @@ def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, 
         return
     data = b"".join(pieces(way, part, name, min(sizes[name], 1 << 20)))
     target.parent.mkdir(mode=0o700, exist_ok=True)
-    names.write_atomic(target, data.decode("utf-8", "replace"))
+    names.write_inside(run.path, f"checkpoints/{name}", data.decode("utf-8", "replace"))
 
 
 def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int],
@@ -148,7 +148,9 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
                             f"{room:,} are free")
         digest = hashlib.sha256()
         try:
-            with temporary.open("wb") as out:
+            fd = names.open_inside(*checkpoints.inside(temporary.parent, temporary.name),
+                                   os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as out:
                 for data in pieces(way, part, name, sizes[name]):
                     out.write(data)
                     digest.update(data)
@@ -183,7 +185,7 @@ def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
 
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
         while data := file.read(1 << 20):
             digest.update(data)
     return digest.hexdigest()

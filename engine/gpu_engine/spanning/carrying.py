@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import file_inside, read_inside, reason
 from gpu_engine.hosts import checkpoint_messages as messages
 from gpu_engine.hosts.channel import Channel, Refused, open_channel
 from gpu_engine.hosts.records import Host
@@ -67,7 +67,7 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
     key, folder = secrets.token_hex(16), run.checkpoints / name
     try:
         manifest = checkpoints.read_manifest(folder)
-        content = (folder / checkpoints.MANIFEST).read_bytes()
+        content = read_inside(*checkpoints.inside(folder, checkpoints.MANIFEST))
     except (checkpoints.Damaged, OSError) as err:
         raise UserError(f"{folder}: {err}") from None
     answer = into.ask(messages.OfferCheckpoint(key, name, path, content), _BUILD)
@@ -81,7 +81,7 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
 
 def _read(path: Path) -> Iterator[bytes]:
     try:
-        with open_file(path) as file:
+        with file_inside(*checkpoints.inside(path.parent, path.name)) as file:
             while data := file.read(messages.PIECE):
                 yield data
     except OSError as err:

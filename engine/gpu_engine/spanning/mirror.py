@@ -12,7 +12,8 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_engine.events.paths import DEVICES
+from gpu_engine.common.files import open_inside
+from gpu_engine.events.paths import DEVICES, inside
 from gpu_engine.hosts import files
 from gpu_engine.hosts.protocol import At, BadMessage, Piece
 from gpu_engine.spanning.parts import Part
@@ -47,7 +48,7 @@ class Mirror:
 
     def _at(self, name: str) -> At | None:
         try:
-            fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = open_inside(*inside(self._path(name)))
         except OSError:
             return None
         try:
@@ -71,8 +72,7 @@ class Mirror:
         if piece.name in self._full:
             return
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-                     0o600)
+        fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(fd).st_size
             own = size - self._bases.get(piece.name, 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.hosts import allocation, file
 from gpu_engine.hosts.records import BadName, Host, check_name
@@ -75,7 +75,7 @@ def write(run: Path, part: Part) -> None:
     """Raises OSError."""
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_json(folder / f"{part.host}.json", asdict(part))
+    write_json_inside(run, f"{FOLDER}/{part.host}.json", asdict(part))
 
 
 def host_of(run: Path, part: Part) -> Host:
@@ -121,12 +121,12 @@ def write_instead(run: Path, told: Sequence[Part]) -> None:
 
 def former(run: Path) -> tuple[Part, ...]:
     """The parts of hosts that were left out of later attempts: their run folders are there."""
-    return read(run / FOLDER, FORMER)
+    return read(run, f"{FOLDER}/{FORMER}")
 
 
 def read(run: Path, folder: str = FOLDER) -> tuple[Part, ...]:
     """The parts of a run, node 0's first; empty for one that is on this machine alone."""
-    found = [_read(path) for path in sorted((run / folder).glob("*.json"))]
+    found = [_read(run, f"{folder}/{path.name}") for path in sorted((run / folder).glob("*.json"))]
     return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
 
 
@@ -138,10 +138,10 @@ def spans(run: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> Part | None:
+def _read(run: Path, name: str) -> Part | None:
     try:
-        part = read_record(Part, read_json(path))
+        part = read_record(Part, json_inside(run, name))
         check_name(part.host)
     except (ValueError, BadName):
         return None
-    return part if path.stem == part.host else None
+    return part if name.endswith(f"/{part.host}.json") else None

@@ -48,7 +48,7 @@ class Span:
         if not found:
             raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
         self.parts: dict[str, Part] = {p.host: p for p in found}
-        recorded = State.from_dict(files.read_json(run.path / "state.json"))
+        recorded = State.from_dict(files.json_inside(run.path, "state.json"))
         if recorded is None:
             raise UserError(f"{run.path / 'state.json'}: can't be read")
         pid = os.getpid()

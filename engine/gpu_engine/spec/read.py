@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.values import ANY, convert, describe, parse
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
@@ -50,13 +50,13 @@ def load(path: Path) -> RunSpec:
     return from_dict(read_toml(path))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file as a dict. Raises UserError that names the file, and the place in it."""
+def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
+    """Read a TOML file as a dict; `run`: the run folder that it is in. Raises UserError that names
+    the file, and the place in it."""
     import tomllib
 
     try:
-        with open_file(path) as file:  # a FIFO there would be waited for
-            return tomllib.loads(file.read().decode())
+        return tomllib.loads(_content(path, run).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as err:
@@ -67,6 +67,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {err}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply to be a preset") from None
+
+
+def _content(path: Path, run: Path | None) -> bytes:
+    if run is not None:
+        return read_inside(run, path.relative_to(run).as_posix())
+    with open_file(path) as file:  # a FIFO there would be waited for
+        return read_bounded(file)
 
 
 def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:

@@ -74,7 +74,8 @@ class Supervisor:
         become_subreaper()
         allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
-            files.remove_temporary(folder)
+            if not folder.is_symlink():
+                files.remove_temporary(folder)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
