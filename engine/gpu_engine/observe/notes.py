@@ -14,7 +14,9 @@ from . import identity
 
 def note(text: str, run: Path) -> None:
     """Add a line to `observe-errors.log` in the run folder. Never raises."""
-    with contextlib.suppress(Exception), (run / "observe-errors.log").open("a") as file:
+    with contextlib.suppress(Exception), open(
+            run / "observe-errors.log", "a", opener=lambda path, how: os.open(path, how, 0o600)
+            ) as file:
         file.write(f"{os.getpid()} {text}\n")
 
 
