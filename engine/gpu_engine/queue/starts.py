@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.files import read_json
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.queue.start import NOT_YET
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
@@ -66,7 +66,7 @@ class Starts:
         """Start the run on these devices."""
         run = Run(self._runs / name)
         log.info("run %s starts on %s", name, ", ".join(devices))
-        argv = [sys.executable, "-m", "gpu_engine.queue.start", str(run.path), *devices]
+        argv = own_program("gpu_engine.queue.start", str(run.path), *devices)
         env, umask = self._environ(entry)
         try:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
