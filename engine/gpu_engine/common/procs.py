@@ -41,6 +41,18 @@ class Stat(NamedTuple):
         return self.state in "ZX"
 
 
+def umask() -> int:
+    """The mask of this process for the modes of new files. Where /proc does not tell it (macOS), it
+    is another for a moment."""
+    try:
+        status = (PROC / "self" / "status").read_text()
+        return int(status.partition("\nUmask:")[2].split(maxsplit=1)[0], 8)
+    except (OSError, IndexError):
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
+
+
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat. Raises OSError (ProcessLookupError is one) if there is no such process
     or the file can't be read."""

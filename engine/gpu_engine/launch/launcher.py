@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import (
@@ -273,7 +273,7 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True, alone: bool = Fals
     """
     spans = parts.spans(run.path)
     module = "gpu_engine.spanning" if spans else "gpu_engine.supervisor"
-    argv, scope = [sys.executable, "-m", module, str(run.path), str(lock)], logind.here().scope
+    argv, scope = own_program(module, str(run.path), str(lock)), logind.here().scope
     try:
         log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:

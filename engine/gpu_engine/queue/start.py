@@ -1,7 +1,7 @@
 """`python -m gpu_engine.queue.start RUN_FOLDER DEVICE…`: start a run whose turn has come.
 
-A process of its own, in the environment that the run was submitted in, so that a start that hangs
-or fails holds up no other run.
+A process of its own, in the environment and with the umask that the run was submitted in, so that a
+start that hangs or fails holds up no other run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def main(argv: list[str]) -> int:
     """Start the run in `argv[1]` on the devices that follow. Returns 0, also if the run waits no
     longer, or NOT_YET."""
     run, devices = Run(Path(argv[1])), argv[2:]
-    os.umask(0o077)
     lock = lock_of(run.path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

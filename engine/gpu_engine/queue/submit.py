@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import places, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
@@ -204,11 +204,11 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entr
 
 
 def _keep_environ() -> str:
-    """Keep this process's environment for the runs that are submitted now. Returns the name of the
-    file, which is the same for the same environment. It may hold secrets, so it is in the queue's
-    own folder and not in a run's."""
+    """Keep this process's environment and umask for the runs that are submitted now. Returns the
+    name of the file, which is the same for the same ones. It may hold secrets, so it is in the
+    queue's own folder and not in a run's."""
     queue = folder.private_folder(waiter.queue_folder())
-    text = json.dumps(dict(os.environ), sort_keys=True)
+    text = json.dumps({"environ": dict(os.environ), "umask": procs.umask()}, sort_keys=True)
     name = f"environ-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     try:
         if not (queue / name).exists():

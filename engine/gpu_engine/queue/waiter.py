@@ -14,7 +14,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from pathlib import Path
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.launch import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
@@ -56,7 +56,7 @@ def ensure(folder: Path | None = None) -> bool:
     folder = folder or queue_folder()
     if not waiting.any_here(folder) or running(folder):
         return False
-    argv = [sys.executable, "-m", "gpu_engine.queue", str(folder)]
+    argv = own_program("gpu_engine.queue", str(folder))
     if logind.here().scope:
         argv = logind.wrapped(argv, f"queue-{os.getpid()}")
     host = socket.gethostname()

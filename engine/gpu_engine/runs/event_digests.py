@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
             or not os.access(folder, os.W_OK):
         return None
     return subprocess.Popen(
-        [sys.executable, "-m", "gpu_engine.events.digest", str(folder)], start_new_session=True,
+        own_program("gpu_engine.events.digest", str(folder.absolute())), cwd="/",
+        start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

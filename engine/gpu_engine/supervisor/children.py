@@ -77,7 +77,7 @@ def allow_many_files() -> None:
 _files: tuple[int, int] | None = None
 
 
-def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a session of its own, with its output in `log`. The kernel kills it when
     this process dies.
@@ -105,7 +105,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
-            start_new_session=True, preexec_fn=arm)
+            start_new_session=True, umask=umask, preexec_fn=arm)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)

@@ -49,10 +49,11 @@ class _TakenMeanwhile(Exception):
 
 
 class Supervisor:
-    """Supervises one run, all in the calling thread. Raises UserError if its plan can't be read."""
+    """Supervises one run, all in the calling thread. `umask`: that of its processes. Raises
+    UserError if its plan can't be read."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, umask: int) -> None:
+        self.run, self.umask = run, umask
         self.plan = run.require_plan()
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
@@ -176,7 +177,7 @@ class Supervisor:
         self._leave_the_line()
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt,
-                       direct=not self.is_task and not self.launches)
+                       direct=not self.is_task and not self.launches, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
             return "failed", failed.message, failed
