@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
+
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
     from gpu_engine.sweep.group import Group
@@ -45,16 +47,16 @@ def command(ctx: click.Context, as_json: bool) -> None:
     figures.forget({g.id for g in groups})
     members = [group.without_figures(g) for g in groups]
     if as_json:
-        click.echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
+        echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
                            "members": g.of, "counts": count(m)}
                           for g, m in zip(groups, members, strict=True)]))
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        click.echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
                    f"{units.ago(now - g.begun)}")
     if not groups:
-        click.echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
+        echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
 
 
 @command.command(hidden=True)
@@ -75,12 +77,12 @@ def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
     if as_csv:
-        click.echo(_csv(found, members, chosen), nl=False)
+        echo(_csv(found, members, chosen), nl=False)
     elif as_json:
-        click.echo(_json(found, members, chosen))
+        echo(_json(found, members, chosen))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
-            click.echo(line)
+            echo(line)
 
 
 @command.command()
@@ -94,7 +96,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
     found = group.find(sweep)
     done = again.stop(found, now=now)
     if not done.runs and not done.trouble:
-        click.echo(f"all members of {found.id} have ended")
+        echo(f"all members of {found.id} have ended")
         return
     while wait and any(run.state().live for run in done.runs):
         time.sleep(0.1)
@@ -116,10 +118,10 @@ def retry(sweep: str, priority: int) -> None:
 
 def _say(done: Done, what: str) -> None:
     if done.runs:
-        click.echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
+        echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
                    + ", ".join(run.id for run in done.runs))
     for text in done.trouble:
-        click.echo(text, err=True)
+        echo(text, err=True)
     if done.trouble:
         sys.exit(1)
 
