@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
     from gpu_engine.sweep.group import Group
     from gpu_engine.sweep.table import By, One, Point
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class _Sweep(click.Group):
@@ -165,12 +168,20 @@ def _member(one: One, by: By) -> dict[str, object]:
 
 
 def _csv(found: Group, members: Sequence[One], by: By) -> str:
+    from gpu_engine.common.clean import clean
+    from gpu_engine.export.to_csv import defused
+
+    def text(value: str | None) -> str | None:
+        """A text as a cell; a number that was typed for the grid stays one."""
+        return value if value is None or _NUMBER.fullmatch(value) else defused(clean(value))
+
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["run", "index", "name", "state", *found.keys, "repeat", f"best {by.text}",
+    rows.writerow(["run", "index", "name", "state", *map(text, found.keys), "repeat",
+                   f"best {by.text}",
                    f"last {by.text}", "steps", "seconds", "cause"])
     for one in members:
-        rows.writerow([one.id, one.index, one.name, one.state,
-                       *(one.values.get(key) for key in found.keys), one.repeat, one.best(by),
-                       one.last(by), one.steps, one.seconds, one.why])
+        rows.writerow([text(one.id), one.index, text(one.name), one.state,
+                       *(text(one.values.get(key)) for key in found.keys), one.repeat,
+                       one.best(by), one.last(by), one.steps, one.seconds, text(one.why)])
     return out.getvalue()
