@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
     if parts.spans(found.path):
-        name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
+        name = asking.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
     # Not the interpreter that the run's folder names: that would start what somebody has sent.
@@ -95,8 +96,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
     for warning in told["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(folder.dumps(told) if as_json else
+        echo(f"warning: {warning}", err=True)
+    echo(folder.dumps(told) if as_json else
                f"{out}: {told['tensors']} tensors of step {told['step']}, "
                f"{units.size(told['bytes'])}")
 
@@ -125,17 +126,17 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
             if follow:
                 stop = _Stop()
                 done = exporter.follow(run, opened, StillOn(run), rank=rank, stopped=stop,
-                                       said=lambda text: click.echo(text, err=True))
+                                       said=lambda text: echo(text, err=True))
             else:
                 done = exporter.export(run, opened, rank=rank)
         except exporter.Failed as err:
-            click.echo(f"{err.title}:\n  {err}", err=True)
+            echo(f"{err.title}:\n  {err}", err=True)
             sys.exit(1)
         told.append(done)
         if not as_json:
             _say(done)
     if as_json:
-        click.echo(folder.dumps([
+        echo(folder.dumps([
             asdict(one) | {"state": one.state.state} for one in told]))
     return not any(one.interrupted for one in told)
 
@@ -146,14 +147,14 @@ def _say(done: Exported) -> None:
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = "" if not done.state.live else f"; the run is {done.state.state}"
     if done.rows:
-        click.echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
+        echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
     else:
-        click.echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
+        echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
     if done.skipped:
-        click.echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
+        echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
                    err=True)
     if done.late:
-        click.echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
+        echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
                    "mean; another export without --follow has them", err=True)
 
 

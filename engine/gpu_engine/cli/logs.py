@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo, unchanged
 from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import inside
 
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
-@click.option("--raw", is_flag=True, help="Print the output unchanged, control characters too.")
+@click.option("--raw", is_flag=True, help="Print the output unchanged, control "
+              "characters too, into a file or a pipe.")
 @click.option("--supervisor", is_flag=True,
               help="Print the supervisor's own log instead; of a Slurm job, its script's.")
 def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
             supervisor: bool) -> None:
-    """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
+    """Print the logs of RUN's ranks (an id, the beginning of one, or "last").
+
+    Colours and all else that a terminal obeys are left out; of a progress bar the last state is
+    kept. gpu-engine logs --raw | less -R shows the colours.
+    """
     from gpu_engine.common.clean import clean_bytes
     from gpu_engine.launch.found import ask_slurm, find
     from gpu_engine.launch.taking_up import StillOn
@@ -49,9 +55,9 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
             all_read = all_read and at_end
             for line in lines:
                 if raw:
-                    sys.stdout.buffer.write(line + b"\n")
+                    unchanged(line)
                 else:
-                    click.echo((f"{name}| " if many else "") + clean_bytes(line))
+                    echo((f"{name}| " if many else "") + clean_bytes(line))
         if not live and all_read:
             return
         sys.stdout.flush()
@@ -71,7 +77,7 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
             raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
                             f"{have or 'none'}")
         if path != run.log(rank):
-            click.echo(f"rank {rank} was started by the command itself: its output is mixed with "
+            echo(f"rank {rank} was started by the command itself: its output is mixed with "
                        "that of the command and its other ranks", err=True)
         return {f"rank {rank}": path}
     shared: dict[Path, list[str]] = {}

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from gpu_engine.common.clean import escaped
 from gpu_engine.common.files import expanded
 from gpu_engine.common.frozen import frozen
 
@@ -181,8 +182,8 @@ def show(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """`text` as a quoted TOML string. JSON's escapes are the same but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """`text` as a quoted TOML string. JSON's escapes are the same."""
+    return escaped(json.dumps(text, ensure_ascii=False))
 
 
 def json_value(value: object) -> object:

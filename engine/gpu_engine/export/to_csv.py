@@ -112,8 +112,17 @@ def cell(value: float) -> str:
     return repr(float(value))
 
 
+def defused(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: an apostrophe stands before its first
+    character if that would begin one, as OWASP's "CSV Injection" advises. Only for texts: -1 is a
+    number."""
+    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")) \
+        else text
+
+
 def quoted(name: str) -> str:
     """A name as a cell."""
+    name = defused(name)
     if any(c in name for c in ',"\n\r'):
         return '"' + name.replace('"', '""') + '"'
     return name

@@ -367,4 +367,4 @@ def _created(run: Run) -> float:
 
 def dumps(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
-    return json.dumps(value, indent=2, allow_nan=False)
+    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

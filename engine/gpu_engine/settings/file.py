@@ -50,11 +50,11 @@ def read() -> Settings:
 
 
 def colour_setting() -> str:
-    """The setting output.colour; "auto" where the file is wrong, for what must go on all the
-    same."""
+    """The setting output.colour; "auto" where the file is wrong or nobody knows where it is, for
+    what must go on all the same."""
     try:
         return read().output.colour
-    except SettingsError:
+    except UserError:
         return "auto"
 
 
