@@ -94,7 +94,7 @@ def hostile(state: str = "failed", member: int = 1) -> runs.Run:
         state, run.id, "toy", now, now, None if state == "queued" else now + 3, 2,
         reason="a reason", attempts=attempts, changed=("batch.size=4",),
         processes=(RankProcess(0, 1, 1),) if state == "failed" else (),
-        cause=Cause(0, "ValueError", "wrong", "File x\n  line") if state == "failed" else None))
+        cause=Cause("wrong", 0, "ValueError", "File x\n  line") if state == "failed" else None))
     notes.change(run.path, lambda old: replace(old, name="own", note="note\nmore", tags=("tag",)))
     marks.write(run.path, marks.Mark("a mark", 3))
     sweep.write(run.path, sweep.Member("s1", "sweep", member, 2, now, {"batch.size": str(member)}))
