@@ -31,8 +31,8 @@ BAD = ("MARK\x1b]52;c;QQ==\x07\x1b]0;title\x1b\\\x1b[2J\x1b[3;4H\x1b[31m\x1bP$qm
        "\x1b]8;;http://x\x07\x9b2J\x9d0;t\x9c\x1b_x\x1b\\\x9b6n\u202ea\u2066b\u200f\x7f\x00\x08"
        "\x1b\U000e0041[bold]")
 OURS = re.compile(r"\x1b\[(0|1|31|32|33)m")
-KEPT = {"state", "mode", "device_type", "source", "backend", "kind", "boot", "after", "host",
-        "meaning", "rule"}
+KEPT = {"state", "sweep", "mode", "device_type", "source", "backend", "kind", "boot", "after",
+        "host", "meaning", "rule"}
 """Fields whose text decides what is read at all."""
 
 

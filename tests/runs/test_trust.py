@@ -17,7 +17,7 @@ from gpu_engine.common.files import write_json
 from gpu_engine.launch import taking_up, torchside
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.queue.waiter import Waiter, queue_folder
-from gpu_engine.runs import folder, trust, waiting
+from gpu_engine.runs import folder, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -231,3 +231,13 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     assert f"--python PATH names one; the run's own is said to be {evil}" in said.stderr
     called("export", run.id, str(tmp_path / "w.pt"), "--python", str(evil))
     assert marker.exists()  # the person's own choice
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "s1/../../x", "s1\0", ".", "S1"])
+def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
+    run = ended()
+    write_json(run.path / "sweep.json", asdict(sweep.Member(name, "n", 1, 1, 0.0)))
+    assert sweep.read(run.path) is None
+    assert called("sweep", name.replace("\0", "")).returncode == 2
+    write_json(run.path / "sweep.json", asdict(sweep.Member("s3f2a", "n", 1, 1, 0.0)))
+    assert sweep.read(run.path) is not None

@@ -123,8 +123,8 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
         list(pool.map(lambda _: find(run.id), range(4)))
     wait_for(lambda: run.events(0).stat().st_size > size)
     assert run.state().live
-    holding = [pid for pid in pids()
-               if _arguments(pid)[1:4] == [b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]]
+    argv = [b"-P", b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]
+    holding = [pid for pid in pids() if _arguments(pid)[1:5] == argv]
     assert holding == [run.state().pid]
     run.stop()
     assert ended(run).state == "stopped"

@@ -6,6 +6,7 @@ a rank imports.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
 
 FILE = "sweep.json"
+_ID = re.compile(r"s[0-9a-f]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,11 @@ def read(run: Path) -> Member | None:
     """The place in its sweep of the run in this folder; None if it is in none."""
     data = json_inside(run, FILE)
     try:
-        return read_record(Member, data) if data is not None else None
+        member = read_record(Member, data) if data is not None else None
     except ValueError:
         return None
+    # A file is named after it.
+    return member if member is not None and _ID.fullmatch(member.sweep) else None
 
 
 def write(run: Path, member: Member) -> None:
