@@ -86,7 +86,8 @@ def calls(path: Path, names: set[str]) -> set[str]:
                     and node.attr.startswith(("exec", "spawn")))):
             found.add(f"{node.value.id}.{node.attr}")
         # Methods of a Popen, whatever it is called.
-        if names is SIGNALS and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) \
+        if names is SIGNALS and isinstance(node, ast.Call) \
+                and isinstance(node.func, ast.Attribute) \
                 and node.func.attr in ("send_signal", "terminate", "kill"):
             found.add(node.func.attr)
     return found
