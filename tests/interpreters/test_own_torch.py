@@ -136,6 +136,20 @@ def test_it_is_ended_while_the_network_hangs(monkeypatch, home: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_uv_installs_where_it_has_installed_gpu_panel(tmp_path: Path, monkeypatch) -> None:
+    """uv and pip are configured apart: the one that works for the person is taken."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert own_torch.offer().uv is None
+    for name in ("bin", "lib"):
+        (tmp_path / "tool" / name).mkdir(parents=True)
+    (tmp_path / "tool" / "pyvenv.cfg").write_text("home = /x\nuv = 0.9\n")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "tool" / "bin" / "python"))
+    offer = own_torch.offer()
+    assert offer.uv == "/bin/uv"
+    assert [step[:3] for step in own_torch._steps(offer)] == [
+        ["/bin/uv", "venv", "--no-project"], ["/bin/uv", "pip", "install"]]
+
+
 def test_what_can_not_work_is_not_begun(monkeypatch, home: Path) -> None:
     monkeypatch.setattr(own_torch, "_free", lambda where: 1_000_000)
     offer = own_torch.offer("nvml", "13.0")

@@ -53,11 +53,15 @@ def managed(python: str) -> bool:
         environment_of(python).glob("lib/python3*/EXTERNALLY-MANAGED"))
 
 
-def _install(python: str, *what: str) -> str:
+def by_uv(python: str) -> bool:
+    """Whether uv has made the interpreter's environment."""
     try:
-        by_uv = "\nuv =" in "\n" + (environment_of(python) / "pyvenv.cfg").read_text()
+        return "\nuv =" in "\n" + (environment_of(python) / "pyvenv.cfg").read_text()
     except (OSError, ValueError):
-        by_uv = False
-    if by_uv:  # it has no pip
+        return False
+
+
+def _install(python: str, *what: str) -> str:
+    if by_uv(python):  # it has no pip
         return f"uv pip install --python {shlex.quote(python)} {shlex.join(what)}"
     return f"{shlex.quote(python)} -m pip install {shlex.join(what)}"

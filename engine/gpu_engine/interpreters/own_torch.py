@@ -26,6 +26,7 @@ from gpu_engine.common import files, places
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.frozen import frozen
+from gpu_engine.interpreters import install as install_words
 from gpu_engine.interpreters import wheels
 from gpu_engine.interpreters.near import Place
 
@@ -72,7 +73,8 @@ class Offer:
     free: int | None
     """Bytes that are free there; None: that is not known."""
     uv: str | None
-    """The program uv; None: it is not here, so that pip installs."""
+    """The program uv, where it has installed gpu-panel too, or Python has no pip; None: pip
+    installs."""
 
     @property
     def problem(self) -> str | None:
@@ -141,8 +143,9 @@ def offer(source: str = "cpu", cuda: str | None = None) -> Offer:
     download, size = _SIZES["cuda" if build.startswith("cu") else
                             "rocm" if build.startswith("rocm") else "cpu"]
     where = folder()
+    wanted = install_words.by_uv(sys.executable) or importlib.util.find_spec("ensurepip") is None
     return Offer(requirement, options, build, why, where, download, size, _free(where),
-                 shutil.which("uv"))
+                 shutil.which("uv") if wanted else None)
 
 
 def _build(source: str, cuda: str | None) -> tuple[str, str]:
