@@ -278,6 +278,22 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
         needed.load("no_library", "no_library")
 
 
+@pytest.mark.parametrize("step", [2, 3])
+def test_an_attempt_that_only_evaluates_takes_nothing_away(home, tmp_path, step):
+    """As one that is resumed from its last step, or ends before it has done one."""
+    with Written() as it:
+        it.start()
+        it.steps(0, 3, [3.0, 2.0, 1.0], 3.0)
+        it.start(attempt=2, t=50)
+        it.tell(0, "eval", t=50.5, step=step, accuracy=0.75)
+    out = tmp_path / "x.csv"
+    done = called("export", it.run.id, "--to", "csv", "-o", str(out))
+    assert done.returncode == 0, done
+    lines = list(csv.DictReader(out.open()))
+    assert [(line["step"], line["attempt"]) for line in lines] == [
+        ("1", "1"), ("2", "1"), ("3", "1"), (str(step), "2")]
+
+
 def test_two_exports_at_once_do_not_mix(run, tmp_path):
     out = tmp_path / "x.csv"
     with (tmp_path / f".{run.id}.exporting").open("w") as other:
