@@ -17,7 +17,7 @@ from gpu_engine.common.files import write_json
 from gpu_engine.launch import taking_up, torchside
 from gpu_engine.launch.launcher import launch, resume
 from gpu_engine.queue.waiter import Waiter, queue_folder
-from gpu_engine.runs import folder, sweep, trust, waiting
+from gpu_engine.runs import folder, marks, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -164,7 +164,9 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
         os.chown(run.path, 12345, 12345)
     assert run.state().state == "completed"
     assert called("show", run.id).returncode == 0
-    for act in (run.stop, lambda: resume(run)):
+    assert "only shown" in called("runs").stdout
+    for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old),
+                lambda: marks.write(run.path, marks.Mark("a", 1))):
         with pytest.raises(UserError, match="is only shown"):
             act()
     if change == "owner":

@@ -15,6 +15,7 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, open_inside, reason
 from gpu_engine.common.records import read_record
+from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
 FILE = "marks.jsonl"
@@ -60,7 +61,8 @@ def read(run: Path) -> list[Mark]:
 
 def write(run: Path, mark: Mark) -> None:
     """Add a note to the run in this folder, or replace the one at that moment. Raises UserError if
-    it is no text for a note, or can't be written."""
+    it is no text for a note, can't be written, or the folder is not this user's alone."""
+    trust.require_ours(run)
     if len(mark.text) > LONGEST or not mark.text.isprintable():
         raise UserError(f"a note on a curve is one line of at most {LONGEST} printable characters;"
                         f" this has {len(mark.text)}")
