@@ -71,11 +71,14 @@ def require_ours(run: Path) -> None:
 
 
 def note_started(run: Path, hosts: Sequence[dict[str, object]] = ()) -> None:
-    """Put the run in the new folder `run` on the list of those that this home has started.
+    """Put the run in the folder `run` on the list of those that this home has started. One outside
+    of the runs' folder is on no list.
 
     hosts: those of its hosts that no file of the person's describes: the nodes of the Slurm job
     that it was started in. Raises OSError.
     """
+    if run.parent != runs_folder():
+        return
     entry = _entry(run)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(entry, {**_made(run), "hosts": list(hosts)}, settled=False)
