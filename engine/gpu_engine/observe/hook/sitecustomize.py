@@ -25,8 +25,7 @@ _NAME = "_gpu_panel"  # our package's name in other people's processes, where no
 
 def _note(where, err):
     try:
-        path = os.path.join(os.environ["GPU_PANEL_RUN"], "observe-errors.log")
-        with open(path, "a") as file:
+        with os.fdopen(_open("observe-errors.log"), "a") as file:
             file.write("%d %s: %s: %s\n" % (os.getpid(), where, type(err).__name__, err))
     except Exception:  # there is nowhere left to report it
         pass
