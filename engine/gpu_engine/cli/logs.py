@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo, unchanged
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import MOST, file_inside
 from gpu_engine.events.paths import inside
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
     all lines so far, or the last `count`."""
     offset, rest, first = 0, b"", True
     if count is None:
-        yield _older(path), False
+        yield from ((lines, False) for lines in _older(path))
     while True:
         try:
             with file_inside(*inside(path)) as file:
@@ -108,7 +108,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
             data = b""
         offset += len(data)
         at_end = len(data) < 1 << 20
-        *lines, rest = (rest + data).split(b"\n")
+        lines, rest = _split(rest + data)
         if first and at_end and rest:  # a finished file may lack its last newline
             lines.append(rest)
             rest = b""
@@ -116,13 +116,24 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
         first = first and not at_end
 
 
-def _older(path: Path) -> list[bytes]:
+def _older(path: Path) -> Iterator[list[bytes]]:
     """The lines of the older part, which was moved to its own file when the log grew too large."""
+    rest = b""
     try:
         with file_inside(*inside(path.with_name(path.name + ".1"))) as file:
-            return file.read().splitlines()
+            while data := file.read(1 << 20):
+                lines, rest = _split(rest + data)
+                yield lines
     except OSError:
-        return []
+        pass
+    yield [rest] if rest else []
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """The lines in it, and the beginning of the next one. One that is larger than any file of ours
+    is cut."""
+    *lines, rest = data.split(b"\n")
+    return ([*lines, rest], b"") if len(rest) > MOST else (lines, rest)
 
 
 def _last_lines(file, count: int) -> int:

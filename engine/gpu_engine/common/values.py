@@ -38,8 +38,9 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Whether `value` is within the bounds."""
-        return math.isfinite(value) and (self.ge is None or value >= self.ge) and (
-            self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
+        return (isinstance(value, int) or math.isfinite(value)) \
+            and (self.ge is None or value >= self.ge) \
+            and (self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
 
     def describe(self) -> str:
         """The bounds in words: "at least 0 and at most 65535"; "" if there are none."""
@@ -111,7 +112,10 @@ def convert(value: Any, kind: Kind) -> object:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and (
         kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of 400 digits
+            number = False
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
             "str": isinstance(value, str), "none": value is None}
     if not fits.get(kind.name, False):

@@ -74,4 +74,4 @@ def _table(value: object) -> dict[str, Any]:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 <= value < 1 << 53 else None

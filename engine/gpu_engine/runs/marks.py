@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, open_inside, reason
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import UnixTime, Whole, read_record
 from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
@@ -30,8 +29,8 @@ class Mark:
     """One note. At least one of `step` and `t` is known."""
 
     text: str
-    step: int | None = None
-    t: float | None = None
+    step: Whole | None = None
+    t: UnixTime | None = None
     """Unix seconds."""
 
 
@@ -48,12 +47,10 @@ def read(run: Path) -> list[Mark]:
     found: dict[tuple[int | None, float | None], Mark] = {}
     for line in lines:
         try:
-            mark = read_record(Mark, json.loads(line))
+            mark = read_record(Mark, json.loads(line), strict=True)
         except (ValueError, RecursionError):
             continue
         if mark.step is None and mark.t is None:
-            continue
-        if (mark.step or 0) < 0 or (mark.t is not None and not isfinite(mark.t)):
             continue
         found[mark.step, mark.t] = mark
     return [m for m in found.values() if m.text]

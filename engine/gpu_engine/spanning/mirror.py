@@ -108,7 +108,8 @@ class Mirror:
         base = self._bases.get(name, 0)
         with suppress(FileNotFoundError):
             if base:
-                os.truncate(path, base)
+                with os.fdopen(open_inside(*inside(path), os.O_WRONLY), "wb") as file:
+                    file.truncate(base)
             elif files.is_events(name):
                 path.unlink()
             else:

@@ -41,7 +41,11 @@ def from_dict(data: Mapping[str, Any]) -> RunSpec:
 def from_dict_leniently(data: object) -> RunSpec:
     """Make a spec of the dict in a plan.json, which another version may have written: an unknown
     key is ignored, and a value that does not fit is replaced by the default."""
-    return _read(data)[0] if isinstance(data, dict) else RunSpec()
+    known = {name: {k: v for k, v in value.items() if f"{name}.{k}" in keys()}
+             if isinstance(value, dict) else value
+             for name, value in data.items() if name in SECTIONS or name == "name"} \
+        if isinstance(data, dict) else {}
+    return _read(known)[0]
 
 
 def load(path: Path) -> RunSpec:
@@ -163,7 +167,15 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
+    if not _shallow(value, 32):
+        raise ValueError
     return convert(value, key.kind)
+
+
+def _shallow(value: object, levels: int) -> bool:
+    """Whether nothing is nested deeper in `value` than so many levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_shallow(v, levels - 1) for v in inner)
 
 
 def _name(value: Any, problems: list[Problem]) -> str:
