@@ -124,7 +124,8 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     wait_for(lambda: run.events(0).stat().st_size > size)
     assert run.state().live
     holding = [pid for pid in pids()
-               if _arguments(pid)[1:4] == [b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]]
+               if _arguments(pid)[1:5] == [b"-P", b"-m", b"gpu_engine.spanning",
+                                           os.fsencode(run.path)]]
     assert holding == [run.state().pid]
     run.stop()
     assert ended(run).state == "stopped"
