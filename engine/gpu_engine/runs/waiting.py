@@ -289,7 +289,7 @@ def _board(folder: Path, host: str) -> tuple[Board | None, bool]:
 def next_number(folder: Path) -> int:
     """The place of the next run in the line: a counter, as a clock may be set back. Raises
     OSError."""
-    with _counter(folder) as fd:
+    with locked(folder) as fd:
         text = os.pread(fd, 32, 0).strip()
         number = int(text) if text.isdigit() else 1
         os.pwrite(fd, b"%d\n" % (number + 1), 0)
@@ -297,7 +297,9 @@ def next_number(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _counter(folder: Path) -> Iterator[int]:
+def locked(folder: Path) -> Iterator[int]:
+    """Keeps others from changing what the waiting runs share; yields the counter's descriptor.
+    Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / "next", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
