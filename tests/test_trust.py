@@ -71,9 +71,10 @@ WRITING = {
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
         queue/places.py: write_json in _write
-        queue/submit.py: write_atomic in _keep_environ
+        queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _tell
-        runs/waiting.py: open in _counter, open in enter
+        runs/trust.py: write_json in note_started
+        runs/waiting.py: open in locked, open in enter
         slurm/watch.py: open in refresh
         sweep/figures.py: write_json in keep
         worker/restarts.py: write_json in remember
@@ -89,7 +90,7 @@ WRITING = {
         devices/leases.py: open in _take
         box/notices.py: open in post, link in post, open in _open""",
     "no file of anybody: memory, or /dev/null": """
-        cli/__init__.py: open in main
+        cli/__init__.py: open in mistakes_shown
         hosts/setup/bring.py: ZipFile in script
         hosts/setup/wheels.py: ZipFile in _zip"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of

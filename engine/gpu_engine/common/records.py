@@ -37,9 +37,10 @@ def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
             if field.required:
                 raise ValueError(f"{cls.__name__} has no {field.name}")
             continue
-        value = data[field.name]
-        if (value is None and field.optional) or (type(value) is field.exact \
-                and (field.most is None or field.least <= value <= field.most)):
+        value: Any = data[field.name]
+        fits = type(value) is field.exact \
+            and (field.most is None or field.least <= value <= field.most)
+        if fits or (value is None and field.optional):
             values[field.name] = value  # as nearly all are: a list of runs reads thousands
             continue
         try:
