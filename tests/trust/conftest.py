@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .hostile_runs import T0, World, change, good
+from .hostile_runs import GOOD, T0, World, change, good
 from .watching import Victim, Watch
-
-GOOD = "900d"
-"""The id of the good run."""
 
 
 @pytest.fixture(scope="session")

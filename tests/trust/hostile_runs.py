@@ -45,6 +45,8 @@ LONE = "half a pair: \ud800"
 """JSON may hold it; no encoding can write it."""
 WRONG: tuple[object, ...] = (None, -1, 1e308, EVIL, [], [[1]], {}, {"a": 1}, True)
 """Instead of any value."""
+GOOD = "900d"
+"""The id of a good run beside them."""
 DIGITS = "5,000 digits"
 """Stands for a number that has so many: Python itself refuses to write it."""
 STEP = "checkpoints/step-00000010"
@@ -374,8 +376,10 @@ def a_folder(name: str, path: Path, world: World) -> None:
 
 
 def sparse(name: str, path: Path, world: World) -> None:
-    """A file that seems to have a GiB, and takes none."""
-    os.truncate(_there(prepared(name, path)), 1 << 30)
+    """A file that seems to have a GiB, and takes none; less, where files may be long."""
+    long = name.endswith((".log", ".log.1", ".jsonl"))
+    size = 1 << 24 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
+    os.truncate(_there(prepared(name, path)), size)
 
 
 def closed(name: str, path: Path, world: World) -> None:
@@ -387,16 +391,20 @@ def _there(file: Path) -> Path:
     return file
 
 
+# It is read as any file is: backups have such too. Nobody may write through it.
+HARD = "a hard link to a file of the person's"
 KINDS: dict[str, Callable[[str, Path, World], None]] = {
     "a link to a file of the person's": linked, "a link to a good one outside": moved,
-    "a link to what does not exist": dangling, "a hard link to a file of the person's": hard,
-    "a FIFO": fifo, "a socket": listening, "a folder": a_folder, "a GiB of nothing": sparse,
+    "a link to what does not exist": dangling, HARD: hard,
+    "a FIFO": fifo, "a socket": listening, "a folder": a_folder, "huge, and nothing": sparse,
     "closed": closed}
 if os.geteuid() == 0:
     KINDS["a device"] = device
 for _name in FILES:
     for _what, _make in KINDS.items():
         CASES[f"{_name} is {_what}"] = partial(_make, _name)
+OF_FILES = tuple(CASES)
+"""Those of which one file is not what it should be."""
 
 
 def _text(file: Path, text: bytes) -> None:
@@ -638,7 +646,7 @@ def a_digest_that_lies(path: Path, world: World) -> None:
 
 
 for _what in ("a link to a file of the person's", "a link to what does not exist",
-              "a hard link to a file of the person's", "a FIFO"):
+              HARD, "a FIFO"):
     CASES[f"the digest of a long run is {_what}"] = \
         lambda path, world, what=_what: (_long(path),
                                          KINDS[what]("ranks/00000.digest", path, world))
@@ -693,7 +701,7 @@ def deep_folders(path: Path, world: World) -> None:
     """Folders in it are 900 deep."""
     here = os.open(path, os.O_RDONLY)
     for _ in range(900):
-        os.mkdir("d", dir_fd=here)  # noqa: PTH102 - its path is too long for any call
+        os.mkdir("d", dir_fd=here)
         deeper = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = deeper
@@ -927,7 +935,7 @@ def a_supervisor_that_is_everybody(path: Path, world: World) -> None:
 
 NAMES = {"a name of two lines": "ab\ncd", "a name of escapes": "x\x1b]0;owned\x07\x9b31m\u202ey",
          "a name that is an option": "--help", "a name of blanks": "   ",
-         "a name of markup": "[bold]x[/]", "a name that is not UTF-8": "x\udcff\udc80",
+         "a name of markup": "[bold]x", "a name that is not UTF-8": "x\udcff\udc80",
          "a name of 255 letters": "n" * 255, "a name that is a word": "last",
          "a name of a formula": "=1+1"}
 """What is hostile about a folder → its name."""
@@ -940,6 +948,11 @@ if os.geteuid() == 0:
     CASES["It is somebody else's, and looks as if it ran"] = lambda path, world: (
         ranks_that_are_somebody_else(path, world), _given_away(path))
     CASES["Its ranks' files are somebody else's"] = lambda path, world: _given_away(path / "ranks")
+
+
+HEAVY = frozenset(name for name in CASES if any(word in name for word in (
+    "long run", "A digest", "10,000", "3,000", "32 MiB", "huge")))
+"""What takes time by its size alone."""
 
 
 def make(name: str, world: World, into: str | None = None) -> Path:

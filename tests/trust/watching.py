@@ -10,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,8 +114,8 @@ Tree = dict[str, tuple[object, ...]]
 
 
 def tree(*folders: Path) -> Tree:
-    """Everything in these folders as it is: kind, mode, owner, links, size, when it was written,
-    and of a small file what it holds."""
+    """Everything in these folders as it is: kind, mode, owner, size, when it was written, and of a
+    small file what it holds."""
     found: Tree = {}
     for top in folders:
         for folder, inside, files in os.walk(top):
@@ -127,7 +126,7 @@ def tree(*folders: Path) -> Tree:
                     and info.st_size < 1 << 16 else b""
                 size = info.st_size if stat.S_ISREG(info.st_mode) else 0
                 written = 0 if name == "." else info.st_mtime_ns
-                found[str(path)] = (info.st_mode, info.st_uid, info.st_nlink, size, written, text)
+                found[str(path)] = (info.st_mode, info.st_uid, size, written, text)
     return found
 
 
@@ -244,7 +243,7 @@ class Watch:
         return False
 
     def _say(self, label: str, what: str) -> None:
-        self.problems.append(f"{label}: {what}")
+        self.problems.append(ascii(f"{label}: {what}").strip("'\""))
 
 
 @contextmanager
@@ -255,8 +254,3 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
-
-
-def threads() -> list[str]:
-    """Names of the threads that go on."""
-    return [t.name for t in threading.enumerate() if t is not threading.main_thread()]
