@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 from .hostile_runs import GOOD
@@ -38,7 +39,7 @@ def look(watch: Watch, path: Path, *, few: bool = False) -> None:
                   ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
                   ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
                   ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
-                  ("sweep", "show", "s1", "--csv"), ("sweep", "show", "s1", "--by", "eval:loss"),
+                  ("sweep", "show", "s1", "--by", "eval:loss"),
                   ("runs", "prune", "--keep", "0", "--dry-run")):
         watch.call(*words)
     if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
@@ -46,16 +47,23 @@ def look(watch: Watch, path: Path, *, few: bool = False) -> None:
         watch.call("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)
     for line in _COMPLETED:
         watch.call("complete", COMP_LINE=line, _GPU_ENGINE_COMPLETE="zsh_complete")
-    judge_files(watch, out)
+    judge_tables(watch, watch.call("sweep", "show", "s1", "--csv"),
+                 *(path.read_text() for path in out.glob("*.csv")))
 
 
-def judge_files(watch: Watch, out: Path) -> None:
-    """What was written for others to open."""
-    for table in out.glob("*.csv"):
-        cells = [cell.strip('"') for line in table.read_text().splitlines()
-                 for cell in line.split(",")]
-        if found := [c for c in cells if c[:1] in ("=", "@", "+") or c.startswith("-cmd")]:
-            watch.problems.append(f"export --to csv: a formula: {found[0]!r}")
+def judge_tables(watch: Watch, *texts: str) -> None:
+    """No cell of these CSV texts, which a spreadsheet opens, begins a formula."""
+    for cell in (cell for text in texts for line in csv.reader(text.splitlines()) for cell in line):
+        if cell[:1] in ("=", "@", "+", "\t", "\r") or (cell[:1] == "-" and not _is_number(cell)):
+            watch.problems.append(ascii(f"CSV has a formula: {cell}"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def act(watch: Watch, path: Path) -> None:

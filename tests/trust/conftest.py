@@ -33,7 +33,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: list[Victim]
     (tmp_path / "home" / "hosts.toml").write_text('[hosts.gpu9]\nlabel = "below the window"\n')
     world.make()
     good(world.runs / GOOD, world)
-    change(world.runs / GOOD / "state.json", created=T0 + 1000)
+    change(world.runs / GOOD / "state.json", created=T0 + 1e9)  # the newest
     monkeypatch.setenv("GPU_PANEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path / "work")

@@ -87,6 +87,7 @@ class World:
         """Make what stands outside."""
         self.outside.mkdir()
         (self.outside / "bashrc").write_text(f"# {SECRET}\nexport A=1\n")
+        (self.outside / "shared").write_text("export A=1\n")
         shutil.copytree(_template(self) / "checkpoints", self.outside / "checkpoints")
         (self.outside / "checkpoints" / "keep.txt").write_text(SECRET)
         (self.outside / "ranks").mkdir()
@@ -336,10 +337,11 @@ def dangling(name: str, path: Path, world: World) -> None:
 
 
 def hard(name: str, path: Path, world: World) -> None:
-    """A file that is a hard link to one of the person's."""
+    """A file that is a hard link to one of the person's. It may be read, as backups have such too;
+    nobody may write through it."""
     file = prepared(name, path)
     file.unlink(missing_ok=True)
-    file.hardlink_to(world.outside / "bashrc")
+    file.hardlink_to(world.outside / "shared")
 
 
 def fifo(name: str, path: Path, world: World) -> None:
@@ -391,7 +393,6 @@ def _there(file: Path) -> Path:
     return file
 
 
-# It is read as any file is: backups have such too. Nobody may write through it.
 HARD = "a hard link to a file of the person's"
 KINDS: dict[str, Callable[[str, Path, World], None]] = {
     "a link to a file of the person's": linked, "a link to a good one outside": moved,

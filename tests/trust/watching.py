@@ -24,7 +24,7 @@ from .hostile_runs import SECRET, World
 
 PATIENCE = 5.0
 """Seconds of the processor, which a command may take on a run folder."""
-STILL = 20.0
+STILL = 60.0
 """Seconds of a clock after which it waits for what will not come: others may keep the processor."""
 MEMORY = 384 << 20
 """Bytes that it may need more than what this process has already."""
@@ -147,20 +147,25 @@ class Victim:
              "    os.write(1, b'%d\\n' % number)\n"
              "for n in (1, 2, 3, 10, 12, 15):\n"
              "    signal.signal(n, got)\n"
-             "os.write(1, b'ready\\n')\n"
-             "while sys.stdin.buffer.raw.read(1): pass\n"],
+             "while sys.stdin.buffer.raw.read(1):\n"
+             "    os.write(1, b'heard\\n')\n"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
-        os.set_blocking(self._process.stdout.fileno(), False)
+        self.signals()
         self.id = (self._process.pid, procs.start_ticks(self._process.pid))
 
     def signals(self) -> list[str]:
-        """What it got since it was asked last."""
+        """What it got since it was asked last: it is asked something, and answers after those."""
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        got = (self._process.stdout.read() or b"").decode().split()
-        if self._process.poll() is not None:
-            got.append(f"ended with {self._process.returncode}")
+        got: list[str] = []
+        try:
+            self._process.stdin.write(b"?")
+            while (line := self._process.stdout.readline()) != b"heard\n":
+                if not line:
+                    raise BrokenPipeError
+                got.append(line.decode().strip())
+        except BrokenPipeError:
+            got.append(f"ended with {self._process.wait()}")
         return got
 
     def close(self) -> None:
