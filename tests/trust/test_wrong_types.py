@@ -55,7 +55,8 @@ def test_values(name: str, key: str, world: World, watch: Callable[[], Watch]):
         for kind in KINDS[number % every::every]:
             write(file, replaced(known, place, kind))
             before = len(watching.problems)
-            for words in (("runs",), ("show", run), ("report", "-o", str(out / "r.html"), run), ("sweep", "show", "s1"),
+            for words in (("runs",), ("show", run), ("sweep", "show", "s1"),
+                          ("report", "-o", str(out / "r.html"), run),
                           ("compare", run, str(world.runs / GOOD)), ("stop", "--no-wait", run),
                           ("export", "--from", "best", run, str(out / "w.pt"))):
                 watching.call(*words)

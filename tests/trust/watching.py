@@ -45,6 +45,7 @@ class _Noted:
         self.on = False
         self.started: list[list[str]] = []
         self.written: list[str] = []
+        self.let: tuple[str, ...] = ()
 
 
 _noted = _Noted()
@@ -54,7 +55,10 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     if not _noted.on:
         return
     if event in _STARTS:
-        _noted.started.append([os.fsdecode(word) for word in _argv(event, args)])
+        argv = [os.fsdecode(word) for word in _argv(event, args)]
+        if set(argv).intersection(_noted.let):
+            return
+        _noted.started.append(argv)
         raise PermissionError(1, "no process may be started")
     if event == "open" and isinstance(args[2], int) and args[2] & _WRITES \
             and isinstance(args[0], str | bytes):
@@ -72,10 +76,10 @@ sys.addaudithook(_hook)
 
 
 @contextmanager
-def noted() -> Iterator[_Noted]:
-    """Within this, no process can be started by this one: what was tried, and what was opened for
-    writing, is noted."""
-    _noted.started, _noted.written = [], []
+def noted(*let: str) -> Iterator[_Noted]:
+    """Within this, no process can be started by this one, but those that have one of `let` as a
+    word: what was tried, and what was opened for writing, is noted."""
+    _noted.started, _noted.written, _noted.let = [], [], let
     _noted.on = True
     try:
         yield _noted
@@ -194,41 +198,44 @@ class Watch:
                     done = called(*words)
                 text = done.stdout + done.stderr
                 if "Traceback (most recent call last)" in text:
-                    last = [line for line in text.splitlines() if line.strip()]
-                    where = [line.strip().partition("gpu_")[2] for line in last
-                             if line.lstrip().startswith('File "')]
-                    self._say(label, f"a traceback: {last[-1][:150]!r} in {where[-1:]}")
-                elif found := OBEYED.search(text):
-                    near = text[max(found.start() - 30, 0):found.end() + 10]
-                    self._say(label, f"prints what a terminal obeys: {near!r}")
-                if SECRET in text:
-                    self._say(label, "prints a file that is outside")
+                    self.say(label, f"a traceback: {end_of_traceback(text)}")
+                else:
+                    self.judge_text(label, text)
                 if done.returncode not in (0, 1, 2, 130):
-                    self._say(label, f"ended with {done.returncode}")
+                    self.say(label, f"ended with {done.returncode}")
             except Waits as err:
-                self._say(label, str(err))
-        self._judge(label, seen)
+                self.say(label, str(err))
+        self.judge(label, seen)
         if len(self.problems) > at and "--json" in words:
             return ""
         return text
 
-    def _judge(self, label: str, seen: _Noted) -> None:
+    def judge_text(self, label: str, text: str) -> None:
+        """What is printed or shown."""
+        if found := OBEYED.search(text):
+            near = text[max(found.start() - 30, 0):found.end() + 10]
+            self.say(label, f"prints what a terminal obeys: {near!r}")
+        if SECRET in text:
+            self.say(label, "prints a file that is outside")
+
+    def judge(self, label: str, seen: _Noted) -> None:
+        """What was done meanwhile."""
         for argv in seen.started:
             if not self._may_start(argv):
-                self._say(label, f"would start {argv}")
+                self.say(label, f"would start {argv}")
         root = os.path.realpath(self.world.root)
         mine = tuple(os.path.join(root, one) + "/" for one in ("home", "out"))  # noqa: PTH118
         for path in seen.written:
             if not path.startswith((*mine, "/dev/", "/proc/")) and "/__pycache__/" not in path:
-                self._say(label, f"opens for writing {path.removeprefix(root)}")
+                self.say(label, f"opens for writing {path.removeprefix(root)}")
         if self.world.marker.exists():
-            self._say(label, "EXECUTED what stands in the folder")
+            self.say(label, "EXECUTED what stands in the folder")
             self.world.marker.unlink()
         if got := self.victim.signals():
-            self._say(label, f"another's process got {got}")
+            self.say(label, f"another's process got {got}")
         after = tree(*self._kept)
         for path in changed(self._before, after):
-            self._say(label, f"changed {Path(path).relative_to(self.world.root)}")
+            self.say(label, f"changed {Path(path).relative_to(self.world.root)}")
         self._before = after
 
     def _may_start(self, argv: list[str]) -> bool:
@@ -247,8 +254,17 @@ class Watch:
                 module == "gpu_engine.queue" and waits.is_dir() and any(waits.iterdir()))
         return False
 
-    def _say(self, label: str, what: str) -> None:
+    def say(self, label: str, what: str) -> None:
+        """It may not do that."""
         self.problems.append(ascii(f"{label}: {what}").strip("'\""))
+
+
+def end_of_traceback(text: str) -> str:
+    """Its last line, and the last line of this program that it names."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    where = [line.partition("gpu_")[2] for line in lines if line.startswith('File "')
+             and "/gpu_" in line]
+    return f"{lines[-1][:150]} in {''.join(where[-1:])}"
 
 
 @contextmanager
