@@ -67,7 +67,7 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read: {reason(err)}") from None
     except UnicodeDecodeError as err:
         raise UserError(f"{path}: cannot be read: {err}") from None
-    except tomllib.TOMLDecodeError as err:
+    except ValueError as err:  # a number of 5,000 digits is no TOMLDecodeError
         raise UserError(f"{path}: not valid TOML: {err}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply to be a preset") from None
