@@ -55,6 +55,22 @@ class Cause:
 
 
 @frozen(slots=True)
+class Notice:
+    """Something about a run that nobody would see from how it ends: it goes on, and may complete,
+    but does not do what it seems to do."""
+
+    code: str
+    """One word for programs: see `events.notices`."""
+    message: str
+    """One line for people."""
+    cure: tuple[str, ...] = ()
+    """The lines of a script that would mend it."""
+    rank: int | None = None
+    step: int | None = None
+    """Where it began, if it has a place: a loss that is not finite."""
+
+
+@frozen(slots=True)
 class AttemptRecord:
     """One start of all ranks, and how it ended."""
 
@@ -102,6 +118,8 @@ class State:
     """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
     """The settings that a resume has changed, as `key=value`, until its attempt begins."""
+    warnings: tuple[Notice, ...] = ()
+    """What is told of the current attempt, or of the last one."""
 
     @property
     def live(self) -> bool:
@@ -133,11 +151,12 @@ class State:
             known["attempts"] = tuple(AttemptRecord(**_with_texts(_known(AttemptRecord, a)))
                                       for a in known.get("attempts", ()))
             known = _with_texts(known)
+            known["warnings"] = tuple(_notice(n) for n in known.get("warnings", ()))
             if known.get("cause"):
                 known["cause"] = Cause(**_known(Cause, known["cause"]))
             state = cls(**known)
             return state if state._sound() else None
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, KeyError):
             return None
 
     def _sound(self) -> bool:
@@ -165,6 +184,18 @@ def _with_texts(known: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(text, str) for text in changed) or isinstance(changed, str):
         raise TypeError
     return known | {"changed": tuple(changed)}
+
+
+def _notice(data: Any) -> Notice:
+    """The inverse of a notice's dict. Raises TypeError."""
+    known = _known(Notice, data)
+    cure = known.pop("cure", ())
+    texts, numbers = [known["code"], known["message"], *cure], [known.get(k) for k in
+                                                               ("rank", "step")]
+    if isinstance(cure, str) or not all(isinstance(text, str) for text in texts) or not all(
+            n is None or type(n) is int for n in numbers):
+        raise TypeError
+    return Notice(**known, cure=tuple(cure))
 
 
 def _number(value: Any) -> bool:
