@@ -50,7 +50,8 @@ class Cause:
     @property
     def line(self) -> str:
         """The cause in one line, with the rank and the host if they are known."""
-        first = self.message.splitlines()[0] if self.message else self.type or "failed"
+        first, _, more = self.message.partition("\n")
+        first = (first.removesuffix(".") if more else first) or self.type or "failed"
         return first if self.who is None else f"{self.who}: {first}"
 
 

@@ -154,8 +154,8 @@ def _failed(store: RunStore, state: State) -> list[str]:
         lead = f"{mark} failed: {clean(reason, 300)}"
     lines = [lead]
     # If a rank failed, the run's reason repeats its cause.
-    if state.reason and (cause is None or cause.message.splitlines()[:1] != [
-            state.reason.partition(": ")[2]]) and clean(state.reason, 300) not in lead:
+    if state.reason and (cause is None or cause.line != state.reason) \
+            and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
     return lines
 
