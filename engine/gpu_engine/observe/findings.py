@@ -176,8 +176,10 @@ class Findings:
     def _in_step(self) -> bool:
         """Whether the model is DistributedDataParallel's, over all ranks."""
         ddp = self._wrapper() if self._wrapper is not None else None
-        return isinstance(ddp, torch.nn.parallel.DistributedDataParallel) \
-            and ddp.process_group.size() == self._world
+        if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
+            return False
+        group: Any = ddp.process_group
+        return group.size() == self._world
 
     def _order(self, loader: _Loader, step: int) -> None:
         """Note another iteration over a loader that trains. Tell if the third one has the order of
@@ -234,5 +236,6 @@ class _Loader:
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""
         sampler = self._sampler()
-        shuffles = isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.shuffle
-        return sampler.epoch if shuffles else None
+        if isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.shuffle:
+            return sampler.epoch
+        return None
