@@ -65,7 +65,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         path = os.fsdecode(args[0])
         # With O_NOFOLLOW a link in its place is not opened.
         folder, name = os.path.split(path) if args[2] & os.O_NOFOLLOW else (path, "")
-        _noted.written.append(os.path.join(os.path.realpath(folder), name).rstrip("/"))
+        _noted.written.append(f"{os.path.realpath(folder)}/{name}".rstrip("/"))
 
 
 def _argv(event: str, args: tuple[Any, ...]) -> list[Any]:

@@ -90,7 +90,10 @@ def _why(one: Digest) -> list[str]:
     """The reason for a run's state, and the first file of its folder that can't be read."""
     reason = one.state.reason
     odd = [why for why in one.run.odd()[:1] if why != reason]
-    return [*([reason] if reason else []), *odd]
+    told = [f"warning: {notice.message}" for notice in one.state.warnings[:1]]
+    if len(one.state.warnings) > 1:
+        told = [f"{told[0]} (and {len(one.state.warnings) - 1} more)"]
+    return [*([reason] if reason else []), *told, *odd]
 
 
 @command.command()

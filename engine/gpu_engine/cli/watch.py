@@ -82,6 +82,7 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
     said: str | None = None
+    told: set[str] = set()
     while True:
         follower.poll()
         live = goes_on(follower.state)
@@ -91,6 +92,11 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
             echo(clean(said or ""), err=True)
         if not live:
             follower.poll(budget=2.0)
+        else:  # at the end all are told once more, with their cures
+            for one in follower.state.warnings:
+                if one.code not in told:
+                    told.add(one.code)
+                    echo(clean(f"warning: {one.message}"), err=True)
         now = time.monotonic()
         if now - shown >= _PLAIN_EVERY or not live:
             steps = tuple(view.step for view in follower.ranks.values())
@@ -140,6 +146,8 @@ def _table(follower: Follower) -> Table:
         title += f"  {units.share(p.share)}  {units.clock(p.seconds_left)} left"
     if follower.state.live and follower.state.reason:
         title += f"\n{clean(follower.state.reason)}"
+    for one in follower.state.warnings if follower.state.live else ():
+        title += f"\nwarning: {clean(one.message)}"
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("rank", "doing", "", "step", "loss", "per s", "host GiB"):
         table.add_column(name, justify="left" if name in ("rank", "doing", "") else "right",
@@ -173,6 +181,14 @@ def report_end(follower: Follower) -> None:
         line += f", eval {name} {units.loss(value)}"
     echo(line, err=True)
     explain(state)
+    tell_notices(state, err=True)
+
+
+def tell_notices(state: State, *, err: bool = False) -> None:
+    """Print what is told of a run though it goes on or completes, with the lines that mend it."""
+    for one in state.warnings:
+        for text in (f"warning: {one.message}", *(f"    {line}" for line in one.cure)):
+            echo(text, err=err)
 
 
 def explain(state: State) -> None:

@@ -53,8 +53,25 @@ class Cause:
     @property
     def line(self) -> str:
         """The cause in one line, with the rank and the host if they are known."""
-        first = self.message.splitlines()[0] if self.message else self.type or "failed"
+        first, _, more = self.message.partition("\n")
+        first = (first.removesuffix(".") if more else first) or self.type or "failed"
         return first if self.who is None else f"{self.who}: {first}"
+
+
+@frozen(slots=True)
+class Notice:
+    """Something about a run that nobody would see from how it ends: it goes on, and may complete,
+    but does not do what it seems to do."""
+
+    code: str
+    """One word for programs: see `events.notices`."""
+    message: str
+    """One line for people."""
+    cure: tuple[str, ...] = ()
+    """The lines of a script that would mend it."""
+    rank: int | None = None
+    step: int | None = None
+    """Where it began, if it has a place: a loss that is not finite."""
 
 
 @frozen(slots=True)
@@ -105,6 +122,8 @@ class State:
     """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
     """The settings that a resume has changed, as `key=value`, until its attempt begins."""
+    warnings: tuple[Notice, ...] = ()
+    """What is told of the current attempt, or of the last one."""
 
     @property
     def live(self) -> bool:

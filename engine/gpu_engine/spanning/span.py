@@ -261,10 +261,11 @@ class Span:
         reason = self._unreached() or self._unkept() or next(
             (f"{n}: {s.reason}" for n, s in self.told.items()
              if s.reason and s.state not in _ENDED), None)
-        changes: dict[str, Any] = {}
+        told = {one.code: one for s in self.told.values() for one in s.warnings}
+        changes: dict[str, Any] = {"warnings": tuple(told.values())}
         if len(self.parts) == 1 and states:
             only = next(iter(self.told.values()))
-            changes = {"attempt": only.attempt, "again": only.again}
+            changes |= {"attempt": only.attempt, "again": only.again}
         if (name, reason) != (self.state.state, self.state.reason) or any(
                 getattr(self.state, k) != v for k, v in changes.items()):
             self._say(name, reason=reason, **changes)
