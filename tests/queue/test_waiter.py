@@ -239,6 +239,37 @@ def test_what_waiting_would_not_cure_is_refused(line):
     assert sorted(places.runs_folder().glob("*")) == before
 
 
+CHECKS = """
+from dataclasses import dataclass
+
+from gpu_engine import Task
+
+@dataclass
+class Own(Task):
+    width: int = 4
+
+    def check(self):
+        if self.width % 2:
+            yield "width", "is odd"
+"""
+
+
+def test_a_task_that_checks_its_parameters_does_so_when_it_is_submitted(line):
+    from gpu_engine.sweep import grid, values
+    from gpu_engine.sweep import submit as sweep
+
+    Path("own.py").write_text(CHECKS)
+    axes = [values.parse("task.params.width=4,5,7")]
+    own = spec(task={"use": "own.py:Own", "params": {"width": 5}})
+    for put in (lambda: submit.submit(own, When(), begin=False),
+                lambda: sweep.submit(grid.members(own, axes, 1), When(), "t")):
+        with pytest.raises(SpecError, match="width = 5: is odd"):
+            put()
+        assert not change.line()
+    even = replace(own, task=replace(own.task, params={"width": 4}))
+    assert state(submit.submit(even, When(), begin=False)) == "queued"
+
+
 def test_times_as_people_give_them():
     now = time.mktime((2026, 11, 22, 12, 0, 30, 0, 0, -1))
     for text, after in (("22:00", 10 * 3600 - 30), ("12:00", 86400 - 30), ("+90m", 5400),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import places, ports
 from gpu_engine.common.errors import Problem, UserError
-from gpu_engine.common.values import Kind, convert
+from gpu_engine.common.values import Kind, amiss, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launch import torch_build
 from gpu_engine.plan.batch import port_of
@@ -155,6 +155,10 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[P
     out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
                     + (f": {f.help}" if f.help else ""))
             for f in info.fields if f.required and f.name not in spec.task.params]
+    if not out:
+        given = {f.name: spec.task.params.get(f.name, f.default) for f in info.fields}
+        wrong = amiss(given, {f.name: f.kind for f in info.fields}, cwd or Path.cwd())
+        out = [Problem(f"task.params.{name}", given[name], why) for name, why in wrong.items()]
     return out
 
 
