@@ -8,6 +8,7 @@ import sys
 import click
 
 from gpu_engine.cli.output import echo
+from gpu_engine.cli.spec_options import spelled_out
 from gpu_engine.common.clean import clean
 
 
@@ -34,13 +35,13 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     from gpu_engine.launch.launcher import resume
     from gpu_engine.runs import attempts, folder, job
 
-    found = find(run)
+    found, changes = find(run), spelled_out(sets)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
-    prepared = resume(found, sets, like=like, start=start,
+    prepared = resume(found, changes, like=like, start=start,
                       say=lambda text: echo(clean(text), err=True))
     if doubtful is not None:
         number, other = doubtful
-        given = {s.partition("=")[0].strip() for s in sets}
+        given = {s.partition("=")[0].strip() for s in changes}
         left = [o for o in other if o.partition("=")[0] not in given]
         if left:
             echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "

@@ -4,11 +4,12 @@ after `--`."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
@@ -53,10 +54,23 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
-        return function(choice=choose_spec(preset, [*short, *sets], command), **rest)
+        return function(choice=choose_spec(preset, [*short, *spelled_out(sets)], command), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
+
+
+def spelled_out(sets: Iterable[str], spec: RunSpec | None = None) -> list[str]:
+    """The `key=value`s with whole keys; says so where a section was left out. With the `spec` of a
+    command, its own words keep their names."""
+    from gpu_engine.spec.read import spelled_out
+
+    ours = spec is None or spec.task.command is None
+    whole = [spelled_out(given) if ours else given for given in sets]
+    for given, meant in zip(sets, whole, strict=True):
+        if given != meant:
+            echo(f"{given} means {meant}", err=True)
+    return whole
 
 
 def choose_spec(preset: str | None, sets: list[str], command: list[str] | None = None

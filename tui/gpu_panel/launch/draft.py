@@ -215,12 +215,8 @@ class Draft:
 
     def _command(self, text: str) -> None:
         task = self.data.setdefault("task", {})
-        task.pop("use", None)
         task.pop("params", None)
-        try:
-            task["command"] = shlex.split(text)
-        except ValueError:  # an open quote: making the spec then reports the problem
-            task["command"] = text
+        apply_set(self.data, f"task.command={text}")
 
     def _mode(self, name: str) -> None:
         """Choose a mode. Keys that it does not use are set aside for another mode."""
