@@ -14,7 +14,8 @@ from gpu_engine.spec.typed_command import split
 @pytest.mark.parametrize("text", [
     "python train.py --lr 1e-3", "python 'a b' \"c d\" e\\ f", "python '$LR' \\$X \"\\$Y\"",
     "~/bin/python x", "x ~", "x a~ --d=~/x '~' \"~/y\" \\~", "python a \\\n  --lr 1 \\\n --b 2\n",
-    "bash -c 'a | b > c; d'", "x 'a&b' \"(*)\" \\| '`'", "x\\\\ y", "x '' \"\"", "x $ 1", "x a'b'\"c\"d"])
+    "bash -c 'a | b > c; d'", "x 'a&b' \"(*)\" \\| '`'", "x\\\\ y", "x '' \"\"", "x $ 1",
+    "x a'b'\"c\"d"])
 def test_the_words_are_those_of_a_shell(text):
     said = subprocess.run(["sh", "-c", f"printf '%s\\0' {text}"], capture_output=True, text=True,
                           check=True, timeout=600)

@@ -31,7 +31,8 @@ def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Mem
     from gpu_engine.sweep import values
     from gpu_engine.sweep.grid import members
 
-    return members(choice.spec, [values.parse(text) for text in spelled_out(grid, choice.spec)], repeat)
+    whole = spelled_out(grid, choice.spec)
+    return members(choice.spec, [values.parse(text) for text in whole], repeat)
 
 
 def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from gpu_engine.cli.output import echo
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-@click.option("--keys", "list_keys", is_flag=True, help="List all keys that a preset and --set take.")
+@click.option("--keys", "list_keys", is_flag=True, help="List all keys of presets and --set.")
 @click.option("--describe", metavar="TEXT", help="Say what NAME is for; an empty TEXT removes it.")
 @click.option("--rename", metavar="NEW", help="Give NAME, a preset of your own, another name.")
 @click.option("--duplicate", metavar="NEW", help="Copy NAME as a preset of your own.")

@@ -82,6 +82,8 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
         interrupts.hold()  # from here on it stops the run
     run = start(prepared, tell=not no_notify, alone=True)
     if detach:
+        if prepared.plan.chosen is not None:
+            echo(prepared.plan.chosen, err=True)
         for warning in prepared.plan.warnings:
             echo(f"warning: {warning}", err=True)
         echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)

@@ -44,11 +44,17 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                   help="Set any key of the preset, for example batch.size=512.")
     @click.option("--mode", help="Short for --set parallel.mode=…")
     @click.option("--devices", help="Short for --set devices.ids=0,1")
+    @click.option("-n", "count", type=click.IntRange(1), metavar="N",
+                  help="Short for --set devices.pick=N: the N freest devices.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, **rest: Any) -> Any:
+                devices: str | None, count: int | None, **rest: Any) -> Any:
         short = [f"parallel.mode={mode}"] if mode else []
         short += [f"devices.ids={devices}"] if devices else []
+        if count and devices:
+            raise click.UsageError("-n takes the freest devices, --devices those that it names: "
+                                   "give one of them", ctx)
+        short += [f"devices.pick={count}"] if count else []
         command = ctx.meta.get("command")
         if preset is None and not sets and not command:
             raise click.UsageError(

@@ -34,8 +34,9 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
     if not as_json:
         for warning in plan.warnings:
             echo(f"warning: {warning}", err=True)
-        echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}",
-                   err=True)
+        echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}", err=True)
+        if plan.chosen is not None:
+            echo(plan.chosen, err=True)
     follower = Follower(run)
     state = watch(follower, quiet=as_json)
     if as_json:

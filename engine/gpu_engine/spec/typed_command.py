@@ -1,7 +1,7 @@
 """A command as a person types it into a field: its words, as a shell would make them. Pure.
 
-No shell is involved, so what only a shell can do is refused by its name, with the `sh -c` that would
-do it. Standard library only: a rank imports this.
+No shell is involved, so what only a shell can do is refused by its name, with the `sh -c` that
+would do it. Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 """A word that sets a variable where a command begins: `LR=1`."""
 
 _PART = re.compile(r"""(?P<joined>\\\r?\n[ \t]*)|(?P<quoted>'[^']*'|\\.)"""
-                   r"""|(?P<double>"(?:\\.|[^"\\])*")|(?P<home>(?<!\S)~[\w.-]*(?=/|\s|\Z))|(?P<plain>.)""", re.DOTALL)
+                   r"""|(?P<double>"(?:\\.|[^"\\])*")|(?P<home>(?<!\S)~[\w.-]*(?=/|\s|\Z))"""
+                   r"""|(?P<plain>.)""", re.DOTALL)
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _VALUE = re.compile(r"\$[\w{(?$!@#]|`")
 _SHELLS = "|&;<>()*\n"
@@ -36,8 +37,8 @@ def split(text: str) -> list[str]:
         elif found.lastgroup == "home":
             part = shlex.quote(os.path.expanduser(part))  # noqa: PTH111 - Path's raises
         elif found.lastgroup != "quoted" and (what := _for_a_shell(text, found)):
-            raise ValueError(f"{what} needs a shell, and none reads this: quote it if it belongs to "
-                             f"a word, or write sh -c {shlex.quote(text)}")
+            raise ValueError(f"{what} needs a shell, and none reads this: quote it if it belongs "
+                             f"to a word, or write sh -c {shlex.quote(text)}")
         if found.lastgroup == "double":  # shlex leaves these two their backslash
             part = _ESCAPED.sub(_in_quotes, part)
         parts.append(part)
@@ -48,6 +49,13 @@ def split(text: str) -> list[str]:
     if words and ASSIGNMENT.fullmatch(words[0]):
         words.insert(0, "env")
     return words
+
+
+def one_line(text: str) -> str:
+    """Lines of a shell as one that means the same to it: those that a backslash continues are
+    joined, others are commands of their own."""
+    whole = re.sub(r"\\\r?\n[ \t]*", " ", text.strip())
+    return "; ".join(line.strip() for line in whole.splitlines() if line.strip())
 
 
 def _in_quotes(escaped: re.Match[str]) -> str:

@@ -334,8 +334,14 @@ class Draft:
     @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
-        pick = self._preset_devices.get("pick")
+        pick = 1 if self._names_none else self._preset_devices.get("pick")
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
+
+    @property
+    def _names_none(self) -> bool:
+        """Whether a preset or a command leaves the devices open, and so gets the freest one."""
+        return self._preset_devices.keys().isdisjoint(("ids", "pick", "hosts")) and (
+            self.preset is not None or self.value("task.command") is not None)
 
     @property
     def picks_with(self) -> float | None:
@@ -375,7 +381,7 @@ class Draft:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
         data = copy.deepcopy(self.data)
-        if not self._ticked_by_hand and self._preset_devices:
+        if not self._ticked_by_hand and (self._preset_devices or self._names_none):
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
             data["devices"]["ids"] = _uuids(self.ids, inventory)
