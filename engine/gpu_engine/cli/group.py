@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-class Group(click.Group):
+class Commands(click.Group):
     """Shows the whole first sentence about each command, where click would cut it."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

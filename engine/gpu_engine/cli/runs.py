@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from gpu_engine.cli.group import Group
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.tables import table
 from gpu_engine.common.errors import UserError
@@ -30,7 +30,7 @@ _MAY_LACK = ("steps", "loss", "best eval", "")
 """Columns that are left out where no run has anything in them."""
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=Commands, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")
