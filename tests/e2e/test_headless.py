@@ -49,7 +49,7 @@ def test_the_line_that_is_shown_starts_what_was_chosen(pasted, two):
     assert "\x1b" not in done.stderr
     for rank in (0, 1):
         assert f"rank {rank}  step 12/12" in done.stderr
-    assert "completed after 12 steps" in done.stderr
+    assert "completed after 12 steps" in done.stdout
     shown, plan = prepare(spec(**TWO)).plan, two.plan()
     assert plan.spec == shown.spec
     assert plan.lines == shown.lines

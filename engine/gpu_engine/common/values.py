@@ -114,6 +114,8 @@ ANY = Kind()
 _NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
           "path": "a path", "list": "a list", "tuple": "a list", "dict": "a table",
           "none": "nothing", "any": "anything"}
+_EXACT = 1 << 53
+"""The largest float of which all smaller whole numbers are floats too."""
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
 
@@ -141,6 +143,9 @@ def convert(value: Any, kind: Kind) -> object:
             return float(value)
         except OverflowError:  # a whole number of 400 digits
             number = False
+    if kind.name == "int" and number and isinstance(value, float) and value.is_integer() \
+            and abs(value) <= _EXACT:
+        return int(value)  # 1e6 is a million
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
             "str": isinstance(value, str), "none": value is None}
     if not fits.get(kind.name, False):

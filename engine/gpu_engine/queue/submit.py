@@ -19,7 +19,7 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.launch import environment, interpreter, torchside
 from gpu_engine.launch.launcher import discover_for
 from gpu_engine.launch.preflight import lasting
-from gpu_engine.plan.check import check
+from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import code, waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
@@ -78,6 +78,7 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     """The plan of a run that is to wait, in `cwd` (None: this process's folder): which of several
     devices it gets is not known yet, so only a run that names its devices has ranks in it. Raises
     SpecError with everything that waiting would not cure."""
+    spec = counted(spec)
     problems = _not_to_wait(spec)
     checked = check(spec, inventory)
     taken = interpreter.of(spec)
@@ -187,6 +188,10 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
+    if names_none(spec):
+        return [Problem("devices.pick", None,
+                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and nobody "
+                        "knows how many will be: say how many to wait for (-n 2)")]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue waits for devices of this machine only; start a run on hosts "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launch.launcher import discover_for
+from gpu_engine.plan.check import counted
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import submit as queue
 from gpu_engine.queue import waiter
@@ -78,7 +79,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
 
 
 def _place(member: Member, ident: str, name: str, of: int, begun: float) -> record.Member:
-    devices = member.spec.devices
+    devices = counted(member.spec).devices
     return record.Member(ident, name, member.index, of, begun, member.values, member.repeat,
                          devices.pick, devices.free_gib)
 

@@ -254,10 +254,7 @@ class Draft:
             self._carry()
         task.pop("use", None)
         task.pop("params", None)
-        try:
-            task["command"] = shlex.split(text)
-        except ValueError:  # an open quote: making the spec then reports the problem
-            task["command"] = text
+        apply_set(self.data, f"task.command={text}")
 
     def _mode(self, name: str) -> None:
         """Choose a mode. Keys that it does not use are set aside for another mode."""
@@ -384,8 +381,14 @@ class Draft:
     @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
-        pick = self._preset_devices.get("pick")
+        pick = 1 if self._names_none else self._preset_devices.get("pick")
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
+
+    @property
+    def _names_none(self) -> bool:
+        """Whether a preset or a command leaves the devices open, and so gets the freest one."""
+        return self._preset_devices.keys().isdisjoint(("ids", "pick", "hosts")) and (
+            self.preset is not None or self.value("task.command") is not None)
 
     @property
     def picks_with(self) -> float | None:
@@ -426,7 +429,7 @@ class Draft:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
         data = self.heard()
-        if not self._ticked_by_hand and self._preset_devices:
+        if not self._ticked_by_hand and (self._preset_devices or self._names_none):
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
             data["devices"]["ids"] = _uuids(self.ids, inventory)
