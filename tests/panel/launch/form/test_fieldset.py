@@ -76,7 +76,9 @@ def test_the_run_screen_names_no_batch_that_the_script_never_heard_of():
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_form_shows_which_fields_the_command_is_not_told(size):
+async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     command = ("python", "train.py", "--lr", "1e-2")
     sets = ("devices.ids=0", "train.lr=0.002", "batch.size=64")
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):
