@@ -187,7 +187,7 @@ class Box:
             self._nothing_lives(run)
         listed = self.cli("runs", "-n", "500").stdout
         for run in found:
-            assert f"{run.id:<6} {run.state().state}" in listed
+            assert f"{run.id}  {run.state().state}" in listed
             self._state_is_final(run)
             self._checkpoint_loads(run)
             self._no_old_temporary(run)

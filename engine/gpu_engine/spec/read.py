@@ -200,8 +200,9 @@ def _name(value: Any, problems: list[Problem]) -> str:
 def _command(text: str) -> object:
     """The words of a command; the text itself if it can't be split, of which making the spec then
     says why."""
-    if text.lstrip().startswith("["):
-        return parse(text, keys()["task.command"].kind)
+    listed = parse(text, keys()["task.command"].kind) if text.lstrip().startswith("[") else None
+    if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
+        return listed
     try:
         return split(text)
     except ValueError:

@@ -126,7 +126,9 @@ async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_form_shows_which_fields_the_command_is_not_told(size):
+async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     command = ("python", "train.py", "--lr", "1e-2")
     sets = ("devices.ids=0",)
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):

@@ -42,7 +42,7 @@ async def test_all_are_listed_with_what_they_say_and_another_is_loaded():
         await until(pilot, lambda: box.option_count)
         said = "\n".join(str(o.prompt) for o in box.options)
         assert {"default", "single", "ddp", "dp", "multinode"} <= {o.id for o in box.options}
-        assert "DistributedDataParallel on one machine" in said
+        assert "Several GPUs of one machine" in said
         assert "shipped" in said
         (broken,) = [o for o in box.options if o.disabled]
         assert "there is no such key" in str(broken.prompt)
