@@ -23,6 +23,7 @@ WRITING = {
         launch/launcher.py: open_inside in supervise
         launch/notifier.py: open_inside in start
         notify/journal.py: open_inside in take
+        observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write
         runs/attempts.py: write_inside in keep
