@@ -76,7 +76,11 @@ async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[
             watch.say(label, f"ends the panel: {type(err).__name__}: {str(err)[:200]}")
         for child in psutil.Process().children():
             if DIGEST in child.cmdline():
-                child.wait()
+                try:
+                    child.wait(_PATIENCE)
+                except psutil.TimeoutExpired:
+                    watch.say(label, "the process that makes digests does not end")
+                    child.kill()
     if log_path().exists():
         watch.say(label, "a fault: " + end_of_traceback(log_path().read_text()))
         log_path().unlink()
