@@ -51,7 +51,7 @@ def make() -> dict[str, tuple[Path, str]]:
     instead(path / "state.json").mkdir()
     path = odd("its events are a folder", "00000.jsonl can't be read: it is a folder")
     (path / "ranks" / "00000.jsonl").mkdir()
-    path = odd("its state is a circle of links", "state.json can't be read: too many levels")
+    path = odd("its state is a circle of links", "state.json can't be read: it is a link")
     instead(path / "state.json").symlink_to("state.json")
     path = odd("its ranks are a circle of links", "ranks can't be read: too many levels")
     (path / "ranks").rmdir()

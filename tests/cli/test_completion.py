@@ -131,7 +131,7 @@ def test_a_thousand_runs_are_told_newest_first_and_few_are_read(home: Path, monk
         folder.mkdir(parents=True)
         os.utime(folder, (i, i))
     read: list[Path] = []
-    monkeypatch.setattr(sources, "read_json", lambda path: read.append(path))
+    monkeypatch.setattr(sources, "json_inside", lambda run, name: read.append(run))
     found = sources.runs("")
     assert [a.value for a in found[:2]] == ["03e7", "03e6"]
     assert len(found) == 1000

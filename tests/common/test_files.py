@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import socket
 import stat
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -84,10 +87,10 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_overwriting_takes_no_new_room(tmp_path: Path) -> None:
     path = tmp_path / "x"
     files.write_atomic(path, "a" * 4096)  # synced, so that it has its blocks
-    files.overwrite(path, "short")
+    files.overwrite_inside(tmp_path, "x", "short")
     assert path.read_text() == "short"
     with pytest.raises(OSError, match="No space"):
-        files.overwrite(path, "b" * (path.stat().st_blocks * 512 + 1))
+        files.overwrite_inside(tmp_path, "x", "b" * (path.stat().st_blocks * 512 + 1))
     assert path.read_text() == "short"
 
 
@@ -115,13 +118,13 @@ def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
 
 def test_what_a_living_program_is_writing_stays(tmp_path: Path, monkeypatch) -> None:
     """The supervisor tidies up while the program that has started it still writes there."""
-    path, replace = tmp_path / "x.json", Path.replace
+    path, replace = tmp_path / "x.json", os.replace
 
-    def tidied(temporary: Path, target: Path) -> None:
+    def tidied(temporary: str, target: str, **folders) -> None:
         files.remove_temporary(tmp_path)
-        replace(temporary, target)
+        replace(temporary, target, **folders)
 
-    monkeypatch.setattr(Path, "replace", tidied)
+    monkeypatch.setattr(os, "replace", tidied)
     files.write_atomic(path, "new")
     assert path.read_text() == "new"
     for name in (".00000.log.{}.tmp", ".x.1.{}.12345678.tmp"):
@@ -151,3 +154,151 @@ def test_what_is_no_file_is_refused_by_its_kind(tmp_path: Path) -> None:
 def test_what_is_no_json_is_none(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "x").write_bytes(text)
     assert files.read_json(tmp_path / "x") is None
+
+
+# --- inside a run folder --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with one file in it, and one in a folder in it; beside it a secret."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "00000.log").write_text("secret")
+    (tmp_path / "run" / "ranks").mkdir(parents=True)
+    (tmp_path / "run" / "state.json").write_text('{"a": 1}')
+    (tmp_path / "run" / "ranks" / "00000.log").write_text("said")
+    return tmp_path / "run"
+
+
+WAYS = {"appending": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "writing": os.O_RDWR | os.O_CREAT,
+        "reading": os.O_RDONLY}
+
+
+def test_what_is_inside_is_read_and_written(run: Path) -> None:
+    assert files.json_inside(run, "state.json") == {"a": 1}
+    assert files.read_inside(run, "ranks/00000.log") == b"said"
+    for name in ("state.json", "ranks/new.json"):
+        files.write_json_inside(run, name, [2], settled=False)
+        assert files.json_inside(run, name) == [2]
+        assert stat.S_IMODE((run / name).stat().st_mode) == 0o600
+        assert files.why_not_inside(run, name) is None
+    fd = files.open_inside(run, "ranks/00000.log", WAYS["appending"])
+    assert os.get_blocking(fd)
+    os.write(fd, b" more")
+    os.close(fd)
+    assert files.read_inside(run, "ranks/00000.log") == b"said more"
+    assert files.why_not_inside(run, "ranks/none") == "no such file or directory"
+    assert [str(p.relative_to(run)) for p in sorted(run.rglob("*"))] \
+        == ["ranks", "ranks/00000.log", "ranks/new.json", "state.json"]
+
+
+@pytest.mark.parametrize("name", ["../outside/00000.log", "/etc/passwd", "ranks//x", "", ".",
+                                  "ranks/../../x"])
+def test_a_name_leads_nowhere_else(run: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="no name inside"):
+        files.open_inside(run, name)
+    with pytest.raises(ValueError, match="no name inside"):
+        files.write_inside(run, name, "x")
+
+
+@pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("there", [True, False], ids=["there", "dangling"])
+def test_no_link_is_followed(run: Path, flags: int, there: bool) -> None:
+    """Neither in place of the file nor of the folder in which it is."""
+    target = run.parent / "outside" / "00000.log"
+    if not there:
+        target.unlink()
+    (run / "link").symlink_to(target)
+    (run / "folder").symlink_to(target.parent)
+    (run / "ranks" / "up").symlink_to(target.parent)
+    for name in ("link", "folder/00000.log", "ranks/up/00000.log"):
+        with pytest.raises(OSError, match=re.escape(f"{run}/{name}")):
+            files.open_inside(run, name, flags)
+    assert files.why_not_inside(run, "link") == "it is a link, and none is followed in a run folder"
+    assert (target.read_text() == "secret") if there else not target.exists()
+
+
+def test_a_link_is_replaced_by_what_is_written(run: Path) -> None:
+    """And its target stays as it is. In a folder that is a link nothing is written."""
+    target = run.parent / "outside" / "00000.log"
+    (run / "notes.json").symlink_to(target)
+    files.write_json_inside(run, "notes.json", "mine")
+    assert files.json_inside(run, "notes.json") == "mine"
+    assert not (run / "notes.json").is_symlink()
+    (run / "other").symlink_to(target.parent)
+    with pytest.raises(OSError, match=r"other/00000\.log"):
+        files.write_inside(run, "other/00000.log", "mine")
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_text() == "secret"
+
+
+@pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
+def test_only_a_file_is_opened_and_nothing_is_waited_for(run: Path, flags: int) -> None:
+    os.mkfifo(run / "fifo")
+    (run / "folder").mkdir()
+    before = _next_descriptor()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(run / "sock"))
+        for name in ("fifo", "folder", "sock"):
+            with pytest.raises(OSError, match=name):
+                files.open_inside(run, name, flags)
+    for name in ("fifo", "folder", "none/x", "ranks/none"):
+        assert files.json_inside(run, name) is None
+    assert _next_descriptor() == before
+
+
+@pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
+def test_no_device_is_opened(flags: int) -> None:
+    with pytest.raises(OSError, match="it is a device"):
+        files.open_inside(Path("/dev"), "null", flags)
+
+
+def test_another_users_file_is_read_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match="belongs to another user"):
+        files.open_inside(run, "ranks/00000.log", os.O_WRONLY)
+    assert files.read_inside(run, "ranks/00000.log") == b"said"
+
+
+def _next_descriptor() -> int:
+    """The number that the next file gets: it grows where one stays open."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+    return fd
+
+
+def test_a_file_with_two_names_is_read_only(run: Path) -> None:
+    target = run.parent / "outside" / "00000.log"
+    os.link(target, run / "hard")
+    assert files.read_inside(run, "hard") == b"secret"
+    with pytest.raises(OSError, match="hard link"):
+        files.open_inside(run, "hard", os.O_WRONLY)
+    with pytest.raises(OSError, match="hard link"):
+        files.overwrite_inside(run, "hard", "x")
+    files.write_inside(run, "hard", "mine")
+    assert (target.read_text(), (run / "hard").read_text()) == ("secret", "mine")
+
+
+def test_no_more_is_read_than_a_file_of_ours_can_have(run: Path) -> None:
+    with (run / "huge").open("wb") as file:
+        file.truncate(600 << 20)
+    tracemalloc.start()
+    try:
+        assert files.json_inside(run, "huge") is None
+        assert files.read_json(run / "huge") is None
+        with pytest.raises(OSError, match="larger than 16 MiB"):
+            files.read_inside(run, "huge")
+        assert tracemalloc.get_traced_memory()[1] < 3 * files.MOST
+    finally:
+        tracemalloc.stop()
+    assert files.read_inside(run, "ranks/00000.log", 4) == b"said"
+    with pytest.raises(OSError, match="larger"):
+        files.read_inside(run, "ranks/00000.log", 3)
+
+
+def test_a_lock_that_is_a_link_is_held_by_nobody(run: Path) -> None:
+    (run / "lock").symlink_to(run.parent / "outside" / "00000.log")
+    with (run.parent / "outside" / "00000.log").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert files.locked(run / "lock") is False
+        assert files.locked(run.parent / "outside" / "00000.log") is True

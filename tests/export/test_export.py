@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import io
 import json
 import math
 import os
@@ -11,12 +12,15 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.export import exporter, needed, source
 from gpu_engine.export.targets import TARGETS, opener
+from gpu_engine.export.to_csv import cell, quoted
+from gpu_engine.runs import sweep
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
@@ -66,6 +70,29 @@ def test_csv_has_the_numbers_of_the_ranks_own_lines(run, tmp_path, monkeypatch):
     assert called("export", run.id, "--to", "csv").returncode == 0
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir() if p.name != "home"] == [path.name]
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "＝"])
+def test_a_text_never_begins_a_formula(begin, tmp_path):
+    head = io.StringIO(f"{quoted(begin + '1,1')},{cell(-1.5)},{quoted('a=1')}")
+    assert list(csv.reader(head)) == [[f"'{begin}1,1", "-1.5", "a=1"]]
+
+
+def test_the_table_of_a_sweep_has_no_formulas_but_all_numbers(home):
+    why = "=HYPERLINK(0)"
+    for index, value in enumerate(("-0.5", "=1+1", "+1e-3", "-x", "\0@a"), 1):
+        with Written("=name") as it:
+            sweep.write(it.path, sweep.Member("s1", "=s", index, 5, T0, {"train.lr": value}))
+            it.state = replace(it.state, reason=why)
+            it.start()
+            it.steps(0, 1, [-1.0], 1.0)
+            it.end("failed")
+    done = called("sweep", "s1", "--csv")
+    found = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [r["train.lr"] for r in found] == ["-0.5", "'=1+1", "+1e-3", "'-x", "'@a"]
+    assert {r["name"] for r in found} == {"'=name"}
+    assert {r["cause"] for r in found} == {"'" + why}
+    assert {float(r["last loss"]) for r in found} == {-1.0}
 
 
 def test_several_runs_and_scripts(run, tmp_path):

@@ -202,7 +202,7 @@ def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_
     host = Host("box", python=str(tmp_path) + "/" + python if "~" not in python else python)
     out = subprocess.run(["sh", "-s"], input=ssh.script(host, "w0rd"), capture_output=True,
                          env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, cwd=tmp_path)
-    assert out.stdout == b"started -m gpu_engine agent w0rd\n", out
+    assert out.stdout == b"started -P -m gpu_engine agent w0rd\n", out
     assert not (tmp_path / "x").exists()
 
 

@@ -82,7 +82,7 @@ def test_it_is_a_fork_that_has_nothing_of_the_command(on_a_terminal, tmp_path):
     for pid in (supervisor, guard):
         assert os.getsid(pid) == pid
         assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
-        assert words(pid)[1:3] == ["-m", "gpu_engine.supervisor"]
+        assert words(pid)[1:4] == ["-P", "-m", "gpu_engine.supervisor"]
         assert "waits.py" not in " ".join(words(pid))
         there = {file.readlink() for file in Path(f"/proc/{pid}/fd").iterdir()}
         assert not [file for file in there if str(file).startswith(("/dev/pts", "/dev/tty"))]
@@ -139,7 +139,7 @@ def test_beside_a_thread_it_is_a_process_of_its_own(home, tmp_path):
                           stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     run = begun()
     supervisor = run.state().pid
-    assert words(supervisor)[:3] == [sys.executable, "-m", "gpu_engine.supervisor"]
+    assert words(supervisor)[:4] == [sys.executable, "-P", "-m", "gpu_engine.supervisor"]
     assert "gpu_engine.cli" not in done.stdout
     run.stop(now=True)
     assert over(run).state == "stopped"

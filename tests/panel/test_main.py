@@ -64,11 +64,12 @@ def test_without_a_terminal_it_says_so_in_one_line():
 class Terminal:
     """The real program on a pseudo-terminal of its own."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *args: str, env: dict[str, str] | None = None,
+                 program: tuple[str, ...] = (sys.executable, "-m", "gpu_panel")) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm-256color", **(env or {})})
-            os.execv(sys.executable, [sys.executable, "-m", "gpu_panel", *args])
+            os.execv(program[0], [*program, *args])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         self.said = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

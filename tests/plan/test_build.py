@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -276,7 +277,10 @@ def test_arguments_reach_the_process_as_they_were_typed(args):
     escaped = ["/bin/echo", *(a.replace("{", "{{").replace("}", "}}") for a in args)]
     p = made(spec_of("single", task__command=escaped), gpus(1))
     assert p.processes[0].argv == ("/bin/echo", *args)
-    assert shlex.split(p.lines[0])[2:] == ["/bin/echo", *args]
+    assert p.lines[0].isprintable()
+    read = subprocess.run(["bash", "-c", f"printf '%s\\0' {p.lines[0]}"], capture_output=True,
+                          check=True, timeout=600).stdout.decode()
+    assert read.split("\0")[2:-1] == ["/bin/echo", *args]
 
 
 # --- learning rate -----------------------------------------------------------------------------

@@ -125,10 +125,6 @@ def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeyp
     turn_until(line, lambda: state(unchanged) == "completed")
     assert unchanged.output(0).read_text().split() == [
         "two", "data-2", "two", "secret-word", str(Path.cwd())]
-    os.utime(kept, (0, 0))
-    line._checked = 0.0
-    line.turn()
-    assert not kept.exists()
     # The copy goes a day after the last run that used it, and its links with it, not the data.
     os.utime(copy.with_name(f"{copy.name}.list"), (0, 0))
     store._remove_old()
@@ -138,6 +134,30 @@ def test_it_runs_the_code_of_its_submission_with_the_data_of_today(line, monkeyp
     store._remove_old()
     assert not copy.exists()
     assert Path("data/x").read_text() == "data-2\n"
+
+
+def test_an_environment_is_deleted_with_the_last_run_that_needs_it(line, monkeypatch):
+    def kept():
+        return {path.name for path in queue_folder().glob("environ-*")}
+
+    one, other = queue("true"), queue("true")
+    monkeypatch.setenv("WORD", "secret-word")
+    prepared = submit.prepare(spec())
+    elsewhere = queue("true")
+    waiting.write(elsewhere.path, replace(waiting.read(elsewhere.path), host="another machine"))
+    monkeypatch.setenv("WORD", "later")
+    assert len(kept()) == 2
+    turn_until(line, lambda: state(one) == state(other) == "completed")
+    line.turn()
+    assert kept() == {waiting.read(elsewhere.path).environ}
+    elsewhere.stop()
+    line.turn()
+    assert not kept()
+    late = submit.submit(spec("sh", "-c", "echo $WORD"), When(), prepared, begin=False)
+    turn_until(line, lambda: state(late) == "completed")
+    assert late.output(0).read_text().split() == ["secret-word"]
+    line.run()
+    assert not kept()
 
 
 def test_a_second_start_finds_the_same_copy(line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.runs import stacks
+from gpu_engine.runs.folder import Run
 
 from ..conftest import wait_for
 
+RUN = Run(Path("/nowhere/runs/3f2a"))
+"""Only its name matters: the processes have it in their environment."""
 CATCHES = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2, all_threads=True)\n"
 WAITS = """
 import sys
@@ -23,11 +27,11 @@ stands_here()
 
 
 @contextmanager
-def process(code: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+def process(code: str, log: Path, run: Run = RUN) -> Iterator[subprocess.Popen[str]]:
     """A Python that waits, once it is there; its stderr is `log`."""
     with log.open("wb") as err, subprocess.Popen(
             [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=err, text=True) as started:
+            stderr=err, text=True, env=os.environ | {"GPU_PANEL_RUN": str(run.path)}) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
         yield started
@@ -44,31 +48,38 @@ def test_it_prints_where_it_is_and_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with process(CATCHES + WAITS, log) as there:
         ticks = procs.start_ticks(there.pid)
-        assert stacks.send(there.pid, ticks)
+        assert stacks.send(there.pid, ticks, RUN)
         told = wait_for(lambda: whole(log, 0))
         assert told.startswith(("Current thread 0x", "Thread 0x"))
         end = stacks.size_of(log)
         assert stacks.printed(log, end) is None  # nothing new since
-        assert stacks.send(there.pid, ticks)
+        assert stacks.send(there.pid, ticks, RUN)
         assert wait_for(lambda: whole(log, end)) == told
         assert there.poll() is None
     assert there.returncode == 0
-    assert not stacks.send(there.pid, ticks)
+    assert not stacks.send(there.pid, ticks, RUN)
 
 
 def test_what_does_not_catch_the_signal_is_left_alone(tmp_path: Path) -> None:
     with process(WAITS, tmp_path / "log") as there:
         assert not stacks.listens(there.pid)
-        assert not stacks.send(there.pid, procs.start_ticks(there.pid))
+        assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
     assert there.returncode == 0
     assert not stacks.listens(there.pid)
+
+
+def test_a_process_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    with process(CATCHES + WAITS, tmp_path / "log", Run(RUN.path.with_name("4909"))) as there:
+        assert stacks.listens(there.pid)
+        assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
+    assert stacks.size_of(tmp_path / "log") == 0
 
 
 def test_another_process_of_that_number_is_not_signalled(tmp_path: Path) -> None:
     with process(CATCHES + WAITS, tmp_path / "log") as there:
         ticks = procs.start_ticks(there.pid)
         assert ticks is not None
-        assert not stacks.send(there.pid, ticks + 1)
+        assert not stacks.send(there.pid, ticks + 1, RUN)
     assert there.returncode == 0
     assert stacks.size_of(tmp_path / "log") == 0
 

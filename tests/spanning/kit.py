@@ -41,7 +41,7 @@ def make_hosts(home: Path, *names: str, script: str = 'exec "$@"') -> None:
 def there(run: Run, host: str) -> Path:
     """The folder of the part of `run` that `host` has."""
     part = wait_for(lambda: next((p for p in parts.read(run.path)
-                                  if p.host.name == host and p.path), None))
+                                  if p.host == host and p.path), None))
     return Path(part.path or "")
 
 

@@ -75,7 +75,7 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     assert set(sent) == {"step-00000009/state.pt", "step-00000009/rank-00000.pt"}
     assert there(run, "a") == own
     assert losses(run.path, 0) == stays
-    assert [p.host.name for p in parts.former(run.path)] == ["b"]
+    assert [p.host for p in parts.former(run.path)] == ["b"]
 
     with Removal() as removal:
         outcome = removal.remove(run)

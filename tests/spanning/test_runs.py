@@ -123,8 +123,8 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
         list(pool.map(lambda _: find(run.id), range(4)))
     wait_for(lambda: run.events(0).stat().st_size > size)
     assert run.state().live
-    holding = [pid for pid in pids()
-               if _arguments(pid)[1:4] == [b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]]
+    argv = [b"-P", b"-m", b"gpu_engine.spanning", os.fsencode(run.path)]
+    holding = [pid for pid in pids() if _arguments(pid)[1:5] == argv]
     assert holding == [run.state().pid]
     run.stop()
     assert ended(run).state == "stopped"
@@ -162,7 +162,7 @@ def test_one_host_alone_trains_there(hosts):
     assert not (run.path / "checkpoints").exists()
     assert (there(run, "b") / "checkpoints" / "step-00000006").is_dir()
     part, = parts.read(run.path)
-    assert (part.host.name, part.ranks, part.state) == ("b", (0,), "completed")
+    assert (part.host, part.ranks, part.state) == ("b", (0,), "completed")
     assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
 
 

@@ -38,7 +38,7 @@ def go(home, tmp_path):
         cores = sorted(os.sched_getaffinity(0))
         data = {"task": {"command": [sys.executable, str(script)]},
                 "devices": {"ids": [f"cpu:{i}" for i in range(ranks)]},
-                "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}} | sections
+                "parallel": {"mode": "ddp"}} | sections
         inventory = slots(ranks)
         object.__setattr__(inventory, "devices", tuple(
             _on(d, cores[i % len(cores)]) for i, d in enumerate(inventory.devices)))
@@ -223,7 +223,7 @@ print("port", os.environ["MASTER_PORT"], flush=True)
 def test_a_program_that_cannot_be_started_is_named(go, tmp_path):
     script = tmp_path / "not executable"
     script.write_text("")
-    run = go("", task={"command": [sys.executable, "x"]}, run={"python": sys.executable})
+    run = go("", task={"command": [sys.executable, "x"]})
     state = ended(run)  # python can't find x: an exit code in words
     assert state.cause.message == "exited with 2"
     assert "No such file" in state.cause.traceback

@@ -62,7 +62,10 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         raise PermissionError(1, "no process may be started")
     if event == "open" and isinstance(args[2], int) and args[2] & _WRITES \
             and isinstance(args[0], str | bytes):
-        _noted.written.append(os.path.realpath(os.fsdecode(args[0])))
+        path = os.fsdecode(args[0])
+        # With O_NOFOLLOW a link in its place is not opened.
+        folder, name = os.path.split(path) if args[2] & os.O_NOFOLLOW else (path, "")
+        _noted.written.append(f"{os.path.realpath(folder)}/{name}".rstrip("/"))
 
 
 def _argv(event: str, args: tuple[Any, ...]) -> list[Any]:

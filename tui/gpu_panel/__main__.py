@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
-from textwrap import indent
 from typing import Any
 
 import click
 
-from gpu_engine.cli import completing
+from gpu_engine.cli import completing, mistakes_shown
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import WithCommand
 from gpu_engine.cli.version import version_option
 from gpu_panel.common import garbage
@@ -20,7 +20,8 @@ class _Panel(WithCommand):
     def main(self, *args: Any, **more: Any) -> Any:
         """Run it; or answer a shell that asks what can be typed."""
         completing(self, "gpu-panel")
-        return super().main(*args, **more)
+        with mistakes_shown():
+            return super().main(*args, **more | {"standalone_mode": False})
 
 
 @click.command(cls=_Panel, context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,20 +45,15 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
         if (missing := _no_terminal()) is not None:
             raise click.ClickException(f"{missing}; in a script use gpu-engine run")
         garbage.hold()  # the launch screen ends that
-    from gpu_engine.common.errors import UserError
     from gpu_engine.settings import file
     from gpu_panel import keys
 
-    try:
-        settings = file.read()
-        keys.use(settings.keys)
-        if list_keys:
-            for key in keys.KEYS:
-                click.echo(f"{key.id:<24} {keys.display(key.keys):<16} {key.tooltip}")
-            return
-    except UserError as err:
-        click.echo(f"{err.title}:\n" + indent(str(err), "  "), err=True)
-        sys.exit(2)
+    settings = file.read()
+    keys.use(settings.keys)
+    if list_keys:
+        for key in keys.KEYS:
+            echo(f"{key.id:<24} {keys.display(key.keys):<16} {key.tooltip}")
+        return
     from gpu_engine.devices.probe import early
 
     early.begin()  # importing Textual takes about as long as the probe needs

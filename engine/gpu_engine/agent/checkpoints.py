@@ -7,7 +7,7 @@ import os
 from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.wire import Asked
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import file_inside, reason
 from gpu_engine.hosts import files, protocol
 from gpu_engine.runs import checkpoints
 
@@ -25,7 +25,7 @@ def read(asked: Asked, request: protocol.Read) -> None:
     if not files.of_checkpoint(request.name):
         raise UserError(f"{request.name[:80]!r} is no file of a checkpoint")
     try:
-        with open_file(run.checkpoints / request.name) as file:
+        with file_inside(run.path, f"checkpoints/{request.name}") as file:
             fd, at = file.fileno(), request.offset
             while data := os.pread(fd, protocol.PIECE, at):
                 asked.say(protocol.Piece.of(request.name, at, data))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.wire import Asked
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
 from gpu_engine.hosts import files, protocol
 from gpu_engine.hosts.protocol import At, Piece
@@ -93,7 +93,7 @@ class _Sender:
             size = path.lstat().st_size
             if size == sent.offset and sent.known is None:
                 return None
-            with open_file(path) as file:
+            with file_inside(self._run.path, sent.name) as file:
                 if size < sent.offset or not _same(file.fileno(), sent.known):
                     sent.offset, sent.start = 0, True
                 sent.known = None

@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 import click
 
+from gpu_engine.cli import output
 from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError
 
@@ -55,21 +58,32 @@ def main() -> None:
     traceback."""
     completing(cli, "gpu-engine")
     gc.set_threshold(50_000, 20, 20)  # else it searches what is being imported fifty times
-    try:
+    with mistakes_shown():
         cli.main(standalone_mode=False)
+
+
+@contextmanager
+def mistakes_shown() -> Iterator[None]:
+    """Show a mistake of the person as text, and a fault of ours with its traceback; then end with
+    the exit code of it."""
+    try:
+        yield
     except UserError as err:
-        click.echo(f"{err.title}:\n{_indented(str(err))}", err=True)
+        output.echo(f"{err.title}:\n{_indented(str(err))}", err=True)
         sys.exit(2)
     except click.exceptions.Exit as err:
         sys.exit(err.exit_code)
     except click.ClickException as err:
-        err.show()
+        output.mistake(err)
         sys.exit(err.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:  # `gpu-engine logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as err:  # noqa: BLE001  its message may hold anything
+        output.fault(err)
+        sys.exit(1)
 
 
 def completing(command: click.Command, name: str) -> None:
@@ -83,7 +97,8 @@ def completing(command: click.Command, name: str) -> None:
     from gpu_engine.completion import answers
 
     answers.register()
-    sys.exit(shell_complete(command, {}, name, variable, os.environ[variable]))
+    with mistakes_shown():
+        sys.exit(shell_complete(command, {}, name, variable, os.environ[variable]))
 
 
 def _indented(text: str) -> str:

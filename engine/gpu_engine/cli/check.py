@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 if TYPE_CHECKING:
@@ -37,18 +38,18 @@ def command(choice: SpecChoice, as_json: bool) -> None:
         devices = [x for x in found if x["check"] == "device"]
         speeds = [x for x in found if x["check"] == "reduce"]
         if as_json:
-            click.echo(folder.dumps({"ok": state.state == "completed", "state": state.to_dict(),
+            echo(folder.dumps({"ok": state.state == "completed", "state": state.to_dict(),
                                    "ranks": devices, "reductions": speeds}))
         else:
             for x in devices:
-                click.echo(clean(f"rank {x['rank']}  {', '.join(x['device'])}  on {x['host']}"))
+                echo(clean(f"rank {x['rank']}  {', '.join(x['device'])}  on {x['host']}"))
             for x in speeds:
-                click.echo(f"reduce {units.size(x['bytes']):>9} over {x['ranks']} ranks: "
+                echo(f"reduce {units.size(x['bytes']):>9} over {x['ranks']} ranks: "
                            f"{x['seconds'] * 1e3:.3f} ms, {units.size(x['bytes_per_s'])}/s")
             took = ""
             if state.started is not None and state.ended is not None:
                 took = f" in {units.clock(state.ended - state.started)}"
-            click.echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks connected, "
+            echo(f"{prepared.plan.world_size} of {prepared.plan.world_size} ranks connected, "
                        f"the sum is right{took}" if state.state == "completed"
                        else f"{state.state}{took}", err=state.state != "completed")
             watch.explain(state)
@@ -56,15 +57,17 @@ def command(choice: SpecChoice, as_json: bool) -> None:
         if not run.state().live:
             with Removal() as removal:
                 for text in removal.remove(run).stays:
-                    click.echo(clean(f"{run.id} on {text}"), err=True)
+                    echo(clean(f"{run.id} on {text}"), err=True)
     sys.exit(folder.EXIT_CODES[state.state])
 
 
 def _lines(run: Run, rank: int) -> list[dict[str, Any]]:
     """The results that the job printed: lines of JSON among other output in the rank's log."""
+    from gpu_engine.common.files import read_inside
+
     out = []
     try:
-        text = run.log(rank).read_text(errors="replace")
+        text = read_inside(run.path, f"ranks/{run.log(rank).name}").decode(errors="replace")
     except OSError:
         return out
     for line in text.splitlines():

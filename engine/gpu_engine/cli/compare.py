@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.tables import table
 from gpu_engine.common.errors import UserError
 
@@ -35,14 +36,14 @@ def command(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     parts = compare.parts(told)
     settings = parts[1][1]
     if as_json:
-        click.echo(folder.dumps(json_safe({
+        echo(folder.dumps(json_safe({
             "runs": [asdict(one) for one in told],
             "differences": {row.name: list(row.values) for row in settings}})))
         return
     for line in compare.markdown(told) if markdown else _table(compare.heads(told), parts):
-        click.echo(line)
+        echo(line)
     if not settings and not markdown:
-        click.echo("no setting differs")
+        echo("no setting differs")
 
 
 def _table(heads: Sequence[str], parts: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:

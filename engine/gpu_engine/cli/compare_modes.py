@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, spec_options
 from gpu_engine.cli.tables import table
 from gpu_engine.common import units
@@ -40,18 +41,18 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
     # All of them before one runs: what does not fit is said at once.
     prepared = [launcher.prepare(t.spec, inventory=inventory) for t in trials]
     if not as_json:
-        click.echo(f"{trials[0].spec.batch.size:,} examples a step, {steps} steps in each mode, "
+        echo(f"{trials[0].spec.batch.size:,} examples a step, {steps} steps in each mode, "
                    f"of {clean(spec.name)}", err=True)
     results: list[Result] = []
     for trial, one in zip(trials, prepared, strict=True):
         if not as_json:
-            click.echo(f"{trial.mode} …", err=True)
+            echo(f"{trial.mode} …", err=True)
         results.append(_tried(trial, one, keep))
     said, good = mode_trials.verdicts(results, spec.amp.dtype != "off")
     if as_json:
         from gpu_engine.events.convert import json_safe
 
-        click.echo(folder.dumps(json_safe({
+        echo(folder.dumps(json_safe({
             "global_batch": trials[0].spec.batch.size, "steps": steps, "left_out": left_out,
             "same": good, "modes": [asdict(r) | {
                 "efficiency": mode_trials.efficiency(results[0], r),
@@ -59,9 +60,9 @@ def command(choice: SpecChoice, steps: int, keep: bool, as_json: bool) -> None:
                 for r in results]})))
     else:
         for line in _table(results):
-            click.echo(line)
+            echo(line)
         for text in (*said, *left_out.values()):
-            click.echo(text)
+            echo(text)
     sys.exit(0 if good else 1)
 
 

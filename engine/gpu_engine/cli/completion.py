@@ -6,6 +6,8 @@ import os
 
 import click
 
+from gpu_engine.cli.output import echo
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), required=False)
@@ -26,14 +28,14 @@ def command(shell: str | None, install: bool) -> None:
         raise click.UsageError(f"name your shell, one of {', '.join(scripts.SHELLS)}: yours is "
                                f"{place.own_shell(os.environ) or 'unknown'}")
     if not install:
-        click.echo(scripts.text(name), nl=False)
+        echo(scripts.text(name), nl=False)
         return
     done = place.install(name, os.environ)
     for file in done.written:
-        click.echo(f"{file}")
+        echo(f"{file}")
     if done.begun_in is not None:
-        click.echo(f"loaded from {done.begun_in}" + (
+        echo(f"loaded from {done.begun_in}" + (
             ", where that was written already" if done.was_there else ""))
     elif done.was_there:
-        click.echo("it was there already")
-    click.echo("a new terminal has it", err=True)
+        echo("it was there already")
+    echo("a new terminal has it", err=True)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
+
 if TYPE_CHECKING:
     from gpu_engine.launch.torchside import Described, Parameter
     from gpu_engine.spec.catalog import TaskInfo
@@ -31,17 +33,17 @@ def command(task: str | None, as_json: bool, source: bool, python: str | None) -
 
         found = [torchside.describe(task, python=python)]
     if as_json:
-        click.echo(dumps(found[0] if task else found))
+        echo(dumps(found[0] if task else found))
         return
     for info in found:
-        click.echo(info["use"])
+        echo(info["use"])
         if info["doc"]:
-            click.echo("  " + info["doc"].splitlines()[0])
+            echo("  " + info["doc"].splitlines()[0])
         for f in info["fields"]:
             default = f"= {f['default']!r}" if "default" in f else "required"
-            click.echo(f"  {f['name']}: {f['type']} {default}"
+            echo(f"  {f['name']}: {f['type']} {default}"
                        + (f"  {' '.join(f['help'].split())}" if f["help"] else ""))
-        click.echo()
+        echo()
 
 
 def _to_dict(info: TaskInfo) -> Described:

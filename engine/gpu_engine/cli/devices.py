@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common import places
 
 if TYPE_CHECKING:
@@ -51,13 +52,13 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
             | asdict(states[s.device.id]) for s in snapshot.samples]}
         out |= {key: getattr(inventory, key) for key in _MACHINE}
         out["host"] = asdict(snapshot.host)
-        click.echo(folder.dumps(out))
+        echo(folder.dumps(out))
         return
     for note in (inventory.problem, why_not()):
         if note:
-            click.echo(f"note: {note}", err=True)
+            echo(f"note: {note}", err=True)
     if inventory.inherited_visible is not None and not inventory.is_cpu:
-        click.echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
+        echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
                    "only those devices are offered; →0 marks the first of them", err=True)
     names = {s.device.id: _numbered(s.device) for s in snapshot.samples}
     first = max((len(n) for n in names.values()), default=4)
@@ -66,7 +67,7 @@ def command(as_json: bool, count: int | None, free_gib: float | None) -> None:
         state = states[s.device.id]
         memory = f"{units.gib(s.memory_used):>6} / {units.gib(s.memory_total)} GiB"
         why = "" if state.reason == state.state else f": {state.reason}"
-        click.echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
+        echo(f"{names[s.device.id]:<{first}}  {s.device.name:<{width}}  "
                    f"{units.share(s.utilization):>5}  {memory}  {state.state}{why}")
 
 
@@ -105,10 +106,10 @@ def _wait_free(count: int, free: int | None, as_json: bool) -> None:
                 now = frozenset(key for key, found in freedom.items() if found.free)
                 if now != told and len(recent) >= availability.LOOKS:
                     told = now
-                    click.echo(clean(f"waiting for {count}; free now: "
+                    echo(clean(f"waiting for {count}; free now: "
                                      + (", ".join(sorted(now)) or "none")), err=True)
     ids = [device.id for device in chosen]
-    click.echo(folder.dumps({"ids": ids}) if as_json else ",".join(ids))
+    echo(folder.dumps({"ids": ids}) if as_json else ",".join(ids))
 
 
 _EVERY, _LOOK_EVERY = 0.5, 0.1

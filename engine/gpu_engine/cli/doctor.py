@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
+
+from gpu_engine.cli.output import echo
 
 if TYPE_CHECKING:
     from gpu_engine.doctor.records import Examined
@@ -22,27 +23,24 @@ def command(hosts: bool, as_json: bool) -> None:
     problem. Changes nothing. Each check has a time limit, so that a driver or a file system that
     hangs is a finding.
     """
-    from gpu_engine.common import colour
     from gpu_engine.doctor.checks import every
     from gpu_engine.doctor.examine import examine
     from gpu_engine.runs.folder import dumps
-    from gpu_engine.settings.file import colour_setting
 
-    paint = colour.wanted(os.environ, terminal=sys.stdout.isatty(), setting=colour_setting())
     found: list[Examined] = []
     for one in examine(every(hosts=hosts)):
         found.append(one)
         if not as_json:
-            _show(one, paint)
+            _show(one)
     count = sum(f.level == "problem" for one in found for f in one.findings)
     if as_json:
-        click.echo(dumps({"ok": not count, "findings": [
+        echo(dumps({"ok": not count, "findings": [
             {"check": one.name, "level": f.level, "text": f.text, "cure": f.cure}
             for one in found for f in one.findings]}))
     else:
-        click.echo("" if count else "\nnothing is wrong")
+        echo("" if count else "\nnothing is wrong")
         if count:
-            click.echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
+            echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
     sys.stdout.flush()
     sys.exit(1 if count else 0)
 
@@ -50,14 +48,12 @@ def command(hosts: bool, as_json: bool) -> None:
 _LOOKS = {"ok": ("ok     ", "green"), "note": ("note   ", "yellow"), "problem": ("PROBLEM", "red")}
 
 
-def _show(one: Examined, paint: bool) -> None:
+def _show(one: Examined) -> None:
     from gpu_engine.common.clean import clean
 
     for number, finding in enumerate(one.findings):
         word, colour = _LOOKS[finding.level]
         name = one.name if number == 0 else ""
-        if paint:
-            word = click.style(word, fg=colour)
-        click.echo(f"{name:<10} {word} {clean(finding.text)}", color=paint)
+        echo(f"{name:<10} ", (word, colour), f" {clean(finding.text)}")
         if finding.cure:
-            click.echo(f"{'':<18} → {clean(finding.cure)}")
+            echo(f"{'':<18} → {clean(finding.cure)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,10 +36,12 @@ _TARGETS = ("csv", "tensorboard", "wandb", "trackio")
               help="wandb: send at once, not later with wandb sync.")
 @click.option("--again", is_flag=True,
               help="wandb: another run there, if this one was sent already.")
+@click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
+                                               "writes them. [default: that of a run here]")
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
             follow: bool, rank: int | None, project: str | None, online: bool, again: bool,
-            as_json: bool) -> None:
+            python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
@@ -52,10 +55,12 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         if len(words) != 2:
             raise click.UsageError("name a run and the file for its weights, or --to csv (or "
                                    f"{', '.join(_TARGETS[1:])}) for its figures")
-        _weights(words[0], Path(words[1]), which or "newest", as_json)
+        _weights(words[0], Path(words[1]), which or "newest", python, as_json)
         return
     if which is not None:
         raise click.UsageError("--from chooses weights; --to exports the figures of all steps")
+    if python is not None:
+        raise click.UsageError("--python writes weights; --to exports figures, without torch")
     if follow and len(words) > 1:
         raise click.UsageError("--follow follows one run; start one export for each")
     if to != "wandb" and (online or again):
@@ -67,7 +72,7 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         sys.exit(130)
 
 
-def _weights(run: str, out: Path, which: str, as_json: bool) -> None:
+def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.common import units
     from gpu_engine.launch import torchside
     from gpu_engine.launch.found import find
@@ -81,14 +86,18 @@ def _weights(run: str, out: Path, which: str, as_json: bool) -> None:
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
     if parts.spans(found.path):
-        name = asking.fetch(found, which, spec.train.best, lambda text: click.echo(text, err=True))
+        name = asking.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
-    told = torchside.export(found.checkpoints, out.absolute(), name, python=spec.run.python,
-                            folder=Path(found.cwd()))
+    # Not the interpreter that the run's folder names: that would start what somebody has sent.
+    try:
+        told = torchside.export(found.checkpoints, out.absolute(), name, python=python)
+    except torchside.NoTorch as err:
+        named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
+        raise UserError(f"{err}; --python PATH names one{named}") from None
     for warning in told["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(folder.dumps(told) if as_json else
+        echo(f"warning: {warning}", err=True)
+    echo(folder.dumps(told) if as_json else
                f"{out}: {told['tensors']} tensors of step {told['step']}, "
                f"{units.size(told['bytes'])}")
 
@@ -117,17 +126,17 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, *, follow: bool,
             if follow:
                 stop = _Stop()
                 done = exporter.follow(run, opened, StillOn(run), rank=rank, stopped=stop,
-                                       said=lambda text: click.echo(text, err=True))
+                                       said=lambda text: echo(text, err=True))
             else:
                 done = exporter.export(run, opened, rank=rank)
         except exporter.Failed as err:
-            click.echo(f"{err.title}:\n  {err}", err=True)
+            echo(f"{err.title}:\n  {err}", err=True)
             sys.exit(1)
         told.append(done)
         if not as_json:
             _say(done)
     if as_json:
-        click.echo(folder.dumps([
+        echo(folder.dumps([
             asdict(one) | {"state": one.state.state} for one in told]))
     return not any(one.interrupted for one in told)
 
@@ -138,14 +147,14 @@ def _say(done: Exported) -> None:
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = "" if not done.state.live else f"; the run is {done.state.state}"
     if done.rows:
-        click.echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
+        echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
     else:
-        click.echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
+        echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
     if done.skipped:
-        click.echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
+        echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
                    err=True)
     if done.late:
-        click.echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
+        echo(f"warning: {done.late:,} steps of some rank came late and don't count in the "
                    "mean; another export without --follow has them", err=True)
 
 

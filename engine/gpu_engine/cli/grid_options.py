@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
 
     plans = submit.plans(members, base=choice.base)
     if as_json:
-        click.echo(dumps([{"index": m.index, "name": m.spec.name, "values": m.values,
+        echo(dumps([{"index": m.index, "name": m.spec.name, "values": m.values,
                            "seed": m.spec.train.seed, "plan": p.to_dict()}
                           for m, p in zip(members, plans, strict=True)]))
         return
@@ -52,9 +53,9 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
     rows += [[str(m.index), *(clean(m.values[k], 32) for k in keys),
               *([str(m.spec.train.seed)] if repeats else []), clean(m.spec.name)] for m in members]
     for line in table(rows):
-        click.echo(line)
-    click.echo(f"{len(members)} runs; the first, {plans[0].mode}:")
+        echo(line)
+    echo(f"{len(members)} runs; the first, {plans[0].mode}:")
     for sentence in plans[0].sentences():
-        click.echo(sentence)
+        echo(sentence)
     for warning in dict.fromkeys(w for p in plans for w in p.warnings):
-        click.echo(f"warning: {warning}")
+        echo(f"warning: {warning}")

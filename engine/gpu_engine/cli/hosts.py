@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import agreed, echo
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,19 +34,19 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
-        click.echo(dumps({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
+        echo(dumps({"hosts": [asdict(h) for h in hosts.values()], "ssh_config": others,
                           "file": str(file.path())}))
         return
     width = max((len(name) for name in hosts), default=0)
     for host in hosts.values():
-        click.echo(clean(f"{host.name:<{width}}  {_how(host)}".rstrip()))
+        echo(clean(f"{host.name:<{width}}  {_how(host)}".rstrip()))
     if not hosts:
-        click.echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
+        echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
                    "address", err=True)
     if others:
         shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" * (len(others) > 20))
-        click.echo(clean(f"ssh also knows {shown}"), err=True)
-    click.echo(f"\nKept in {file.path()}", err=True)
+        echo(clean(f"ssh also knows {shown}"), err=True)
+    echo(f"\nKept in {file.path()}", err=True)
 
 
 def _how(host: Host) -> str:
@@ -74,8 +75,8 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
     host = Host(name, ssh or old.ssh, folder or old.folder, python or old.python,
                 label or old.label, old.via)
     path = file.add(host)
-    click.echo(f"{name} {'changed' if there else 'added'} in {path}: {_how(host)}")
-    click.echo(f"gpu-engine hosts check {name} tells whether it can be used", err=True)
+    echo(f"{name} {'changed' if there else 'added'} in {path}: {_how(host)}")
+    echo(f"gpu-engine hosts check {name} tells whether it can be used", err=True)
 
 
 @command.command()
@@ -89,7 +90,7 @@ def remove(name: tuple[str, ...]) -> None:
         file.remove(absent[0])
         raise UserError(f"no host {absent[0]}")  # gone just now
     for one in name:
-        click.echo(f"{one} removed from {file.remove(one)}")
+        echo(f"{one} removed from {file.remove(one)}")
 
 
 @command.command()
@@ -110,12 +111,12 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found = checkup.check(hosts)
     if as_json:
-        click.echo(dumps([asdict(one) | {"ok": one.ok} for one in found]))
+        echo(dumps([asdict(one) | {"ok": one.ok} for one in found]))
     else:
         width = max(len(one.host.name) for one in found)
         for one in found:
             for number, line in enumerate(_said(one)):
-                click.echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
+                echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
     sys.exit(0 if all(one.ok for one in found) else 1)
 
 
@@ -172,19 +173,19 @@ def setup(name: str, yes: bool, python: str | None, no_torch: bool) -> None:
     host = file.find(name)
     if host.is_local:
         raise UserError("local is this machine: gpu-panel is here already")
-    click.echo(f"looking around on {name} …", err=True)
+    echo(f"looking around on {name} …", err=True)
     carried = wheels.all_wheels()
     plan = decide.decide(host, probe.look(host, python or host.python), carried,
                          wheels.digest(carried), __version__, python=python, torch=not no_torch)
-    click.echo("gpu-panel will be set up")
+    echo("gpu-panel will be set up")
     for sentence in plan.sentences():
-        click.echo(clean(f"  {sentence}"))
-    if not yes and not click.confirm("Do it?", default=True):
+        echo(clean(f"  {sentence}"))
+    if not yes and not agreed("Do it?"):
         raise click.Abort
-    bring.bring(plan, wheels.requirements(), lambda step: click.echo(f"  {step}", err=True))
+    bring.bring(plan, wheels.requirements(), lambda step: echo(f"  {step}", err=True))
     host = replace(host, python=None)
     file.add(host)
     found, = checkup.check([host])
     for line in _said(found):
-        click.echo(clean(line))
+        echo(clean(line))
     sys.exit(0 if found.welcome is not None else 1)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.common.files import open_file
+from gpu_engine.cli.output import echo, unchanged
+from gpu_engine.common.files import MOST, file_inside
+from gpu_engine.events.paths import inside
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -21,12 +23,17 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
-@click.option("--raw", is_flag=True, help="Print the output unchanged, control characters too.")
+@click.option("--raw", is_flag=True, help="Print the output unchanged, control "
+              "characters too, into a file or a pipe.")
 @click.option("--supervisor", is_flag=True,
               help="Print the supervisor's own log instead; of a Slurm job, its script's.")
 def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bool,
             supervisor: bool) -> None:
-    """Print the logs of RUN's ranks (an id, the beginning of one, or "last")."""
+    """Print the logs of RUN's ranks (an id, the beginning of one, or "last").
+
+    Colours and all else that a terminal obeys are left out; of a progress bar the last state is
+    kept. gpu-engine logs --raw | less -R shows the colours.
+    """
     from gpu_engine.common.clean import clean_bytes
     from gpu_engine.launch.found import ask_slurm, find
     from gpu_engine.launch.taking_up import StillOn
@@ -48,9 +55,9 @@ def command(run: str, rank: int | None, count: int | None, follow: bool, raw: bo
             all_read = all_read and at_end
             for line in lines:
                 if raw:
-                    sys.stdout.buffer.write(line + b"\n")
+                    unchanged(line)
                 else:
-                    click.echo((f"{name}| " if many else "") + clean_bytes(line))
+                    echo((f"{name}| " if many else "") + clean_bytes(line))
         if not live and all_read:
             return
         sys.stdout.flush()
@@ -70,7 +77,7 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
             raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
                             f"{have or 'none'}")
         if path != run.log(rank):
-            click.echo(f"rank {rank} was started by the command itself: its output is mixed with "
+            echo(f"rank {rank} was started by the command itself: its output is mixed with "
                        "that of the command and its other ranks", err=True)
         return {f"rank {rank}": path}
     shared: dict[Path, list[str]] = {}
@@ -86,10 +93,10 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
     all lines so far, or the last `count`."""
     offset, rest, first = 0, b"", True
     if count is None:
-        yield _older(path), False
+        yield from ((lines, False) for lines in _older(path))
     while True:
         try:
-            with open_file(path) as file:
+            with file_inside(*inside(path)) as file:
                 size = file.seek(0, 2)
                 if count is not None:
                     offset, count = _last_lines(file, count), None
@@ -101,7 +108,7 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
             data = b""
         offset += len(data)
         at_end = len(data) < 1 << 20
-        *lines, rest = (rest + data).split(b"\n")
+        lines, rest = _split(rest + data)
         if first and at_end and rest:  # a finished file may lack its last newline
             lines.append(rest)
             rest = b""
@@ -109,13 +116,24 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
         first = first and not at_end
 
 
-def _older(path: Path) -> list[bytes]:
+def _older(path: Path) -> Iterator[list[bytes]]:
     """The lines of the older part, which was moved to its own file when the log grew too large."""
+    rest = b""
     try:
-        with open_file(path.with_name(path.name + ".1")) as file:
-            return file.read().splitlines()
+        with file_inside(*inside(path.with_name(path.name + ".1"))) as file:
+            while data := file.read(1 << 20):
+                lines, rest = _split(rest + data)
+                yield lines
     except OSError:
-        return []
+        pass
+    yield [rest] if rest else []
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """The lines in it, and the beginning of the next one. One that is larger than any file of ours
+    is cut."""
+    *lines, rest = data.split(b"\n")
+    return ([*lines, rest], b"") if len(rest) > MOST else (lines, rest)
 
 
 def _last_lines(file, count: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.clean import clean
 
 
@@ -44,10 +45,10 @@ def command(run: str, text: str | None, name: str | None, added: tuple[str, ...]
         notes.require_readable(path)
         found = notes.read(path)
     if as_json:
-        click.echo(folder.dumps({"id": path.name, **asdict(found),
+        echo(folder.dumps({"id": path.name, **asdict(found),
                                  "marks": [asdict(m) for m in marks.read(path)]}))
         return
     at = [f"at {f'step {m.step:,}' if m.step is not None else 'a time'}: {m.text}"
           for m in marks.read(path)]
     for line in [*notes.lines(found), *at] or ["nothing is written on it"]:
-        click.echo(clean(line))
+        echo(clean(line))

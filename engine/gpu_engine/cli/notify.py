@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -51,8 +53,8 @@ def command(tested: str | None, say: str | None, init: bool, as_json: bool) -> N
     if sum((tested is not None, say is not None, init)) > 1:
         raise click.UsageError("--test, --say and --init can't be used together")
     if init:
-        click.echo(config.begin())
-        click.echo("Take the # away from an entry in it, then: gpu-engine notify --test", err=True)
+        echo(str(config.begin()))
+        echo("Take the # away from an entry in it, then: gpu-engine notify --test", err=True)
         return
     entries = config.read()
     if say is not None and not say.strip():
@@ -91,11 +93,11 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
 
     def say(to: To, result: str | None) -> None:
         if not as_json:
-            click.echo(f"{to.name} ({to.kind}): {result or 'sent'}")
+            echo(f"{to.name} ({to.kind}): {result or 'sent'}")
 
     results = send.deliver_all(entries, message, say)
     if as_json:
-        click.echo(folder.dumps([{"name": to.name, "kind": to.kind, "sent": result is None,
+        echo(folder.dumps([{"name": to.name, "kind": to.kind, "sent": result is None,
                                   "problem": result} for to, result in results]))
     sys.exit(1 if any(result is not None for _, result in results) else 0)
 
@@ -106,24 +108,24 @@ def _list(entries: list[To], as_json: bool) -> None:
     from gpu_engine.runs import folder
 
     if as_json:
-        click.echo(folder.dumps({"file": str(config.path()), "to": [
+        echo(folder.dumps({"file": str(config.path()), "to": [
             {"name": to.name, "kind": to.kind, "where": to.where, "on": list(to.on),
              "min_seconds": to.min_seconds} for to in entries]}))
         return
     if not entries:
-        click.echo(f"Nobody is told what becomes of runs. Kept in {config.path()}; "
+        echo(f"Nobody is told what becomes of runs. Kept in {config.path()}; "
                    + ("take the # away from one of its entries" if config.exists() else
                       "gpu-engine notify --init writes one to start from"), err=True)
         return
     rows = [("name", "kind", "where", "told when"), *((to.name, to.kind, to.where, _when(to))
                                                       for to in entries)]
     for line in table(rows):
-        click.echo(line)
+        echo(line)
     for to in entries:
         if to.where.startswith("http://"):
-            click.echo(f"note: {to.name}: http:// is not encrypted: whoever sees the traffic can "
+            echo(f"note: {to.name}: http:// is not encrypted: whoever sees the traffic can "
                        "read messages, address and token", err=True)
-    click.echo(f"\nKept in {config.path()}; gpu-engine notify --test tries them", err=True)
+    echo(f"\nKept in {config.path()}; gpu-engine notify --test tries them", err=True)
 
 
 def _when(to: To) -> str:

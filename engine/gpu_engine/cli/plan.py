@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpu_engine.cli.grid_options import grid_options, members_of, show
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 
@@ -31,33 +32,33 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
     if platform is not None:
         if as_json:
             raise click.UsageError("--as prints YAML: leave out --json")
-        click.echo(_yaml(choice, platform), nl=False)
+        echo(_yaml(choice, platform), nl=False)
         return
     plan = preview(choice.spec, base=choice.base)
     if as_json:
-        click.echo(dumps(plan.to_dict()))
+        echo(dumps(plan.to_dict()))
         return
-    click.echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
+    echo(f"{plan.name}: {plan.mode}, world size {plan.world_size}"
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))
     for sentence in plan.sentences():
-        click.echo(sentence)
+        echo(sentence)
     if plan.code is not None:
         for line in (plan.code.sentence(), *(s.sentence() for s in plan.code.sendings)):
-            click.echo(clean(line))
+            echo(clean(line))
     if plan.interpreter is not None:
-        click.echo(clean(plan.interpreter.sentence()))
+        echo(clean(plan.interpreter.sentence()))
     for rank in plan.ranks:
-        click.echo(rank.sentence())
+        echo(rank.sentence())
     for warning in plan.warnings:
-        click.echo(f"warning: {warning}")
-    click.echo()
+        echo(f"warning: {warning}")
+    echo()
     for node, line in enumerate(plan.lines):
-        click.echo((f"# node {node}\n" if len(plan.lines) > 1 else "") + line)
-    click.echo()
+        echo((f"# node {node}\n" if len(plan.lines) > 1 else "") + line)
+    echo()
     for process in plan.processes:
-        click.echo(f"# process of rank {', '.join(map(str, process.ranks))}"
+        echo(f"# process of rank {', '.join(map(str, process.ranks))}"
                    + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))
-        click.echo(typed(process.env, process.unset, process.argv))
+        echo(typed(process.env, process.unset, process.argv))
 
 
 def _yaml(choice: SpecChoice, platform: str) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from gpu_engine.cli.output import echo
+
 
 @click.command()
 @click.argument("name", required=False)
@@ -32,17 +34,17 @@ def command(name: str | None, as_json: bool, describe: str | None, rename: str |
         _list(as_json)
     elif delete:
         path = presets.remove(name)
-        click.echo(f"{path} deleted" + ("; the shipped preset of this name is used again"
+        echo(f"{path} deleted" + ("; the shipped preset of this name is used again"
                                         if presets.ships(name) else ""))
     elif rename is not None:
-        click.echo(f"now {presets.rename(name, rename)}")
+        echo(f"now {presets.rename(name, rename)}")
     elif duplicate is not None:
-        click.echo(f"copied to {presets.duplicate(name, duplicate)}")
+        echo(f"copied to {presets.duplicate(name, duplicate)}")
     elif describe is not None:
-        click.echo(f"{presets.describe(name, describe)} changed")
+        echo(f"{presets.describe(name, describe)} changed")
     else:
         preset = presets.load(name)
-        click.echo(dumps(to_dict(preset.spec)) if as_json
+        echo(dumps(to_dict(preset.spec)) if as_json
                    else preset.path.read_text(encoding="utf-8").rstrip())
 
 
@@ -66,16 +68,16 @@ def _list(as_json: bool) -> None:
             rows.append({"name": path.stem, "path": str(path), "shipped": None, "mode": None,
                          "problem": why, "description": "", "changes": None})
     if as_json:
-        click.echo(dumps(rows))
+        echo(dumps(rows))
         return
     for row in rows:
         what = modes.get(row["mode"]).label if row["mode"] else f"unreadable: {row['problem']}"
         over = "  (hides the shipped one)" \
             if row["shipped"] is not True and presets.ships(row["name"]) else ""
-        click.echo(f"{row['name']:<16} {what:<14} {row['path']}{over}")
+        echo(f"{row['name']:<16} {what:<14} {row['path']}{over}")
         if row["description"]:
-            click.echo(f"{'':<16} {row['description']}")
+            echo(f"{'':<16} {row['description']}")
         for change in row["changes"] or ():
-            click.echo(f"{'':<16} {change['key']}: {change['shipped'] or 'not set'} → "
+            echo(f"{'':<16} {change['key']}: {change['shipped'] or 'not set'} → "
                        f"{change['own'] or 'not set'}")
-    click.echo(f"\nYour own are kept in {presets.own_folder()}", err=True)
+    echo(f"\nYour own are kept in {presets.own_folder()}", err=True)

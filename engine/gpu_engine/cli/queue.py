@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
+
 if TYPE_CHECKING:
     from gpu_engine.runs.waiting import Entry
 
@@ -36,7 +38,7 @@ def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
 
         why = why_not()
         if why is not None:
-            click.echo(f"note: {why}", err=True)
+            echo(f"note: {why}", err=True)
         _print(as_json)
     return None
 
@@ -97,7 +99,7 @@ def cancel(runs: tuple[str, ...], every: bool) -> None:
         if state.state != "queued" or waiting.read(run.path) is None:
             raise UserError(f"run {run.id} does not wait: it is {state.state}")
         run.stop()
-        click.echo(f"{run.id} stopped")
+        echo(f"{run.id} stopped")
 
 
 def _print(as_json: bool) -> None:
@@ -106,14 +108,14 @@ def _print(as_json: bool) -> None:
 
     line = change.line()
     if as_json:
-        click.echo(dumps([{
+        echo(dumps([{
             "place": n, "id": w.run.id, "name": w.state.name, "devices": wants_of(w.entry),
             "reason": w.state.reason, "priority": w.entry.priority,
             "submitted": w.entry.submitted, "begin": w.entry.begin, "after": w.entry.after,
             "host": w.entry.host, "path": str(w.run.path)} for n, w in enumerate(line, 1)]))
         return
     if not line:
-        click.echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
+        echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
         return
     from gpu_engine.cli.tables import table
     from gpu_engine.common import units
@@ -125,7 +127,7 @@ def _print(as_json: bool) -> None:
              clean(w.state.reason or "").removeprefix("waits ")]
             for n, w in enumerate(line, 1)]
     for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
-        click.echo(text)
+        echo(text)
 
 
 def wants_of(entry: Entry) -> str:

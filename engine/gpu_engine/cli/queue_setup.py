@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+from gpu_engine.cli.output import echo
 
 
 def set_up(given: str) -> None:
@@ -13,8 +13,8 @@ def set_up(given: str) -> None:
     from gpu_engine.box import folder
 
     box = folder.set_up(Path(given) if given else None)
-    click.echo(f"{box.path} is set up: runs of all users of this machine now see who holds which "
+    echo(f"{box.path} is set up: runs of all users of this machine now see who holds which "
                "device")
     if box.path not in (folder.DEFAULT, folder.where()):
-        click.echo(f"it is used where the environment has {folder.VARIABLE}={box.path}, for all "
+        echo(f"it is used where the environment has {folder.VARIABLE}={box.path}, for all "
                    "users by a line in /etc/environment")

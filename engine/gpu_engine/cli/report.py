@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError
 
 _MOST = 16
@@ -55,4 +56,4 @@ def command(runs: tuple[str, ...], how: str | None, out: Path | None) -> None:
     except OSError as err:
         raise UserError(f"{path}: can't be written: {reason(err)}") from None
     beside = f", and {len(files)} charts beside it" if files else ""
-    click.echo(f"{path}{beside}")
+    echo(f"{path}{beside}")

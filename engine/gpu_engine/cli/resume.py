@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.clean import clean
 
 
@@ -36,20 +37,20 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     found = find(run)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
     prepared = resume(found, sets, like=like, start=start,
-                      say=lambda text: click.echo(clean(text), err=True))
+                      say=lambda text: echo(clean(text), err=True))
     if doubtful is not None:
         number, other = doubtful
         given = {s.partition("=")[0].strip() for s in sets}
         left = [o for o in other if o.partition("=")[0] not in given]
         if left:
-            click.echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
+            echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
                              f"attempt failed with it; --like {number} uses the settings of "
                              f"attempt {number}"), err=True)
     slurm = job.read(found.path)
     if slurm is not None and not as_json:
-        click.echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
+        echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
         return
     if detach or slurm is not None:
-        click.echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
+        echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json))

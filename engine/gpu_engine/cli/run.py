@@ -10,6 +10,7 @@ import click
 
 from gpu_engine.cli import interrupts
 from gpu_engine.cli.grid_options import grid_options, members_of, show
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
         sweep = submit.submit(members, _when(after, begin, priority, free_for), choice.spec.name,
                               choice.base)
         _warn(sweep.doubt)
-        click.echo(folder.dumps({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
+        echo(folder.dumps({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
                    if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
                                    f"gpu-engine sweep {sweep.id} compares them")
         return
@@ -82,8 +83,8 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
     run = start(prepared, tell=not no_notify, alone=True)
     if detach:
         for warning in prepared.plan.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        click.echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+            echo(f"warning: {warning}", err=True)
+        echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
         return
     from gpu_engine.cli import watch
 
@@ -109,9 +110,9 @@ def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:
     prepared = submit.prepare(choice.spec)
     run = submit.submit(choice.spec, when, prepared, base=choice.base)
     _warn(prepared.kept.doubt)
-    click.echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
+    echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
 
 
 def _warn(doubt: str | None) -> None:
     if doubt is not None:
-        click.echo(f"warning: {doubt}", err=True)
+        echo(f"warning: {doubt}", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,22 +46,22 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     asked = query.parse(wanted)
     rows, more = _found(asked, tags, count)
     if as_json:
-        click.echo(folder.dumps([_to_dict(one, now) for one in rows]))
+        echo(folder.dumps([_to_dict(one, now) for one in rows]))
         return
     for one in rows:
         run, state = one.run, one.state
         labels = f" [{', '.join(one.notes.tags)}]" if one.notes.tags else ""
-        click.echo(f"{run.id:<6} {state.state:<10} {clean(one.name):<20.20} "
+        echo(f"{run.id:<6} {state.state:<10} {clean(one.name):<20.20} "
                    f"{clean(one.mode) or '?':<9} ×{one.world_size or '?':<3} "
                    f"{units.clock(state.took(now)):>8}  {units.ago(now - state.created):<12}"
                    + labels
                    + "".join(f" {clean(why)};" for why in _why(one)).rstrip(";"))
     if not rows and (asked or tags):
-        click.echo("no run matches" + (f": {asked.doubt}" if asked.doubt else ""), err=True)
+        echo("no run matches" + (f": {asked.doubt}" if asked.doubt else ""), err=True)
     elif not rows:
-        click.echo("no runs yet; gpu-engine run default starts one", err=True)
+        echo("no runs yet; gpu-engine run default starts one", err=True)
     elif more:
-        click.echo(f"and {more:,} older ones; -n shows more", err=True)
+        echo(f"and {more:,} older ones; -n shows more", err=True)
 
 
 def _found(asked: Query, tags: tuple[str, ...], count: int) -> tuple[list[Digest], int]:
@@ -89,7 +90,10 @@ def _why(one: Digest) -> list[str]:
     """The reason for a run's state, and the first file of its folder that can't be read."""
     reason = one.state.reason
     odd = [why for why in one.run.odd()[:1] if why != reason]
-    return [*([reason] if reason else []), *odd]
+    told = [f"warning: {notice.message}" for notice in one.state.warnings[:1]]
+    if len(one.state.warnings) > 1:
+        told = [f"{told[0]} (and {len(one.state.warnings) - 1} more)"]
+    return [*([reason] if reason else []), *told, *odd]
 
 
 @command.command()
@@ -114,14 +118,14 @@ def _removed(run: Run, outcome: Outcome) -> bool:
     from gpu_engine.common.clean import clean
 
     for text in outcome.gone:
-        click.echo(clean(f"{run.id} on {text}"))
+        echo(clean(f"{run.id} on {text}"))
     for text in outcome.stays:
-        click.echo(clean(f"{run.id} on {text}"), err=True)
+        echo(clean(f"{run.id} on {text}"), err=True)
     if outcome.here is None:
-        click.echo(f"{run.id} stays here, so that the rest of it can be removed later; --here "
+        echo(f"{run.id} stays here, so that the rest of it can be removed later; --here "
                    "removes it here all the same", err=True)
         return False
-    click.echo(f"{run.id} removed, {units.size(outcome.here)} freed")
+    echo(f"{run.id} removed, {units.size(outcome.here)} freed")
     return True
 
 
@@ -145,13 +149,13 @@ def prune(keep: int, dry_run: bool) -> None:
         for one in ended[keep:]:
             size = one.size()
             if dry_run:
-                click.echo(f"{one.id} would be removed, {units.size(size)}")
+                echo(f"{one.id} would be removed, {units.size(size)}")
             else:
                 try:
                     if not _removed(one, removal.remove(one)):
                         continue
                 except (OSError, UserError) as err:
-                    click.echo(f"{one.id}: {err}", err=True)
+                    echo(f"{one.id}: {err}", err=True)
                     continue
             total += size
-    click.echo(f"{units.size(total)} in all", err=True)
+    echo(f"{units.size(total)} in all", err=True)

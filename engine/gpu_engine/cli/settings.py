@@ -6,6 +6,8 @@ import os
 
 import click
 
+from gpu_engine.cli.output import echo
+
 
 @click.command()
 @click.option("--init", "begin", is_flag=True,
@@ -18,7 +20,7 @@ def command(begin: bool, as_json: bool) -> None:
     from gpu_engine.settings import file, schema
 
     if begin:
-        click.echo(f"{file.begin()}: take the # away from a line to change it")
+        echo(f"{file.begin()}: take the # away from a line to change it")
         return
     found = file.read()
     rows = []
@@ -27,14 +29,14 @@ def command(begin: bool, as_json: bool) -> None:
         rows.append((setting, getattr(getattr(found, section), key),
                      file.source(setting, found, os.environ)))
     if as_json:
-        click.echo(dumps({"path": str(file.path()), "keys": dict(found.keys), "settings": [
+        echo(dumps({"path": str(file.path()), "keys": dict(found.keys), "settings": [
             {"name": s.name, "value": list(v) if isinstance(v, tuple) else v, "source": where,
              "default": list(s.default) if isinstance(s.default, tuple) else s.default,
              "help": s.help} for s, v, where in rows]}))
         return
     for setting, value, where in rows:
-        click.echo(f"{setting.name:<20} {file.toml(value):<16} {where}")
+        echo(f"{setting.name:<20} {file.toml(value):<16} {where}")
     for action, typed in found.keys.items():
-        click.echo(f"keys.{action:<15} {file.toml(typed):<16} file")
+        echo(f"keys.{action:<15} {file.toml(typed):<16} file")
     there = file.path().exists()
-    click.echo(f"\n{file.path()}" + ("" if there else ": not there; --init writes it"), err=True)
+    echo(f"\n{file.path()}" + ("" if there else ": not there; --init writes it"), err=True)

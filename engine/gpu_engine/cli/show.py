@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common import exit_status, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
@@ -41,45 +42,46 @@ def command(run: str, as_json: bool) -> None:
     plan = found.plan()
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
-        click.echo(_dumps({"state": state.to_dict(), "path": str(found.path),
+        echo(_dumps({"state": state.to_dict(), "path": str(found.path),
                            "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
                            "notes": asdict(notes.read(found.path)),
                            "plan": plan.to_dict() if plan is not None else {}}))
         return
-    click.echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
+    echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
                f"{found.path}")
     for text in notes.lines(notes.read(found.path)):
-        click.echo(clean(text))
+        echo(clean(text))
     watch.explain(state)
+    watch.tell_notices(state)
     slurm = job.read(found.path)
     if slurm is not None and state.reason != (said := slurm.sentence()):
         # Of a job that has ended the ranks have said more.
         nodes = f" on {slurm.nodes}" if slurm.nodes else ""
-        click.echo(clean(f"Slurm job {slurm.id}{nodes}" if slurm.over else said))
+        echo(clean(f"Slurm job {slurm.id}{nodes}" if slurm.over else said))
     for why in found.odd():
         if why != state.reason:
-            click.echo(clean(f"warning: {why}"))
+            echo(clean(f"warning: {why}"))
     if state.state == "lost" and (left := leftovers.processes(found.path)):
-        click.echo(f"processes of it still run: pid {', '.join(map(str, left))}; gpu-engine stop "
+        echo(f"processes of it still run: pid {', '.join(map(str, left))}; gpu-engine stop "
                    f"{found.id} ends them")
     for text in journal.troubles(found.path):
-        click.echo(clean(text))
+        echo(clean(text))
     for text in _processes(state):
-        click.echo(text)
+        echo(text)
     still = hang.stalled(follower.ranks.values(), time.time()) if state.live else []
     if any(s.is_silent for s in still) and (unheard := disk_room.silence(found.path)):
-        click.echo(clean(unheard))
+        echo(clean(unheard))
         still = [s for s in still if not s.is_silent]
     for standing in still:
-        click.echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
+        echo(f"{standing}; gpu-engine stacks {found.id} --rank {standing.rank} says where")
     for line in plan.lines if plan is not None else ():
-        click.echo(clean(line))
+        echo(clean(line))
     for view in follower.ranks.values():
         total = f" of {view.total_steps:,}" if view.total_steps else ""
         memory = ", ".join(f"{units.gib(a)}/{units.gib(r)}/{units.gib(k)} GiB" for a, r, k in
                            zip(view.gpu_allocated, view.gpu_reserved, view.gpu_peak, strict=False))
         several = f" (process {view.process} of rank {view.as_rank})" if view.process else ""
-        click.echo(f"rank {view.rank}{several}  "
+        echo(f"rank {view.rank}{several}  "
                    f"{clean(view.outcome or view.busy or 'not started')}  "
                    f"step {units.count(view.step)}{total}{_training(view)}  "
                    f"loss {units.loss(view.loss)}  "
@@ -87,15 +89,15 @@ def command(run: str, as_json: bool) -> None:
                    f"host {units.gib(view.rss)} GiB"
                    + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if view.error is not None and state.cause is None:  # the run ended well nevertheless
-            click.echo("  " + clean(with_type(view.error.type, view.error.message)))
+            echo("  " + clean(with_type(view.error.type, view.error.message)))
         for name, value in view.evaluations.items():
-            click.echo(f"  eval {clean(name)} {units.loss(value)}")
+            echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:
-            click.echo(f"  {clean(name)} {units.loss(value)}")
+            echo(f"  {clean(name)} {units.loss(value)}")
         if view.checkpoint:
-            click.echo(f"  checkpoint {clean(view.checkpoint)}")
+            echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
-            click.echo(f"  warning: {clean(warning)}")
+            echo(f"  warning: {clean(warning)}")
 
 
 def _training(view: RankView) -> str:

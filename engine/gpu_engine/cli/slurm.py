@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     place = Place(choose.for_nodes(choice.spec.run.python), str(Path.cwd()), str(places.home()))
     text = batch_script(choice.spec, job, place)
     if output is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         output.write_text(text)
     except OSError as err:
         raise UserError(f"{output}: can't be written: {err.strerror}") from None
-    click.echo(f"{output} written; submit it with: sbatch {output}", err=True)
+    echo(f"{output} written; submit it with: sbatch {output}", err=True)
 
 
 def _submit(spec: RunSpec, job: Job) -> None:
@@ -67,6 +68,6 @@ def _submit(spec: RunSpec, job: Job) -> None:
     notifier.start(run)
     watch.refresh(at_once=True)
     known = read(run.path) or there
-    click.echo(f"run {run.id} submitted: {clean(known.sentence())}")
-    click.echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
+    echo(f"run {run.id} submitted: {clean(known.sentence())}")
+    echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
                f"{run.path}", err=True)

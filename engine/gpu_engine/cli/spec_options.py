@@ -63,6 +63,7 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
                 ) -> SpecChoice:
     """The spec of a preset, changed by `sets` (`key=value`), that runs `command` if there is one.
     Raises UserError, SpecError."""
+    from gpu_engine.plan.own_command import left_out
     from gpu_engine.spec import presets  # not for a panel's first frame
     from gpu_engine.spec.read import apply_sets, from_dict
 
@@ -73,6 +74,7 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
         task.pop("use", None)
         task.pop("params", None)
         task["command"] = list(command)
+        data = left_out(data)  # what the preset's own task or command was told
         if base is None:
             data.setdefault("name", _name_of(command))
     apply_sets(data, sets)

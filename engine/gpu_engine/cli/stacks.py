@@ -7,6 +7,8 @@ import time
 
 import click
 
+from gpu_engine.cli.output import echo
+
 _WHOLE = 0.3
 """Seconds without a change after which a stack is taken for whole: it is written in pieces."""
 
@@ -49,15 +51,15 @@ def command(run: str, rank: int | None, wait: float) -> None:
         if now != texts:
             texts, changed = now, time.monotonic()
     for r in ranks:
-        click.echo(f"--- rank {r} ---")
+        echo(f"--- rank {r} ---")
         if r in texts:
-            click.echo("\n".join(clean(line) for line in texts[r].splitlines()))
+            echo("\n".join(clean(line) for line in texts[r].splitlines()))
         elif r in requested:
-            click.echo(f"requested, but nothing came within {wait:g} s: is the process suspended?")
+            echo(f"requested, but nothing came within {wait:g} s: is the process suspended?")
         elif r in refused:
-            click.echo(clean(f"can't be requested: {refused[r]}"))
+            echo(clean(f"can't be requested: {refused[r]}"))
         else:
-            click.echo("can't be requested: the rank has ended, is still starting, or runs on "
+            echo("can't be requested: the rank has ended, is still starting, or runs on "
                        "another machine")
     if len(texts) < len(ranks):
         sys.exit(1)

@@ -6,6 +6,8 @@ import time
 
 import click
 
+from gpu_engine.cli.output import echo
+
 
 @click.command()
 @click.argument("run")
@@ -24,7 +26,7 @@ def command(run: str, now: bool, wait: bool) -> None:
     while (state := found.state()).live:
         if state.state == "stopping" and state.reason and state.reason != said:
             said = state.reason
-            click.echo(said, err=True)
+            echo(said, err=True)
         time.sleep(0.1)
         ask_slurm(found)
-    click.echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
+    echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))

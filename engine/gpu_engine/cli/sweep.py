@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,10 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.output import echo
+
 if TYPE_CHECKING:
     from gpu_engine.sweep.again import Done
     from gpu_engine.sweep.group import Group
     from gpu_engine.sweep.table import By, One, Point
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class _Sweep(click.Group):
@@ -45,16 +50,16 @@ def command(ctx: click.Context, as_json: bool) -> None:
     figures.forget({g.id for g in groups})
     members = [group.without_figures(g) for g in groups]
     if as_json:
-        click.echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
+        echo(dumps([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
                            "members": g.of, "counts": count(m)}
                           for g, m in zip(groups, members, strict=True)]))
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        click.echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {words.summary(g.of, m):<40} {', '.join(g.keys)}  "
                    f"{units.ago(now - g.begun)}")
     if not groups:
-        click.echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
+        echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
 
 
 @command.command(hidden=True)
@@ -75,12 +80,12 @@ def show(sweep: str, by: str | None, as_json: bool, as_csv: bool) -> None:
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
     if as_csv:
-        click.echo(_csv(found, members, chosen), nl=False)
+        echo(_csv(found, members, chosen), nl=False)
     elif as_json:
-        click.echo(_json(found, members, chosen))
+        echo(_json(found, members, chosen))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
-            click.echo(line)
+            echo(line)
 
 
 @command.command()
@@ -94,7 +99,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
     found = group.find(sweep)
     done = again.stop(found, now=now)
     if not done.runs and not done.trouble:
-        click.echo(f"all members of {found.id} have ended")
+        echo(f"all members of {found.id} have ended")
         return
     while wait and any(run.state().live for run in done.runs):
         time.sleep(0.1)
@@ -116,10 +121,10 @@ def retry(sweep: str, priority: int) -> None:
 
 def _say(done: Done, what: str) -> None:
     if done.runs:
-        click.echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
+        echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
                    + ", ".join(run.id for run in done.runs))
     for text in done.trouble:
-        click.echo(text, err=True)
+        echo(text, err=True)
     if done.trouble:
         sys.exit(1)
 
@@ -163,12 +168,20 @@ def _member(one: One, by: By) -> dict[str, object]:
 
 
 def _csv(found: Group, members: Sequence[One], by: By) -> str:
+    from gpu_engine.common.clean import clean
+    from gpu_engine.export.to_csv import defused
+
+    def text(value: str | None) -> str | None:
+        """A text as a cell; a number that was typed for the grid stays one."""
+        return value if value is None or _NUMBER.fullmatch(value) else defused(clean(value))
+
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["run", "index", "name", "state", *found.keys, "repeat", f"best {by.text}",
+    rows.writerow(["run", "index", "name", "state", *map(text, found.keys), "repeat",
+                   f"best {by.text}",
                    f"last {by.text}", "steps", "seconds", "cause"])
     for one in members:
-        rows.writerow([one.id, one.index, one.name, one.state,
-                       *(one.values.get(key) for key in found.keys), one.repeat, one.best(by),
-                       one.last(by), one.steps, one.seconds, one.why])
+        rows.writerow([text(one.id), one.index, text(one.name), one.state,
+                       *(text(one.values.get(key)) for key in found.keys), one.repeat,
+                       one.best(by), one.last(by), one.steps, one.seconds, text(one.why)])
     return out.getvalue()

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from gpu_engine import __version__
+from gpu_engine.cli.output import echo
 
 
 def version_option(program: str) -> Callable[[Any], Any]:
     """The option `--version` of this program."""
     def show(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
-            click.echo(f"{program}, version {__version__}\n{_torch()}")
+            echo(f"{program}, version {__version__}\n{_torch()}")
             ctx.exit()
 
     return click.option("--version", is_flag=True, expose_value=False, is_eager=True,

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import click
-
 from gpu_engine.cli import interrupts
+from gpu_engine.cli.output import echo
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
@@ -34,13 +33,13 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
     """Follow a run that was just started. Returns the exit code for this program."""
     if not as_json:
         for warning in plan.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        click.echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}",
+            echo(f"warning: {warning}", err=True)
+        echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}",
                    err=True)
     follower = Follower(run)
     state = watch(follower, quiet=as_json)
     if as_json:
-        click.echo(dumps(state.to_dict()))
+        echo(dumps(state.to_dict()))
     else:
         report_end(follower)
     return EXIT_CODES[state.state]
@@ -67,7 +66,7 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
             except UserError:
                 continue  # it has just ended; the next check finds out how
             if pressed == 1:
-                click.echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
+                echo("\nstopping: the ranks finish their step and save; press Ctrl-C again "
                            "to end them now", err=True)
 
 
@@ -83,15 +82,21 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
     said: str | None = None
+    told: set[str] = set()
     while True:
         follower.poll()
         live = goes_on(follower.state)
         if follower.state.live and follower.state.reason not in (None, said):
             # A host that can't be reached.
             said = follower.state.reason
-            click.echo(clean(said or ""), err=True)
+            echo(clean(said or ""), err=True)
         if not live:
             follower.poll(budget=2.0)
+        else:  # at the end all are told once more, with their cures
+            for one in follower.state.warnings:
+                if one.code not in told:
+                    told.add(one.code)
+                    echo(clean(f"warning: {one.message}"), err=True)
         now = time.monotonic()
         if now - shown >= _PLAIN_EVERY or not live:
             steps = tuple(view.step for view in follower.ranks.values())
@@ -100,7 +105,7 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
                 left = follower.progress().seconds_left
                 more = f"  {units.clock(left)} left" if live and left is not None else ""
                 for view in follower.ranks.values():
-                    click.echo(f"rank {view.rank}  {_rank_text(view)}{more}", err=True)
+                    echo(f"rank {view.rank}  {_rank_text(view)}{more}", err=True)
         if not live:
             return follower.state
         follower.wait(_LOOK_EVERY)
@@ -141,6 +146,8 @@ def _table(follower: Follower) -> Table:
         title += f"  {units.share(p.share)}  {units.clock(p.seconds_left)} left"
     if follower.state.live and follower.state.reason:
         title += f"\n{clean(follower.state.reason)}"
+    for one in follower.state.warnings if follower.state.live else ():
+        title += f"\nwarning: {clean(one.message)}"
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("rank", "doing", "", "step", "loss", "per s", "host GiB"):
         table.add_column(name, justify="left" if name in ("rank", "doing", "") else "right",
@@ -172,8 +179,16 @@ def report_end(follower: Follower) -> None:
         line += f", loss {units.loss(p.loss)}"
     for name, value in evaluations.items():
         line += f", eval {name} {units.loss(value)}"
-    click.echo(line, err=True)
+    echo(line, err=True)
     explain(state)
+    tell_notices(state, err=True)
+
+
+def tell_notices(state: State, *, err: bool = False) -> None:
+    """Print what is told of a run though it goes on or completes, with the lines that mend it."""
+    for one in state.warnings:
+        for text in (f"warning: {one.message}", *(f"    {line}" for line in one.cure)):
+            echo(text, err=err)
 
 
 def explain(state: State) -> None:
@@ -181,8 +196,8 @@ def explain(state: State) -> None:
     if state.cause is not None:
         who = f"{state.cause.who} failed first: " if state.cause.who is not None else ""
         what = with_type(state.cause.type, state.cause.message)
-        click.echo(clean(f"{who}{what}"), err=True)
+        echo(clean(f"{who}{what}"), err=True)
         for text in (state.cause.traceback or "").splitlines():
-            click.echo("  " + clean(text), err=True)
+            echo("  " + clean(text), err=True)
     elif state.reason:
-        click.echo(clean(state.reason), err=True)
+        echo(clean(state.reason), err=True)

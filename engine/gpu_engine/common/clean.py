@@ -37,6 +37,7 @@ _LEADING = re.compile(f"^{_MARKS}+")
 
 _DROPPED = frozenset({"Cc", "Cf", "Cs"})
 _SPACES = frozenset({"Zs", "Zl", "Zp"})
+_KEPT = str.maketrans("\n\t", "  ")
 _BREAKS = str.maketrans(dict.fromkeys("\n\v\f\x85\u2028\u2029", " "))
 
 
@@ -49,6 +50,23 @@ def clean(text: str, limit: int = LIMIT) -> str:
     if not (text.isascii() and text.isprintable()):
         text = _show_last(text.translate(_BREAKS))
     return text if len(text) <= limit else text[:max(limit - 1, 0)] + "…"
+
+
+def clean_text(text: str) -> str:
+    """A text of any number of lines and any length, each line made harmless by `clean`. Its line
+    breaks and tabs stay."""
+    if text.isascii() and text.translate(_KEPT).isprintable():
+        return text
+    return "\n".join("\t".join(clean(part, len(part)) for part in line.split("\t"))
+                     for line in text.split("\n"))
+
+
+def escaped(text: str) -> str:
+    """A text in which what can't be seen is written as in TOML and JSON: "\\u001b". For texts that
+    are typed or read back, as values in a message."""
+    return text if text.isprintable() else "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        for c in text)
 
 
 def clean_bytes(data: bytes, limit: int = LIMIT) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_engine.common.clean import escaped
 from gpu_engine.common.frozen import frozen
 
 
@@ -52,7 +53,7 @@ def _toml_like(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value}"'
+        return f'"{escaped(value)}"'
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml_like(v) for v in value) + "]"
     return str(value)

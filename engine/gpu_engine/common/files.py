@@ -1,5 +1,10 @@
 """Reading and writing files safely: nobody sees half a file, and nothing waits for a FIFO.
 
+There are two kinds of files. A person's own ones (settings, presets, the private home) are opened
+by their path, and a link stands for the file that it points to. What is *inside* a run folder is
+opened by `open_inside` and what is built on it, and no link is followed there: a run folder may
+come from anybody.
+
 Standard library only.
 """
 
@@ -14,15 +19,18 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_engine.common import procs
+from . import procs  # relative: in an observed script the package has another name
 
 WRITING, DELETING = ".writing-", ".deleting-"
 """Prefixes of the names of folders that are still being written, or already being deleted."""
 _WRITER = re.compile(r"\.(\d{1,7})(?:\.[0-9a-f]+)?\.tmp$")
 """The pid in the name of a temporary file."""
+MOST = 16 << 20
+"""Bytes: a larger file is no JSON, spec or note of ours, and is not read."""
 _AN_HOUR = 3600.0
 """Seconds since a temporary file was last written after which its writer is gone: another program
 has its pid."""
@@ -34,58 +42,182 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
+# --- inside a run folder --------------------------------------------------------------------------
+
+
+def open_inside(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Open the regular file `name`, such as "ranks/00000.log", that is inside `folder`, and return
+    its descriptor. No link below `folder` is followed, and nothing is waited for.
+
+    flags: as for `os.open`, without O_TRUNC: what is opened for writing must be this user's own
+    file with no other name, which is found out before anything in it is changed. Raises OSError;
+    `reason` gives its words.
+    """
+    writes = flags & os.O_ACCMODE != os.O_RDONLY
+    with _inside(folder, name) as (last, at):
+        fd = os.open(last, flags | _SAFE, mode, dir_fd=at)
+        try:
+            found = os.fstat(fd)
+            kind = _not_a_file(found.st_mode)
+            if kind is not None:
+                raise OSError(errno.EINVAL, f"it is {kind}, not a file")
+            if writes:
+                if found.st_uid != os.geteuid():
+                    raise OSError(errno.EPERM, "it belongs to another user")
+                if found.st_nlink > 1:
+                    raise OSError(errno.EPERM, "it has another name elsewhere (a hard link)")
+                os.set_blocking(fd, True)  # a child may inherit it
+        except BaseException:
+            os.close(fd)
+            raise
+    return fd
+
+
+def file_inside(folder: Path, name: str) -> BinaryIO:
+    """`open_inside` for reading, as a file object. Raises OSError."""
+    return os.fdopen(open_inside(folder, name), "rb")
+
+
+def read_inside(folder: Path, name: str, most: int = MOST) -> bytes:
+    """The content of the file `name` inside `folder`. Raises OSError, also if it has more than
+    `most` bytes."""
+    with file_inside(folder, name) as file:
+        return read_bounded(file, most)
+
+
+def json_inside(folder: Path, name: str) -> object | None:
+    """The JSON value in the file `name` inside `folder`; None if it is missing, unreadable, larger
+    than `MOST` or not JSON."""
+    try:
+        return _json(read_inside(folder, name))
+    except OSError:
+        return None
+
+
+def write_inside(folder: Path, name: str, text: str, *, mode: int = 0o600,
+                 settled: bool = True) -> None:
+    """Write the file `name` inside `folder` anew, in one step as `write_atomic`. Whatever has that
+    name is replaced, also a link. Raises OSError; the old content is then still there."""
+    with _inside(folder, name) as (last, at):
+        _replace(last, at, text, mode, settled)
+
+
+def write_json_inside(folder: Path, name: str, value: object, *, settled: bool = True) -> None:
+    """Write `value` as strict JSON with `write_inside`. Raises ValueError for a float that is not
+    finite, and OSError."""
+    write_inside(folder, name, _strict(value), settled=settled)
+
+
+def overwrite_inside(folder: Path, name: str, text: str) -> None:
+    """Replace the content of the file `name` inside `folder` in the disk blocks that it already
+    has.
+
+    This works on a full disk, but a reader may see a half-written text. Raises OSError, also if
+    `text` needs more blocks than there are.
+    """
+    data = text.encode()
+    fd = open_inside(folder, name, os.O_WRONLY)
+    try:
+        if len(data) > os.fstat(fd).st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / name))
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def why_not_inside(folder: Path, name: str) -> str | None:
+    """Why `file_inside` would fail: "it is a FIFO, not a file", "permission denied"; None if it
+    would work. Raises nothing."""
+    try:
+        os.close(open_inside(folder, name))
+    except OSError as err:
+        return reason(err)
+    return None
+
+
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_WORDS: dict[int | None, str] = {
+    errno.ELOOP: "it is a link, and none is followed in a run folder",
+    errno.ENOTDIR: "it is in something else than a folder",
+}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def _inside(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
+    """How the system calls reach the file `name` inside `folder` without following a link on the
+    way: (path, dir_fd). An OSError inside is raised with words for it and the whole path."""
+    parts = name.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts):
+        raise ValueError(f"{name!r} is no name inside a folder")
+    last, at = f"{folder}/{parts[0]}", None
+    try:
+        for part in parts[1:]:
+            inner = os.open(last, _FOLDER, dir_fd=at)
+            if at is not None:
+                os.close(at)
+            last, at = part, inner
+        yield last, at
+    except OSError as err:
+        raise OSError(err.errno, _WORDS.get(err.errno, err.strerror), f"{folder}/{name}") from None
+    finally:
+        if at is not None:
+            os.close(at)
+
+
+# --- a person's own files -------------------------------------------------------------------------
+
+
 def write_atomic(path: Path, text: str, *, mode: int = 0o600, settled: bool = True) -> None:
-    """Replace the content of `path` by `text` in one step: temporary name, fsync, rename.
+    """Replace the content of a person's own file `path` by `text` in one step: temporary name,
+    fsync, rename. In a run folder: `write_inside`.
 
     settled: whether it has reached the disk on return. False leaves that to the system, for what
     is written again at once, or is worth nothing without what follows.
 
-    A symlink stays a symlink: the file that it points to is replaced. Raises OSError; the old
-    content is then still there.
+    A symlink stays a symlink: the file that it points to is replaced, as whoever keeps his
+    settings elsewhere wants it. Raises OSError; the old content is then still there.
     """
     target = path.resolve() if path.is_symlink() else path
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if settled:
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replace(str(target), None, text, mode, settled)
 
 
 def write_json(path: Path, value: object, *, settled: bool = True) -> None:
     """Write `value` as strict JSON with `write_atomic`. Raises ValueError for a float that is not
     finite, and OSError."""
-    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n", settled=settled)
+    write_atomic(path, _strict(value), settled=settled)
+
+
+def _strict(value: object) -> str:
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def _replace(path: str, at: int | None, text: str, mode: int, settled: bool) -> None:
+    """Replace what has the name `path`, seen from the folder `at`, by a file with this text."""
+    place, name = os.path.split(path)
+    temporary = os.path.join(  # noqa: PTH118
+        place, f".{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode,
+                     dir_fd=at)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if settled:
+                os.fsync(file.fileno())
+        os.replace(temporary, path, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=at)
+        raise
 
 
 def settle(path: Path) -> None:
     """Wait until the content of a file or folder has reached the disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def overwrite(path: Path, text: str) -> None:
-    """Replace the content of `path` by `text` in the disk blocks that the file already has.
-
-    This works on a full disk, but a reader may see a half-written text. Raises OSError, also if
-    `text` needs more blocks than there are.
-    """
-    data = text.encode()
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        if len(data) > os.fstat(fd).st_blocks * 512:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -112,10 +244,10 @@ def remove_unfinished(folder: Path) -> None:
 
 def locked(path: Path) -> bool | None:
     """Whether a process holds the `flock` on this file; None if we may not open it, False if it is
-    not there. A shared lock is taken for a moment to find out, so that two who look at the same
-    time don't take each other for the holder."""
+    not there or a link. A shared lock is taken for a moment to find out, so that two who look at
+    the same time don't take each other for the holder."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except PermissionError:
         return None
     except OSError:
@@ -171,9 +303,25 @@ _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK,
 
 
 def read_json(path: Path) -> object | None:
-    """The JSON value in `path`; None if the file is missing, unreadable or not JSON."""
+    """The JSON value in a person's own file; None if it is missing, unreadable, larger than `MOST`
+    or not JSON. In a run folder: `json_inside`."""
     try:
         with open_file(path) as file:
-            return json.loads(file.read().decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
+            return _json(read_bounded(file))
+    except OSError:
+        return None
+
+
+def read_bounded(file: BinaryIO, most: int = MOST) -> bytes:
+    """All that is left in `file`. Raises OSError if that is more than `most` bytes."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most / (1 << 20):g} MiB")
+    return data
+
+
+def _json(data: bytes) -> object | None:
+    try:
+        return json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
         return None

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
 
 
 def home() -> Path:
-    """$GPU_PANEL_HOME, or gpu-panel's folder among the user's state files if that is not set."""
+    """$GPU_PANEL_HOME, or gpu-panel's folder among the user's state files if that is not set.
+    Raises UserError where nobody knows the user's folder."""
     given = os.environ.get("GPU_PANEL_HOME")
     if given:
         return expanded(given).absolute()
     from platformdirs import user_state_path
 
-    return user_state_path("gpu-panel")
+    return _of_user(user_state_path)
 
 
 def here() -> str:
@@ -33,12 +36,25 @@ def folder(given: Path | None = None) -> Path:
 
 def settings_folder() -> Path:
     """The folder of what a person writes for all runs, as hosts.toml: $GPU_PANEL_HOME, or
-    gpu-panel's folder among the user's configuration if that is not set."""
+    gpu-panel's folder among the user's configuration if that is not set. Raises UserError as
+    `home`."""
     if os.environ.get("GPU_PANEL_HOME"):
         return home()
     from platformdirs import user_config_path
 
-    return user_config_path("gpu-panel")
+    return _of_user(user_config_path)
+
+
+def _of_user(find: Callable[[str], Path]) -> Path:
+    try:
+        found = find("gpu-panel")
+    except RuntimeError:
+        found = Path()
+    if not found.is_absolute():  # older platformdirs leave ~ as it is, which is a name here
+        raise UserError(f"HOME is not set, and user {os.getuid()} has no home folder: set "
+                        "GPU_PANEL_HOME to a folder of your own, in which gpu-panel keeps runs "
+                        "and settings")
+    return found
 
 
 def runs_folder() -> Path:

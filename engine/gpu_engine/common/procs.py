@@ -41,6 +41,18 @@ class Stat(NamedTuple):
         return self.state in "ZX"
 
 
+def umask() -> int:
+    """The mask of this process for the modes of new files. Where /proc does not tell it (macOS), it
+    is another for a moment."""
+    try:
+        status = (PROC / "self" / "status").read_text()
+        return int(status.partition("\nUmask:")[2].split(maxsplit=1)[0], 8)
+    except (OSError, IndexError):
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
+
+
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat. Raises OSError (ProcessLookupError is one) if there is no such process
     or the file can't be read."""
@@ -103,6 +115,16 @@ def arguments(pid: int, proc: Path = PROC) -> list[bytes]:
     """The command line of `pid`, one item per argument; a kernel thread and a zombie have an empty
     one. Raises OSError if the process is gone."""
     return (proc / str(pid) / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
+
+
+def words(pid: int) -> list[str]:
+    """The command line of `pid`, as psutil tells it on a system without /proc; empty if it is not
+    told."""
+    try:
+        psutil: Any = importlib.import_module("psutil")
+        return psutil.Process(pid).cmdline()
+    except Exception:  # noqa: BLE001  psutil's own errors have no common name without it
+        return []
 
 
 def program(pid: int) -> str:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from gpu_engine.common.clean import escaped
 from gpu_engine.common.files import expanded
 from gpu_engine.common.frozen import frozen
 
@@ -37,8 +38,9 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Whether `value` is within the bounds."""
-        return math.isfinite(value) and (self.ge is None or value >= self.ge) and (
-            self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
+        return (isinstance(value, int) or math.isfinite(value)) \
+            and (self.ge is None or value >= self.ge) \
+            and (self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
 
     def describe(self) -> str:
         """The bounds in words: "at least 0 and at most 65535"; "" if there are none."""
@@ -110,7 +112,10 @@ def convert(value: Any, kind: Kind) -> object:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and (
         kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of 400 digits
+            number = False
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
             "str": isinstance(value, str), "none": value is None}
     if not fits.get(kind.name, False):
@@ -181,8 +186,8 @@ def show(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """`text` as a quoted TOML string. JSON's escapes are the same but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """`text` as a quoted TOML string. JSON's escapes are the same."""
+    return escaped(json.dumps(text, ensure_ascii=False))
 
 
 def json_value(value: object) -> object:

@@ -59,7 +59,7 @@ class _Shell(ShellComplete):
     def complete(self) -> str:
         args, typed = self.get_completion_args()
         return "\n".join(self.format_completion(item) for item in
-                         self.get_completions(args, typed))
+                         self.get_completions(args, typed) if item.value.isprintable())
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if "--" in args:  # a person's own command
@@ -128,7 +128,7 @@ def _divided(typed: str) -> tuple[str, str]:
 
 def _matching(found: Iterable[Answer], typed: str) -> list[CompletionItem]:
     return [_item(one) for one in found
-            if one.kind != "plain" or (one.value.startswith(typed) and one.value.isprintable())]
+            if one.kind != "plain" or one.value.startswith(typed)]
 
 
 def _item(one: Answer) -> CompletionItem:

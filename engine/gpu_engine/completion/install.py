@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.files import expanded, reason, write_atomic
 from gpu_engine.completion import scripts
 
 _MARK = "# completion of gpu-engine and gpu-panel"
@@ -33,7 +33,9 @@ def install(shell: str, env: Mapping[str, str], root: Path = Path("/")) -> Done:
     """Write the script for `shell` into the person's folders. bash with the package bash-completion
     and fish look there by themselves; zsh, and bash without it, get a line in their start file,
     once. `root`: where the machine's own files are. Raises UserError."""
-    home = Path(env.get("HOME") or Path.home())
+    home = expanded(env.get("HOME") or "~")
+    if not home.is_absolute():
+        raise UserError("HOME is not set, and this user has no home folder to write it into")
     data = Path(env.get("XDG_DATA_HOME") or home / ".local/share")
     text = scripts.text(shell)
     try:

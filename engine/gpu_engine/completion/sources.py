@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside
 
 _TOLD = 40
 """How many runs are shown with their state and name, for which two files are read."""
@@ -106,7 +106,7 @@ def _ids() -> list[str]:
 
 
 def _state(name: str) -> dict[str, object]:
-    found = read_json(places.runs_folder() / name / "state.json")
+    found = json_inside(places.runs_folder() / name, "state.json")
     return found if isinstance(found, dict) else {}
 
 
@@ -116,7 +116,7 @@ def _runs(ids: Sequence[str]) -> list[Answer]:
 
 def _about(name: str) -> str:
     state = _state(name)
-    notes = read_json(places.runs_folder() / name / "notes.json")
+    notes = json_inside(places.runs_folder() / name, "notes.json")
     own = notes.get("name") if isinstance(notes, dict) else None
     said = [state.get("state"), own or None, state.get("name")]
     return " · ".join(str(s) for s in said if s)
@@ -126,7 +126,7 @@ def sweeps(typed: str) -> list[Answer]:
     """Ids of sweeps, the newest first, from the newest runs."""
     found: dict[str, Answer] = {}
     for name in _ids()[:_LOOKED]:
-        member = read_json(places.runs_folder() / name / "sweep.json")
+        member = json_inside(places.runs_folder() / name, "sweep.json")
         if isinstance(member, dict) and isinstance(member.get("sweep"), str):
             found.setdefault(member["sweep"], Answer(
                 member["sweep"], f"{member.get('name', '')} · {member.get('of', '?')} runs"))
@@ -137,7 +137,7 @@ def tags(typed: str) -> list[Answer]:
     """Tags of the newest runs."""
     found: dict[str, None] = {}
     for name in _ids()[:_LOOKED]:
-        notes = read_json(places.runs_folder() / name / "notes.json")
+        notes = json_inside(places.runs_folder() / name, "notes.json")
         own = notes.get("tags") if isinstance(notes, dict) else None
         found |= dict.fromkeys(t for t in own or () if isinstance(t, str)) \
             if isinstance(own, list) else {}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 from gpu_engine.doctor.records import Check, Examined, Finding, problem
 
 
@@ -31,6 +32,8 @@ def examine(checks: Sequence[Check]) -> Iterator[Examined]:
 def _look(check: Check, found: list[Sequence[Finding] | None], i: int) -> None:
     try:
         found[i] = list(check.look())
+    except UserError as err:  # it says what to do
+        found[i] = [problem(clean(str(err)))]
     except Exception as err:  # noqa: BLE001  a broken check must not hide what the others find
         found[i] = [problem(f"this check itself failed: {type(err).__name__}: {clean(str(err))}",
                             "please report it, with the output of gpu-engine doctor --json")]

@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside, open_inside
 from gpu_engine.events.frequent import (
     Frequent,
     MemoryLine,
@@ -36,7 +36,13 @@ from gpu_engine.events.frequent import (
     Stretch,
     decoded,
 )
-from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
+from gpu_engine.events.paths import (
+    DIGESTED,
+    digest_path,
+    events_path,
+    inside,
+    ranks_with_files,
+)
 from gpu_engine.events.view import last_loss
 
 STEPS, LINES = 16, 64
@@ -50,6 +56,8 @@ AT_ONCE = 64
 """The most blocks that are read at once."""
 _LONGEST = 8192
 """Bytes of a line in a block."""
+_LONGEST_BLOCK = 1 << 20
+"""Bytes of a line of the digest; a longer one is none."""
 _PIECE = 1 << 18
 """Bytes that are read at once."""
 _WHOLE = 1 << 16
@@ -132,9 +140,9 @@ def stretch(blocks: Sequence[Block]) -> Stretch:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with open_file(path) as file:
+        with file_inside(*inside(path)) as file:
             rest = b""
-            while data := file.read(_PIECE):
+            while len(rest) < _LONGEST_BLOCK and (data := file.read(_PIECE)):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
     except OSError:
@@ -195,7 +203,7 @@ class Digester:
         it is new, and while another process digests it. Raises OSError where the digest can't be
         written."""
         try:
-            file = open_file(self._events)
+            file = file_inside(*inside(self._events))
         except OSError:
             return False
         with file:
@@ -207,7 +215,7 @@ class Digester:
                 if out is None:
                     return False
                 if self._at is None or self._at > size:
-                    self._at, self._step = _digested(self._events, file), None
+                    self._at, self._step = _digested(self._events, file, out), None
                 before = self._at
                 made, self._at, self._step = _blocks(file, before, min(before + limit, upto),
                                                      self._step)
@@ -216,22 +224,22 @@ class Digester:
                 return before < self._at <= upto - _PIECE
 
 
-def _digested(events: Path, file: BinaryIO) -> int:
-    """Where the last block of the digest ends. One that does not fit the events file is of another
-    file: the digest is begun again."""
+def _digested(events: Path, file: BinaryIO, out: int) -> int:
+    """Where the last block of the digest `out` ends. One that does not fit the events file is of
+    another file: the digest is begun again."""
     last: Block | None = None
     for block in map(_block, _lines(digest_path(events))):
         last = block or last
     if last is None or _fits(file, last):
         return 0 if last is None else last.end
-    digest_path(events).write_bytes(b"")
+    os.ftruncate(out, 0)
     return 0
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int | None]:
     """The digest opened for appending whole lines; None if another process has it."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_inside(*inside(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

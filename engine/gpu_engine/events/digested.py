@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
 from gpu_engine.events import digest
 from gpu_engine.events.frequent import Told, grouped
 from gpu_engine.events.places import Places
@@ -32,7 +32,7 @@ class DigestedTail(Tail):
         """As `Tail.read_many`, but blocks are read in place of what they stand for."""
         found: list[Told] = []
         try:
-            with open_file(self.path) as file:
+            with file_inside(*self._inside) as file:
                 while limit > 0 and self._is_new(file):
                     begin = self._begin()
                     told, cost = self._read_blocks(file) or self._read_lines(file, limit)
@@ -49,7 +49,7 @@ class DigestedTail(Tail):
             return None
         found: list[Told] = []
         try:
-            with open_file(self.path) as file:
+            with file_inside(*self._inside) as file:
                 for begin, end in pieces:
                     file.seek(begin)
                     found += grouped(file.read(end - begin).split(b"\n")[:-1], event_in)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 FOLDER = "ranks"
 """The folder of these files, in a run folder."""
+HOSTS = "hosts"
+"""The folder of what is known of a run's hosts, in a run folder."""
 
 
 def events_path(run: Path, rank: int) -> Path:
@@ -20,6 +22,15 @@ def events_path(run: Path, rank: int) -> Path:
 def log_path(run: Path, rank: int) -> Path:
     """The file with the output of `rank`, unless it shares the log of its launcher."""
     return run / FOLDER / f"{rank:05d}.log"
+
+
+def inside(path: Path) -> tuple[Path, str]:
+    """The run folder and the name in it of one of these files, or of one beside it, as
+    `files.open_inside` takes them."""
+    folder = path.parent
+    if folder.name in (FOLDER, HOSTS):
+        return folder.parent, f"{folder.name}/{path.name}"
+    return folder, path.name
 
 
 def digest_path(events: Path) -> Path:
@@ -40,10 +51,10 @@ def devices_paths(run: Path) -> dict[str | None, Path]:
     machine."""
     found: dict[str | None, Path] = {None: run / DEVICES}
     try:
-        names = os.listdir(run / "hosts")  # noqa: PTH208
+        names = os.listdir(run / HOSTS)  # noqa: PTH208
     except OSError:
         return found
-    return found | {name[:-len(DEVICES) - 1]: run / "hosts" / name for name in sorted(names)
+    return found | {name[:-len(DEVICES) - 1]: run / HOSTS / name for name in sorted(names)
                     if name.endswith("." + DEVICES)}
 
 

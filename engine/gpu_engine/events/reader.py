@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
 from gpu_engine.events.convert import BadEvent, from_dict
+from gpu_engine.events.paths import inside
 from gpu_engine.events.schema import Event, Start, Step
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._inside = inside(path)
         self.skipped = 0
         """Lines that did not parse."""
         self.unknown = 0
@@ -56,7 +58,7 @@ class Tail:
     def size(self) -> int:
         """The file's size now, in bytes; 0 if it does not exist."""
         try:
-            return self.path.stat().st_size
+            return self.path.lstat().st_size
         except OSError:
             return 0
 
@@ -64,7 +66,7 @@ class Tail:
         """Leave out what is in the file now but for its last `keep` bytes; read those, of which the
         first may be the end of a line, and what is added later."""
         try:
-            stat = self.path.stat()
+            stat = self.path.lstat()
         except OSError:
             return
         begin = max(stat.st_size - keep, 0)
@@ -94,7 +96,7 @@ class Tail:
     def _lines(self, limit: int) -> list[bytes]:
         """The lines that were completed since the last call, in at most `limit` bytes."""
         try:
-            with open_file(self.path) as file:
+            with file_inside(*self._inside) as file:
                 return self._lines_of(file, limit) if self._is_new(file) else []
         except OSError:
             return []
@@ -134,7 +136,7 @@ def backwards(path: Path, *kinds: type[_Kind], within: int | None = None) -> Ite
     than the caller consumes. `within`: how many bytes before the end to look at; None: all."""
     marks = [f'"kind":"{kind.kind}"'.encode() for kind in kinds]
     try:
-        with open_file(path) as file, \
+        with file_inside(*inside(path)) as file, \
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             first = 0 if within is None else max(0, len(text) - within)
             end = len(text)
@@ -154,7 +156,7 @@ def attempts(path: Path) -> Iterator[tuple[int, int]]:
     are not read, only looked through."""
     starts, steps = b'"kind":"start"', b'"kind":"step"'
     try:
-        with open_file(path) as file, \
+        with file_inside(*inside(path)) as file, \
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             at = text.find(starts)
             while at >= 0:
@@ -180,7 +182,7 @@ def sample(path: Path, *kinds: type[Event], parts: int, piece: int = 2048,
     names = "|".join(kind.kind for kind in kinds)
     marked = re.compile(f'"kind":"(?:{names})"'.encode()).search
     try:
-        with open_file(path) as file:
+        with file_inside(*inside(path)) as file:
             size = os.fstat(file.fileno()).st_size
             lines: list[bytes] = []
             if size <= parts * piece + end:
@@ -215,7 +217,8 @@ def _marked(text: mmap.mmap, marks: list[bytes], begin: int, end: int) -> Iterat
 def _line_at(text: mmap.mmap, at: int) -> bytes:
     begin = text.rfind(b"\n", 0, at) + 1
     stop = text.find(b"\n", at)
-    return text[begin:stop if stop >= 0 else len(text)]
+    end = stop if stop >= 0 else len(text)
+    return text[begin:end] if end - begin <= Tail.MAX_LINE else b""
 
 
 def event_in(line: bytes) -> Event | None:

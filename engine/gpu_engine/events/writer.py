@@ -9,7 +9,9 @@ import json
 import os
 from pathlib import Path
 
-from . import convert, schema  # relative: in an observed script the package has another name
+# Relative: in an observed script the package has another name.
+from ..common.files import open_inside
+from . import convert, paths, schema
 
 _encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -29,14 +31,11 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending; create it with mode 0600. Raises OSError."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_inside(*paths.inside(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
         # A writer that was killed mid-line left a line without its end: end it first.
         size = os.fstat(self._fd).st_size
-        if size:
-            with path.open("rb") as read:
-                read.seek(size - 1)
-                if read.read(1) != b"\n":
-                    os.write(self._fd, b"\n")
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
 
     def write(self, *lines: bytes) -> None:
         """Append whole lines in one write. Raises OSError, for example on a full disk."""
@@ -52,7 +51,7 @@ class EventWriter:
 def append(path: Path, event: schema.Event) -> None:
     """Add one event to a file that another process also writes to: a whole line in one write.
     Raises OSError, also if the file does not exist."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    fd = open_inside(*paths.inside(path), os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, encode(event))
     finally:

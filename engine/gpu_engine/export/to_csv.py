@@ -112,8 +112,20 @@ def cell(value: float) -> str:
     return repr(float(value))
 
 
+_WIDE = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The same four characters as wide as a Chinese one: some spreadsheets take them for the narrow."""
+
+
+def defused(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: an apostrophe stands before its first
+    character if that would begin one, as OWASP's "CSV Injection" advises. Only for texts: -1 is a
+    number."""
+    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r", *_WIDE)) else text
+
+
 def quoted(name: str) -> str:
     """A name as a cell."""
+    name = defused(name)
     if any(c in name for c in ',"\n\r'):
         return '"' + name.replace('"', '""') + '"'
     return name

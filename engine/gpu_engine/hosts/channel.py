@@ -12,13 +12,13 @@ import queue
 import secrets
 import selectors
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import IO
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.hosts import protocol, reasons, ssh
 from gpu_engine.hosts.protocol import Answer, BadMessage, Failed, Request
 from gpu_engine.hosts.records import BadName, Host
@@ -172,7 +172,7 @@ class Channel:
 
     def _start(self, shared: bool) -> subprocess.Popen[bytes]:
         if self.host.is_local:
-            argv = [sys.executable, "-m", "gpu_engine", "agent", self._word]
+            argv = own_program("gpu_engine", "agent", self._word)
         else:
             try:
                 argv = ssh.shell(self.host, shared=shared)

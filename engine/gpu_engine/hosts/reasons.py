@@ -29,6 +29,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"(?:Connection|Operation) timed out|timed out during banner|Connection to \S+ timed out",
      "no answer: it is off, or a firewall is between"),
     (r"No route to host|Network is unreachable", "there is no way to it from here"),
+    (r"Unknown option: -P", "the interpreter there is older than Python 3.11. {setup}"),
     (r"No module named .?gpu_engine", "the interpreter there has no gpu-panel. {setup}"),
     (r"No module named", "gpu-panel there is not whole: {said}"),
     (r"not responding|Broken pipe|Connection reset|closed by remote host|Connection closed by",

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from gpu_engine.common import places
+from gpu_engine.common.own_programs import own_environment
 from gpu_engine.hosts.protocol import MARK
 from gpu_engine.hosts.records import Host, check_name
 
@@ -54,12 +55,12 @@ def ssh(host: Host, *, shared: bool = True) -> list[str]:
 
 def environment() -> dict[str, str]:
     """What ssh is started with: no window asks for a password either."""
-    return os.environ | {"SSH_ASKPASS_REQUIRE": "never"}
+    return own_environment() | {"SSH_ASKPASS_REQUIRE": "never"}
 
 
 def script(host: Host, word: str) -> bytes:
     """What the shell there is told: become the agent, or say that there is none."""
-    start = "-m gpu_engine agent " + shlex.quote(word)
+    start = "-P -m gpu_engine agent " + shlex.quote(word)
     lines = []
     if host.python:
         python = shlex.quote(host.python)

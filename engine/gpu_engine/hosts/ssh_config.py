@@ -45,7 +45,7 @@ def _home() -> Path:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        return Path.home()
+        return Path(os.environ.get("HOME") or "/")
 
 
 class _Reader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs import job
+from gpu_engine.runs import job, trust
 
 
 def find(name: str) -> runs.Run:
@@ -12,7 +12,7 @@ def find(name: str) -> runs.Run:
     from gpu_engine.spanning import parts
 
     run = runs.find(name)
-    if parts.spans(run.path):
+    if parts.spans(run.path) and trust.started_here(run.path):
         from gpu_engine.launch.taking_up import take_up
 
         take_up(run)
@@ -24,7 +24,7 @@ def ask_slurm(run: runs.Run) -> None:
     """Have the folder of a run that is a job of Slurm say what Slurm says, if that was not done in
     the last few seconds. Call it before `Run.state`."""
     known = job.read(run.path)
-    if known is not None and not known.over:
+    if known is not None and not known.over and trust.started_here(run.path):
         from gpu_engine.slurm import watch
 
         watch.refresh()
@@ -36,6 +36,7 @@ def stop(run: runs.Run, *, now: bool = False) -> None:
     if job.read(run.path) is None:
         run.stop(now=now)
         return
+    trust.require_started(run.path)
     from gpu_engine.slurm import stop as through_slurm
 
     through_slurm.stop(run, now=now)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import open_inside
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.launch import (
@@ -26,9 +26,9 @@ from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
 from gpu_engine.plan.check import check
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run, reopen_run, settle
+from gpu_engine.runs.create import create_run, discard, reopen_run, settle
 from gpu_engine.spanning import parts
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spec.catalog import BUILTIN
@@ -149,7 +149,7 @@ def start(prepared: Prepared, *, attempt: int = 1,
         try:
             fill(run)
         except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)
+            discard(run)
             os.close(lock)
             raise
     _keep_parts(run, prepared.parts)
@@ -174,6 +174,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     checkpoint, SpecError where the changed spec does not fit, or asks for fewer steps than are
     done.
     """
+    trust.require_ours(run.path)
     if run.state().live:
         raise UserError(f"run {run.id} is running; stop it first")
     disk_room.require(run.path)
@@ -182,6 +183,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, like: int | None = None,
     apply_sets(data, sets)
     spec = from_dict(data)
     if parts.spans(run.path):
+        trust.require_started(run.path)
         return _again_over_hosts(run, spec, start, say)
     chosen = _chosen(run, spec, start)
     attempts.check_length(run, spec, chosen)
@@ -254,6 +256,7 @@ def _chosen(run: runs.Run, spec: RunSpec, start: str) -> str | None:
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
     try:
         parts.write_instead(run.path, told)
+        parts.keep_nodes(run.path, told)
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
 
@@ -270,10 +273,9 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True, alone: bool = Fals
     """
     spans = parts.spans(run.path)
     module = "gpu_engine.spanning" if spans else "gpu_engine.supervisor"
-    argv, scope = [sys.executable, "-m", module, str(run.path), str(lock)], logind.here().scope
+    argv, scope = own_program(module, str(run.path), str(lock)), logind.here().scope
     try:
-        log = os.open(run.path / "supervisor.log",
-                      os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             if alone and not spans and not scope and detached.can_fork():
                 from gpu_engine.supervisor import program

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_inside
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.launch import logind
 from gpu_engine.notify import place
 from gpu_engine.runs.folder import Run
@@ -25,11 +26,10 @@ def start(run: Run) -> None:
         plan = run.plan()
         if plan is not None and plan.origin is not None:
             return
-        argv = [sys.executable, "-m", "gpu_engine.notify", str(run.path)]
+        argv = own_program("gpu_engine.notify", str(run.path))
         if logind.here().scope:
             argv = logind.wrapped(argv, f"{run.id}-notify")
-        fd = os.open(run.path / journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                     | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = open_inside(run.path, journal.FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, cwd="/",
                              start_new_session=True, env=_environment())

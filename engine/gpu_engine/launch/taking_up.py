@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside
 from gpu_engine.launch.launcher import supervise
+from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
@@ -25,9 +26,10 @@ _MOST, _WITHIN = 5, 60.0
 
 
 def take_up(run: Run) -> bool:
-    """If `run` is on hosts, has not ended and has no process here, start one. Returns whether it
-    was started. Raises UserError if it can't be."""
-    if not parts.spans(run.path) or _left(run) is None or run.supervised():
+    """If `run`, which was started from here, is on hosts, has not ended and has no process here,
+    start one. Returns whether it was started. Raises UserError if it can't be."""
+    if not parts.spans(run.path) or not trust.started_here(run.path) or _left(run) is None \
+            or run.supervised():
         return False
     try:
         lock = lock_of(run.path)
@@ -91,5 +93,5 @@ def take_up_all() -> list[Run]:
 
 def _left(run: Run) -> State | None:
     """The recorded state of a run that has not ended, else None."""
-    recorded = State.from_dict(read_json(run.path / "state.json"))
+    recorded = State.from_dict(json_inside(run.path, "state.json"))
     return recorded if recorded is not None and recorded.live else None

@@ -59,31 +59,33 @@ def describe(task: str, *, python: str | None = None) -> Described:
     return _ask("describe", task, python=python)
 
 
-def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None,
-           folder: Path | None = None) -> Exported:
+class NoTorch(UserError):
+    """No interpreter with torch was found."""
+
+
+def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None = None
+           ) -> Exported:
     """Write the weights of a checkpoint, of the one called `name` or of the newest, to `out`, in
-    the interpreter `python`; None: the one that a run in `folder` would take.
-    Raises UserError, before a process is started if the name of `out` says no format or there is
-    no checkpoint at all."""
+    the interpreter `python`; None: the one that a run in this folder would take.
+    Raises NoTorch, and UserError, before a process is started if the name of `out` says no
+    format or there is no checkpoint at all."""
     if out.suffix not in EXPORTED:
         raise UserError(f"{out}: the end of its name says what it becomes: {', '.join(EXPORTED)}")
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
-    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python,
-                folder=folder)
+    return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
 
 
-def _ask(question: str, *args: str, python: str | None, folder: Path | None = None) -> Any:
+def _ask(question: str, *args: str, python: str | None) -> Any:
     """The JSON that the rank's program prints for `--ask QUESTION ARGS…`. Raises UserError with
     its words.
 
-    python: the interpreter to ask in; None: the one that a run in `folder` (None: this process's)
-    would take.
+    python: the interpreter to ask in; None: the one that a run in this process's folder would take.
     """
     if python is None:
-        taken = choose.found(folder)
+        taken = choose.found()
         if taken.python is None:
-            raise UserError(taken.problem.message if taken.problem else "no torch")
+            raise NoTorch(taken.problem.message if taken.problem else "no torch")
         python = taken.python
     try:
         done = subprocess.run([python, WORKER, "--ask", question, *args],

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside, open_inside
 
 FILE = "notify.log"
 SENT, NOT_WANTED = "sent", "no entry of notify.toml wants to know"
@@ -28,14 +28,13 @@ class Journal:
     """The file, with its lock."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / FILE
+        self._run = run
         self._fd: int | None = None
 
     def take(self) -> bool:
         """Take the lock. Returns False if somebody else has it, or the file can't be written."""
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                         | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+            fd = open_inside(self._run, FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError:
             return False
         try:
@@ -54,7 +53,7 @@ class Journal:
 
     def said(self) -> set[str]:
         """The keys of what was told before."""
-        return {key for key, _, _ in read(self._path.parent)}
+        return {key for key, _, _ in read(self._run)}
 
     def write(self, key: str, to: str, result: str) -> None:
         """Note how it went to tell the entry `to` of what has this key."""
@@ -77,7 +76,7 @@ def read(run: Path) -> list[tuple[str, str, str]]:
     """(key, entry, result) of each line, the oldest first; none where nothing was told. A key
     begins with the state that was told, or with "stalled"."""
     try:
-        with open_file(run / FILE) as file:
+        with file_inside(run, FILE) as file:
             lines = file.read(_MOST).decode("utf-8", "replace").split("\n")
     except OSError:
         return []

@@ -8,6 +8,9 @@ import os
 import time
 from pathlib import Path
 
+from ..common.files import open_inside
+from ..events.paths import inside
+
 
 class Claim:
     """One process's claim on a rank. The kernel releases it when the process ends."""
@@ -15,7 +18,7 @@ class Claim:
     def __init__(self, path: Path) -> None:
         """`path`: the rank's events file, which must exist. Nothing is claimed yet. Raises
         OSError."""
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_inside(*inside(path))
         self._held = False
 
     def take(self) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from ..common.files import open_inside
 from ..events import schema
 from ..events.paths import events_path
 from ..events.writer import append
@@ -14,8 +15,10 @@ from . import identity
 
 def note(text: str, run: Path) -> None:
     """Add a line to `observe-errors.log` in the run folder. Never raises."""
-    with contextlib.suppress(Exception), (run / "observe-errors.log").open("a") as file:
-        file.write(f"{os.getpid()} {text}\n")
+    with contextlib.suppress(Exception):
+        fd = open_inside(run, "observe-errors.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(fd, "a") as file:
+            file.write(f"{os.getpid()} {text}\n")
 
 
 def cannot_observe(run: Path, direct: bool, text: str) -> None:

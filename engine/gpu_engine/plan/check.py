@@ -57,6 +57,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
             problems += _check_mode(spec, devices)
             problems += _check_vendor(spec, inventory.source_of(devices[0]))
         problems += _check_nodes(spec, len(devices))
+        problems += own_command.check_heard(spec)
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
         problems += _check_kind(spec, devices)

@@ -43,15 +43,32 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
 
 def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
     """The `gpu-engine run` command line for a spec."""
-    return shlex.join(["gpu-engine", "run", *arguments(spec, base)])
+    return " ".join(map(quoted, ["gpu-engine", "run", *arguments(spec, base)]))
 
 
 def typed(env: Mapping[str, str], unset: Sequence[str], argv: Sequence[str]) -> str:
     """A command line for a shell: `argv` with `env` added to its environment, and without `unset`.
     """
     without = ["env", *(word for name in unset for word in ("-u", name))] if unset else []
-    shown = [f"{key}={shlex.quote(value)}" for key, value in env.items()]
-    return " ".join([*without, *shown, shlex.join(argv)])
+    shown = [f"{key}={quoted(value)}" for key, value in env.items()]
+    return " ".join([*without, *shown, *map(quoted, argv)])
+
+
+def quoted(word: str) -> str:
+    """A word as a shell reads it. What can't be seen, as escapes and bytes that are no text, is
+    written as $'…', which bash, zsh and POSIX.1-2024 know: a line is looked at before it is
+    run."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_visible, word)) + "'"
+
+
+def _visible(char: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    if char.isprintable():
+        return char
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
 def arguments(spec: RunSpec, base: tuple[str, RunSpec] | None) -> list[str]:

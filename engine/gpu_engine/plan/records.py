@@ -3,6 +3,7 @@ the standard library alone: the rank reads its plan with them, in whatever envir
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,9 @@ from gpu_engine.spec.write import to_dict
 
 RUN_DIR = "{run.dir}"
 """Stands in argument lists for the run folder, which has no name before launch."""
+
+_LOG = re.compile(r"((ranks/)?\w[\w.-]*)?")
+"""Where a process may write its output: nowhere but in the run folder."""
 
 WORKER = str(Path(__file__).parents[1] / "worker" / "__main__.py")
 """The rank's program, as a file: it runs in any interpreter that has torch."""
@@ -273,6 +277,7 @@ class LaunchPlan:
         if not isinstance(data.get("source"), str):  # written when NVIDIA's was the only vendor
             data["source"] = "cpu" if data.get("device_type") == "cpu" else "nvml"
         try:
-            return read_record(cls, data)
+            plan = read_record(cls, data)
         except ValueError:
             return None
+        return plan if all(_LOG.fullmatch(p.log) for p in plan.processes) else None

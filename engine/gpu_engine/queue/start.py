@@ -1,7 +1,7 @@
 """`python -m gpu_engine.queue.start RUN_FOLDER DEVICE…`: start a run whose turn has come.
 
-A process of its own, in the environment that the run was submitted in, so that a start that hangs
-or fails holds up no other run.
+A process of its own, in the environment and with the umask that the run was submitted in, so that a
+start that hangs or fails holds up no other run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import read_json, write_atomic, write_json
+from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.launch import environment, notifier
 from gpu_engine.launch.launcher import Prepared, prepare, supervise
 from gpu_engine.queue import code
@@ -36,14 +36,13 @@ def main(argv: list[str]) -> int:
     """Start the run in `argv[1]` on the devices that follow. Returns 0, also if the run waits no
     longer, or NOT_YET."""
     run, devices = Run(Path(argv[1])), argv[2:]
-    os.umask(0o077)
     lock = lock_of(run.path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:  # a person is just stopping it
         os.close(lock)
         return 0
-    recorded, entry = State.from_dict(read_json(run.path / "state.json")), waiting.read(run.path)
+    recorded, entry = State.from_dict(json_inside(run.path, "state.json")), waiting.read(run.path)
     if recorded is None or entry is None or waiting.judge(recorded, run.path, held=False) is None:
         os.close(lock)
         return 0
@@ -97,8 +96,8 @@ def _ready(run: Run, entry: waiting.Entry, devices: list[str]) -> Prepared:
 
 def _write(run: Run, recorded: State, ready: Prepared) -> None:
     """Raises OSError."""
-    write_atomic(run.path / "spec.toml", to_toml(ready.spec))
-    write_json(run.path / "plan.json", ready.plan.to_dict())
+    write_inside(run.path, "spec.toml", to_toml(ready.spec))
+    write_json_inside(run.path, "plan.json", ready.plan.to_dict())
     run.write_state(replace(recorded, boot=procs.boot_id()))
 
 

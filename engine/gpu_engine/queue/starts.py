@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside, read_json
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.queue.start import NOT_YET
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
@@ -66,10 +66,11 @@ class Starts:
         """Start the run on these devices."""
         run = Run(self._runs / name)
         log.info("run %s starts on %s", name, ", ".join(devices))
-        argv = [sys.executable, "-m", "gpu_engine.queue.start", str(run.path), *devices]
+        argv = own_program("gpu_engine.queue.start", str(run.path), *devices)
+        env, umask = self._environ(entry)
         try:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                     env=self._environ(entry), cwd="/", start_new_session=True)
+                                     env=env, umask=umask, cwd="/", start_new_session=True)
         except OSError as err:
             self._failed(name, f"it can't be started: {err}")
             return
@@ -121,7 +122,7 @@ class Starts:
         log.warning("run %s is given up: %s", name, reason)
         self.troubles.pop(name, None)
         with contextlib.suppress(OSError):
-            recorded = State.from_dict(read_json(run.path / "state.json"))
+            recorded = State.from_dict(json_inside(run.path, "state.json"))
             if recorded is not None and recorded.state == "queued" and not run.supervised():
                 run.write_state(replace(recorded, state="stopped", ended=time.time(),
                                         exit_code=EXIT_CODES["stopped"], reason=reason))
@@ -139,13 +140,14 @@ class Starts:
         pause = PAUSES[min(times, len(PAUSES)) - 1]
         self.troubles[name] = Trouble(time.monotonic() + pause, reason, times, failures)
 
-    def _environ(self, entry: Entry) -> dict[str, str]:
-        """The environment that the run was submitted in."""
-        kept = read_json(self._folder / entry.environ) if entry.environ else None
-        if not isinstance(kept, dict):
-            log.warning("the environment of a run is lost: it gets that of the queue")
-            return dict(os.environ)
-        return {str(k): str(v) for k, v in kept.items()}
+    def _environ(self, entry: Entry) -> tuple[dict[str, str], int]:
+        """The environment that the run was submitted in, and the umask."""
+        kept = read_json(self._folder / Path(entry.environ).name) if entry.environ else None
+        match kept:
+            case {"environ": dict(environ), "umask": int(umask)}:
+                return {str(k): str(v) for k, v in environ.items()}, umask & 0o777
+        log.warning("the environment of a run is lost: it gets that of the queue")
+        return dict(os.environ), 0o077
 
 
 def _said(child: subprocess.Popen[bytes]) -> str:

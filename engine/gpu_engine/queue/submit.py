@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_engine.common import places
+from gpu_engine.common import places, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
@@ -24,7 +24,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import code, waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
 from gpu_engine.runs import disk_room, folder, leftovers, waiting
-from gpu_engine.runs.create import create_run, reopen_run, working_folder
+from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.environment import write as write_environment
 from gpu_engine.runs.folder import Run
@@ -57,6 +57,7 @@ class Submission:
 
     inventory: Inventory
     environ: str
+    """The environment and the umask, as they are kept."""
     kept: code.Kept
     folder: Path
     noted: dict[object, Environment] = field(default_factory=dict)
@@ -64,10 +65,10 @@ class Submission:
 
 
 def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
-    """Look at what `submit` needs, once for all runs like `spec`. Keeps the code and the
-    environment. `inventory`: the devices, if they have been found already. Raises UserError."""
+    """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
+    devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    return Submission(inventory or discover_for(spec), _keep_environ(), code.keep(spec, here), here)
+    return Submission(inventory or discover_for(spec), _environ(), code.keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None
@@ -108,12 +109,9 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     try:
         if fill is not None:
             fill(run)
-        waiting.write(run.path, entry)
-        waiting.enter(run.path)
+        _enter(run, entry, prepared)
     except BaseException as err:
-        import shutil
-
-        shutil.rmtree(run.path, ignore_errors=True)
+        discard(run)
         if isinstance(err, OSError):
             raise UserError(f"{run.path}: can't be written: {reason(err)}") from None
         raise
@@ -149,12 +147,11 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
     before = run.plan()
     queue = folder.private_folder(waiter.queue_folder())
-    kept = Submission(inventory, _keep_environ(), code.Kept(), Path(run.cwd()))
+    kept = Submission(inventory, _environ(), code.Kept(), Path(run.cwd()))
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
-        waiting.write(run.path, _entry(spec, when, kept, queue))
-        waiting.enter(run.path)
+        _enter(run, _entry(spec, when, kept, queue), kept)
     except OSError as err:
         raise UserError(f"run {run.id}: can't be put into the line: {reason(err)}") from None
     finally:
@@ -201,23 +198,27 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path) -> Entr
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
         share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
-        after=when.after, begin=when.begin, free_for=when.free_for, environ=prepared.environ,
+        after=when.after, begin=when.begin, free_for=when.free_for, environ=_name(prepared.environ),
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))
 
 
-def _keep_environ() -> str:
-    """Keep this process's environment for the runs that are submitted now. Returns the name of the
-    file, which is the same for the same environment. It may hold secrets, so it is in the queue's
-    own folder and not in a run's."""
-    queue = folder.private_folder(waiter.queue_folder())
-    text = json.dumps(dict(os.environ), sort_keys=True)
-    name = f"environ-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    try:
-        if not (queue / name).exists():
-            write_atomic(queue / name, text)
-        else:
-            os.utime(queue / name)
-    except OSError as err:
-        raise UserError(f"{queue}: can't be written: {reason(err)}") from None
-    return name
+def _enter(run: Run, entry: Entry, prepared: Submission) -> None:
+    """Put the run into the line, and its environment beside it. That may hold secrets, so it is in
+    the queue's own folder and not in a run's. Raises OSError."""
+    queue = waiter.queue_folder()
+    with waiting.locked(queue):  # else the waiter might find that no run needs it
+        path = queue / _name(prepared.environ)
+        if not path.exists():
+            write_atomic(path, prepared.environ)
+        waiting.write(run.path, entry)
+        waiting.enter(run.path)
 
+
+def _environ() -> str:
+    """This process's environment and umask."""
+    return json.dumps({"environ": dict(os.environ), "umask": procs.umask()}, sort_keys=True)
+
+
+def _name(environ: str) -> str:
+    """The name of the file with these, the same for the same ones."""
+    return f"environ-{hashlib.sha256(environ.encode()).hexdigest()[:16]}.json"

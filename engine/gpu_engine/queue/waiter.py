@@ -14,7 +14,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,20 +22,19 @@ from pathlib import Path
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, write_json
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.launch import logind
 from gpu_engine.queue import order, starts
 from gpu_engine.queue.devices import INTERVAL, Devices
 from gpu_engine.queue.order import After, DeviceNow, Never, Request, Start, Turn, Wait, Wants
 from gpu_engine.queue.places import Places
 from gpu_engine.queue.starts import Starts
-from gpu_engine.runs import waiting
+from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.waiting import Board, Entry
 
 _CHECKED = 30.0
 """Seconds between two looks at all entries, in case somebody has removed a run's folder."""
-_UNUSED = 600.0
-"""Seconds after which an environment that no run needs is deleted: a run may be on its way in."""
 _LINGER = 1.0
 """Seconds without a waiting run before the waiter ends."""
 _REFRESHED = 60.0
@@ -56,7 +54,7 @@ def ensure(folder: Path | None = None) -> bool:
     folder = folder or queue_folder()
     if not waiting.any_here(folder) or running(folder):
         return False
-    argv = [sys.executable, "-m", "gpu_engine.queue", str(folder)]
+    argv = own_program("gpu_engine.queue", str(folder))
     if logind.here().scope:
         argv = logind.wrapped(argv, f"queue-{os.getpid()}")
     host = socket.gethostname()
@@ -116,6 +114,7 @@ class Waiter:
         while not self.done():
             self.turn()
             time.sleep(INTERVAL)
+        self._forget_environs()
         self._places.close()
         for devices in self._devices.values():
             devices.close()
@@ -165,12 +164,12 @@ class Waiter:
     # --- the line ------------------------------------------------------------------------------
 
     def _take_in(self) -> None:
-        """Put runs into the line that say they wait and are not in it: whoever submitted them was
-        killed in between."""
+        """Put runs into the line that were started from here, say they wait and are not in it:
+        whoever submitted them was killed in between."""
         listed = set(waiting.ids(self.folder))
         for run in each_run():
             if run.id not in listed and (run.path / waiting.FILE).exists() \
-                    and waiting.read(run.path) is not None:
+                    and trust.started_here(run.path) and waiting.read(run.path) is not None:
                 with contextlib.suppress(OSError):
                     waiting.enter(run.path)
 
@@ -196,7 +195,7 @@ class Waiter:
             if name in entries and self._stamps.get(name) == own:
                 continue
             entry = waiting.read(run.path)
-            if entry is None or run.state().state != "queued":
+            if entry is None or run.state().state != "queued" or trust.why_not_ours(run.path):
                 entries.pop(name, None)
                 if name not in self.starts.starting:
                     with contextlib.suppress(OSError):
@@ -207,10 +206,15 @@ class Waiter:
             self._entries = entries
             self._line_of = None
             self.starts.forget(entries)
-        needed = {e.environ for e in entries.values()}
-        for path in self.folder.glob("environ-*.json"):
-            with contextlib.suppress(OSError):
-                if path.name not in needed and time.time() - path.stat().st_mtime > _UNUSED:
+        self._forget_environs()
+
+    def _forget_environs(self) -> None:
+        """Delete the environments that no run needs, on whichever machine it waits. A run that is
+        on its way in writes its own under the same lock."""
+        with contextlib.suppress(OSError), waiting.locked(self.folder):
+            needed = {e.environ for e in waiting.line(self.folder).values()}
+            for path in self.folder.glob("environ-*.json"):
+                if path.name not in needed:
                     path.unlink()
 
     def _in_order(self) -> list[Request]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -97,10 +98,10 @@ def unread(run: Run, why: str) -> RunFacts:
 
 def _changed(settings: dict[str, str], name: str
              ) -> tuple[str, list[tuple[str, str | None, str | None]]]:
-    try:
-        base, before = f"preset {name}", flat(presets.load(name).spec)
-    except (UserError, OSError):
-        base, before = "the defaults", flat(RunSpec())
+    base, before = "the defaults", flat(RunSpec())
+    if name in presets.names():  # never the path of a file, which the run's folder would choose
+        with contextlib.suppress(UserError, OSError):
+            base, before = f"preset {name}", flat(presets.load(name).spec)
     keys = [key for key in dict.fromkeys((*settings, *before)) if key != "name"]
     return base, [(key, before.get(key), settings.get(key)) for key in keys
                   if before.get(key) != settings.get(key)]

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.files import write_atomic
+from gpu_engine.common.files import read_inside, write_inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
+from gpu_engine.plan.own_command import left_out
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, State
@@ -25,15 +26,20 @@ _SPECS = "specs"
 
 
 def read_spec(run: Run, number: int | None = None) -> dict[str, Any]:
-    """The spec of attempt `number` (None: the last) as a nested dict. Raises UserError if there is
-    no such attempt or its spec can't be read."""
+    """The spec of attempt `number` (None: the last) as a nested dict. What did not reach its own
+    command is left out: older versions let that pass. Raises UserError if there is no such attempt
+    or its spec can't be read."""
+    return left_out(read_toml(_spec_of(run, number), run.path))
+
+
+def _spec_of(run: Run, number: int | None) -> Path:
     last = run.state().attempt
     if number is None or number == last:
-        return read_toml(run.path / "spec.toml")
+        return run.path / "spec.toml"
     if not 1 <= number < last:
         raise UserError(f"run {run.id} has no attempt {number}; its attempts are 1 to {last}")
     kept = [n for n in _kept(run.path) if n >= number]
-    return read_toml(_file(run.path, min(kept)) if kept else run.path / "spec.toml")
+    return _file(run.path, min(kept)) if kept else run.path / "spec.toml"
 
 
 def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
@@ -41,13 +47,13 @@ def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:
     from it. Returns the differences as `key=value`. Raises OSError."""
     path = run.path / "spec.toml"
     try:
-        before = path.read_text(encoding="utf-8")
-        changed = tuple(differences(from_dict(read_toml(path)), _parsed(spec_toml)))
+        before = read_inside(run.path, path.name).decode()
+        changed = tuple(differences(from_dict(read_toml(path, run.path)), _parsed(spec_toml)))
     except (OSError, UnicodeDecodeError, UserError):
         return ()
     if changed:
         (run.path / _SPECS).mkdir(mode=0o700, exist_ok=True)
-        write_atomic(_file(run.path, number), before)
+        write_inside(run.path, f"{_SPECS}/{_file(run.path, number).name}", before)
     return changed
 
 

@@ -7,10 +7,13 @@ them.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from io import FileIO
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_inside, read_inside
 from gpu_engine.spec.best import parse_best
 
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -35,10 +38,23 @@ def step_of(name: str) -> int | None:
 
 
 def listed(folder: Path) -> list[Path]:
-    """All checkpoint folders in the order of their steps, damaged ones included."""
-    if not folder.is_dir():
+    """All checkpoint folders in the order of their steps, damaged ones included. None of them is a
+    link, nor is `folder`: then there are none."""
+    if folder.is_symlink() or not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name.startswith("step-") and p.is_dir())
+    return sorted(p for p in folder.iterdir()
+                  if p.name.startswith("step-") and p.is_dir() and not p.is_symlink())
+
+
+def inside(path: Path, name: str) -> tuple[Path, str]:
+    """The run folder of the checkpoint `path`, and the name of its file `name` in that."""
+    path = path.absolute()
+    return path.parent.parent, f"{path.parent.name}/{path.name}/{name}"
+
+
+def opened(file: Path) -> FileIO:
+    """A file of a checkpoint, for reading in pieces of one's own. Raises OSError."""
+    return FileIO(open_inside(*inside(file.parent, file.name)))
 
 
 class FileEntry(TypedDict):
@@ -63,20 +79,33 @@ class Manifest(_Manifest, total=False):
 def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest. Raises Damaged."""
     try:
-        manifest: Manifest = json.loads((path / MANIFEST).read_text())
-        if not isinstance(manifest["files"][STATE]["sha256"], str):
-            raise TypeError
-        int(manifest["step"])
-    except (OSError, ValueError, KeyError, TypeError) as err:
+        manifest: Manifest = json.loads(read_inside(*inside(path, MANIFEST)))
+        _check(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise Damaged(f"{path.name}: its manifest can't be read ({type(err).__name__})") from err
     return manifest
 
 
-def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | None:
+def _check(manifest: Any) -> None:
+    """Raise one of the errors that wrong values raise, unless everything here is as it should."""
+    files, metrics = manifest["files"], manifest.get("metrics", {})
+    if STATE not in files or type(manifest["step"]) is not int or not isinstance(metrics, dict):
+        raise TypeError
+    for name, entry in files.items():
+        if name in (".", "..") or "/" in name or type(entry["size"]) is not int \
+                or not isinstance(entry["sha256"], str):
+            raise TypeError
+
+
+def best_of(folder: Path, metric: str, largest: bool,
+            among: Collection[str] | None = None) -> tuple[Path, float] | None:
     """(checkpoint, value) with the best value of `metric` in the manifests; None if no manifest
-    has one. `largest`: whether the largest value is the best."""
+    has one. `largest`: whether the largest value is the best. `among`: the names that count; None:
+    all."""
     found = None
     for path in listed(folder):
+        if among is not None and path.name not in among:
+            continue
         try:
             value = read_manifest(path).get("metrics", {}).get(metric)
         except Damaged:
@@ -87,21 +116,24 @@ def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | No
     return found
 
 
-def choose(folder: Path, which: str, best: str | None) -> str | None:
+def choose(folder: Path, which: str, best: str | None,
+           among: Collection[str] | None = None) -> str | None:
     """The name of the checkpoint in `folder` that a person chose: "best" (judged by `best`, the
     value of train.best; without one, by the least loss), a step, or a checkpoint's name. None for
     "newest", which is found while loading, as the last one may be damaged.
+
+    among: the names that count; None: all.
 
     Raises UserError, which says which checkpoints there are.
     """
     text = which.strip()
     if text == "newest":
         return None
-    there = [p.name for p in listed(folder)]
+    there = [p.name for p in listed(folder) if among is None or p.name in among]
     if not there:
         raise UserError(f"{folder}: there is no checkpoint")
     if text == "best":
-        return _best(folder, best)
+        return _best(folder, best, there)
     step = step_of(text) if text.startswith("step-") else _number(text)
     if step is None:
         raise UserError(f"{which!r} is not a checkpoint: use newest, best or a step; there are "
@@ -122,13 +154,13 @@ def set_aside(folder: Path, after: str, into: str) -> list[str]:
     return [p.name for p in later]
 
 
-def _best(folder: Path, best: str | None) -> str:
+def _best(folder: Path, best: str | None, there: list[str]) -> str:
     metric, largest = parse_best(best) or ("loss", False)
-    found = best_of(folder, metric, largest)
+    found = best_of(folder, metric, largest, there)
     if found is None:
         given = "" if best else " (train.best does not name another)"
         raise UserError(f"no checkpoint has a value {metric!r} of an evaluation{given}, so there "
-                        f"is no best one; there are {_steps([p.name for p in listed(folder)])}")
+                        f"is no best one; there are {_steps(there)}")
     return found[0].name
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_atomic, write_json
+from gpu_engine.common.files import open_inside, write_inside, write_json_inside
 from gpu_engine.common.places import runs_folder
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import attempts
+from gpu_engine.runs import attempts, trust
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Run, private_folder
 from gpu_engine.runs.state import FINAL, AttemptRecord, State
@@ -51,12 +51,20 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
         try:
             fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=folder_of_ranks),
                        attempt, settled)
+            trust.note_started(run.path)
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
             raise UserError(f"{folder}: can't create a run folder there: {err.strerror}") from None
         return run, fd
     raise UserError(f"{folder} is full")
+
+
+def discard(run: Run) -> None:
+    """Remove a run folder whose run never began. Raises nothing."""
+    shutil.rmtree(run.path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        trust.forget_started(run.path)
 
 
 def settle(run: Run) -> None:
@@ -71,8 +79,9 @@ def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tu
     run, ours = Run(path), path.parent == runs_folder()
     try:
         private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
-        return run, _make(path, name, spec_toml,
-                          replace(plan, id=run.id, cwd=working_folder()))
+        fd = _make(path, name, spec_toml, replace(plan, id=run.id, cwd=working_folder()))
+        trust.note_started(path)
+        return run, fd
     except OSError as err:
         why = "something that is not a run is there already" if err.errno in (
             errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) else err.strerror
@@ -88,6 +97,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
     job: the Slurm job whose ranks begin the attempt. Its submission has counted the attempt if no
     rank of it has begun yet. None: not in a job, and the run is a job's no longer."""
     before = run.state()
+    trust.require_ours(run.path)
     known = slurm_job.read(run.path)
     counted = known is not None and known.id == job \
         and before.attempt not in [a.number for a in before.attempts]
@@ -96,12 +106,13 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         if known is not None and known.id != job:
             slurm_job.forget(run.path)
         changed = before.changed if counted else attempts.keep(run, before.attempt, spec_toml)
-        write_atomic(run.path / "spec.toml", spec_toml)
-        write_json(run.path / "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
+        write_inside(run.path, "spec.toml", spec_toml)
+        write_json_inside(run.path, "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
+        trust.note_started(run.path)
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd
@@ -132,11 +143,11 @@ def _make(path: Path, name: str, spec_toml: str, plan: LaunchPlan, attempt: int 
         (new / "ranks").mkdir(mode=0o700)
         fd = lock_of(new)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        write_atomic(new / "spec.toml", spec_toml, settled=settled)
-        write_json(new / "plan.json", plan.to_dict(), settled=settled)
+        write_inside(new, "spec.toml", spec_toml, settled=settled)
+        write_json_inside(new, "plan.json", plan.to_dict(), settled=settled)
         state = State("queued", path.name, name, time.time(), attempt=attempt,
                       boot=procs.boot_id())
-        write_json(new / "state.json", state.to_dict(), settled=settled)
+        write_json_inside(new, "state.json", state.to_dict(), settled=settled)
         new.rename(path)
     except OSError:
         if fd is not None:
@@ -160,7 +171,7 @@ def lock_of(folder: Path) -> int:
     """Open the lock file, without locking it. Returns a descriptor from 3 up, as a child's 0 to 2
     are replaced: without this, a program started with stdin closed would hand over /dev/null.
     Raises OSError."""
-    low = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    low = open_inside(folder, "lock", os.O_RDWR | os.O_CREAT)
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside
 from gpu_engine.runs import notes, sweep
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.runs.notes import Notes
@@ -55,7 +55,7 @@ def read(run: Run, before: Digest | None = None, state: State | None = None) -> 
     state = state or run.state()
     if before is not None:
         return replace(before, state=state, notes=notes.read(run.path))
-    plan = _table(read_json(run.path / "plan.json"))
+    plan = _table(json_inside(run.path, "plan.json"))
     spec = _table(plan.get("spec"))
     task, train = _table(spec.get("task")), _table(spec.get("train"))
     command, use = task.get("command"), task.get("use")
@@ -74,4 +74,4 @@ def _table(value: object) -> dict[str, Any]:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 <= value < 1 << 53 else None

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import Whole, read_record
 
 FILE = "environment.json"
 
@@ -32,18 +32,18 @@ class Environment:
     """Where the run was started."""
     commit: str | None = None
     """The git commit of that folder, in full."""
-    changed_files: int | None = None
+    changed_files: Whole | None = None
     """How many files there differed from the commit."""
 
 
 def write(run: Path, environment: Environment) -> None:
     """Keep it in the run folder. Raises OSError."""
-    write_json(run / FILE, asdict(environment))
+    write_json_inside(run, FILE, asdict(environment))
 
 
 def read(run: Path) -> Environment:
     """What was kept; all None if nothing was."""
     try:
-        return read_record(Environment, read_json(run / FILE) or {})
+        return read_record(Environment, json_inside(run, FILE) or {})
     except ValueError:
         return Environment()

@@ -30,20 +30,21 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import (
+    file_inside,
+    json_inside,
     locked,
-    open_file,
-    overwrite,
-    read_json,
+    open_inside,
+    overwrite_inside,
     reason,
-    why_not_readable,
-    write_json,
+    why_not_inside,
+    write_json_inside,
 )
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.places import runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job as slurm_job
-from gpu_engine.runs import leftovers, oddities, waiting
+from gpu_engine.runs import leftovers, oddities, trust, waiting
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -117,13 +118,13 @@ class Run:
 
     def plan(self) -> LaunchPlan | None:
         """The plan in plan.json; None if it can't be read or is not a plan."""
-        return LaunchPlan.from_dict(read_json(self.path / "plan.json"))
+        return LaunchPlan.from_dict(json_inside(self.path, "plan.json"))
 
     def require_plan(self) -> LaunchPlan:
         """The plan in plan.json. Raises UserError if it can't be read or is not a plan."""
         plan = self.plan()
         if plan is None:
-            why = why_not_readable(self.path / "plan.json") or "it holds no plan"
+            why = why_not_inside(self.path, "plan.json") or "it holds no plan"
             raise UserError(f"{self.path / 'plan.json'}: can't be read: {why}")
         return plan
 
@@ -138,7 +139,7 @@ class Run:
         damaged, the lock shows whether it runs; if the lock can't be read either, the run is
         *unreadable*. If it is a job of Slurm, what Slurm said last decides, as the lock may be
         held on another machine."""
-        recorded = State.from_dict(read_json(self.path / "state.json"))
+        recorded = State.from_dict(json_inside(self.path, "state.json"))
         if recorded is None:
             try:
                 created = self.path.stat().st_mtime
@@ -154,7 +155,7 @@ class Run:
             return waits
         if recorded.live and not held:
             # It may have ended since state.json was read.
-            newer = State.from_dict(read_json(self.path / "state.json"))
+            newer = State.from_dict(json_inside(self.path, "state.json"))
             if newer is not None and not newer.live:
                 return newer
             return replace(recorded, state="lost", exit_code=1, reason=self._why_lost(recorded))
@@ -183,21 +184,23 @@ class Run:
 
     def write_state(self, state: State, *, settled: bool = True) -> None:
         """Write state.json, on a full disk by overwriting the old file. `settled`: as for
-        `files.write_atomic`. Raises OSError."""
-        path = self.path / "state.json"
+        `files.write_inside`. Raises OSError."""
         try:
-            write_json(path, state.to_dict(), settled=settled)
+            write_json_inside(self.path, "state.json", state.to_dict(), settled=settled)
         except OSError as err:
             if err.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            overwrite(path, json.dumps(state.to_dict(), allow_nan=False) + "\n")
+            overwrite_inside(self.path, "state.json",
+                             json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
         """Tell the supervisor to stop the run: ranks finish their step and save. `now`: kill them.
 
         If the run waits for its turn, it waits no longer. If it is lost, the processes that are
-        left of it are ended, which takes some seconds. Raises UserError if nothing runs.
+        left of it are ended, which takes some seconds. Raises UserError if nothing runs, or if the
+        folder is not this user's alone.
         """
+        trust.require_ours(self.path)
         if self._leave_the_line():
             return
         state = self.state()
@@ -208,8 +211,10 @@ class Run:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
         if state.pid is None:
             state = self._wait_for_supervisor()
+        # Only the process that holds this run's lock: the folder's word for a pid is not enough.
         if state.pid is None or not procs.send(state.pid, state.ticks,
-                                               signal.SIGQUIT if now else signal.SIGTERM):
+                                               signal.SIGQUIT if now else signal.SIGTERM,
+                                               lambda pid: trust.belongs(pid, self.path)):
             # It may have ended since its state was read.
             state = self.state()
             raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
@@ -221,12 +226,12 @@ class Run:
         if waiting.read(self.path) is None:
             return False
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            fd = open_inside(self.path, "lock", os.O_RDWR)
         except OSError as err:
             raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            recorded = State.from_dict(read_json(self.path / "state.json"))
+            recorded = State.from_dict(json_inside(self.path, "state.json"))
             if recorded is None or waiting.judge(recorded, self.path, held=False) is None:
                 return False
             self.write_state(replace(recorded, state="stopped", ended=time.time(),
@@ -263,8 +268,9 @@ class Run:
         return oddities.find(self.path)
 
     def require_removable(self) -> None:
-        """Raise UserError if the run or processes of it still run, or if that can't be found
-        out."""
+        """Raise UserError if the run or processes of it still run, if that can't be found out, or
+        if the folder is another user's."""
+        trust.require_owner(self.path)
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")
@@ -282,6 +288,7 @@ class Run:
         except OSError as err:
             raise UserError(f"run {self.id} can't be removed: {err.strerror}: "
                             f"{self.path}") from None
+        trust.forget_started(self.path)
 
 
 def private_folder(path: Path) -> Path:
@@ -316,7 +323,7 @@ def find(name: str) -> Run:
     if "/" in name:
         path = Path(name)
         try:
-            open_file(path / "plan.json").close()
+            file_inside(path, "plan.json").close()
         except FileNotFoundError:
             raise UserError(f"{name}: not a run folder") from None
         except OSError as err:
@@ -348,9 +355,9 @@ def _exists(path: Path) -> bool:
 
 
 def _created(run: Run) -> float:
-    state = read_json(run.path / "state.json")
+    state = json_inside(run.path, "state.json")
     created = state.get("created") if isinstance(state, dict) else None
-    if isinstance(created, int | float):
+    if isinstance(created, int | float) and 0 <= created < 1e12:
         return float(created)
     try:
         return run.path.stat().st_mtime
@@ -360,4 +367,4 @@ def _created(run: Run) -> float:
 
 def dumps(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
-    return json.dumps(value, indent=2, allow_nan=False)
+    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

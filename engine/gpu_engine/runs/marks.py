@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
-from gpu_engine.common.records import read_record
+from gpu_engine.common.files import file_inside, open_inside, reason
+from gpu_engine.common.records import UnixTime, Whole, read_record
+from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
 FILE = "marks.jsonl"
@@ -29,8 +29,8 @@ class Mark:
     """One note. At least one of `step` and `t` is known."""
 
     text: str
-    step: int | None = None
-    t: float | None = None
+    step: Whole | None = None
+    t: UnixTime | None = None
     """Unix seconds."""
 
 
@@ -38,7 +38,7 @@ def read(run: Path) -> list[Mark]:
     """The notes of the run in this folder, in the order in which they were first made. Lines that
     are no notes are left out; so are all if the file can't be read."""
     try:
-        with open_file(run / FILE) as file:
+        with file_inside(run, FILE) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(size - _MOST, 0))
             lines = file.read(_MOST).split(b"\n")
@@ -47,12 +47,10 @@ def read(run: Path) -> list[Mark]:
     found: dict[tuple[int | None, float | None], Mark] = {}
     for line in lines:
         try:
-            mark = read_record(Mark, json.loads(line))
+            mark = read_record(Mark, json.loads(line), strict=True)
         except (ValueError, RecursionError):
             continue
         if mark.step is None and mark.t is None:
-            continue
-        if (mark.step or 0) < 0 or (mark.t is not None and not isfinite(mark.t)):
             continue
         found[mark.step, mark.t] = mark
     return [m for m in found.values() if m.text]
@@ -60,14 +58,14 @@ def read(run: Path) -> list[Mark]:
 
 def write(run: Path, mark: Mark) -> None:
     """Add a note to the run in this folder, or replace the one at that moment. Raises UserError if
-    it is no text for a note, or can't be written."""
+    it is no text for a note, can't be written, or the folder is not this user's alone."""
+    trust.require_ours(run)
     if len(mark.text) > LONGEST or not mark.text.isprintable():
         raise UserError(f"a note on a curve is one line of at most {LONGEST} printable characters;"
                         f" this has {len(mark.text)}")
     line = json.dumps(asdict(mark), allow_nan=False).encode() + b"\n"
     try:
-        fd = os.open(run / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                     | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = open_inside(run, FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json, reason, why_not_readable, write_json
+from gpu_engine.common.files import json_inside, reason, why_not_inside, write_json_inside
 from gpu_engine.common.records import read_record
+from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
 FILE = "notes.json"
@@ -55,7 +56,7 @@ def read(run: Path) -> Notes:
     """What is written on the run in this folder; nothing if it has no such file, or if that can't
     be read (`require_readable` and `oddities.find` then say so)."""
     try:
-        found = read_record(Notes, read_json(run / FILE) or {})
+        found = read_record(Notes, json_inside(run, FILE) or {})
     except ValueError:
         return Notes()
     tags = dict.fromkeys(t for t in found.tags if _TAG.fullmatch(t))
@@ -65,19 +66,21 @@ def read(run: Path) -> Notes:
 
 def require_readable(run: Path) -> None:
     """Raise UserError if something is written on the run that can't be read."""
-    if os.path.lexists(run / FILE) and (why := why_not_readable(run / FILE)):
+    if os.path.lexists(run / FILE) and (why := why_not_inside(run, FILE)):
         raise UserError(f"run {run.name}: {FILE} can't be read: {why}{whose(run)}")
 
 
 def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
     """Replace what is written on the run in this folder by what `changed` makes of it, and return
     that. Two processes that do so at once both take effect. Raises UserError if the result is not
-    valid or the file can't be written; the old one is then still there."""
+    valid, the file can't be written, or the folder is not this user's alone; the old one is then
+    still there."""
+    trust.require_ours(run)
     with _alone(run):
         require_readable(run)
         new = require_valid(changed(read(run)))
         try:
-            write_json(run / FILE, asdict(new))
+            write_json_inside(run, FILE, asdict(new))
         except OSError as err:
             raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
                             f"{whose(run)}") from None

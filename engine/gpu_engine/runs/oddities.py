@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 from pathlib import Path
 
-from gpu_engine.common.files import open_file, reason, why_not_readable
+from gpu_engine.common.files import read_inside, reason, why_not_inside
+from gpu_engine.runs import trust
 
 _MOST = 4
 """How many problems of one run are reported."""
 
 
 def find(path: Path) -> list[str]:
-    """The files in the run folder `path` that can't be read: one sentence for each of the first
-    few."""
-    out = []
+    """What is odd about the run folder `path`: whose it is, and the files in it that can't be read.
+    One sentence for each of the first few."""
+    why = trust.why_not_ours(path)
+    out = [f"only shown: {why}"] if why else []
     for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
-        if os.path.lexists(path / name) and (why := why_not_readable(path / name)):
+        if os.path.lexists(path / name) and (why := why_not_inside(path, name)):
             out.append(f"{name} can't be read: {why}")
     try:
         names = sorted(os.listdir(path / "ranks"))  # noqa: PTH208
@@ -31,7 +32,7 @@ def find(path: Path) -> list[str]:
     for name in names:
         if len(out) >= _MOST:
             break
-        if name.endswith((".jsonl", ".log")) and (why := why_not_readable(path / "ranks" / name)):
+        if name.endswith((".jsonl", ".log")) and (why := why_not_inside(path, f"ranks/{name}")):
             out.append(f"ranks/{name} can't be read: {why}")
     return out[:_MOST]
 
@@ -39,8 +40,7 @@ def find(path: Path) -> list[str]:
 def why_no_state(path: Path) -> str:
     """Why the state of the run in `path` can't be read from its state.json."""
     try:
-        with open_file(path / "state.json") as file:
-            text = file.read()
+        text = read_inside(path, "state.json")
     except FileNotFoundError:
         return "state.json is missing"
     except PermissionError as err:
@@ -56,13 +56,5 @@ def why_no_state(path: Path) -> str:
 
 def whose(path: Path) -> str:
     """"; it belongs to alice", or "" if it is the current user's."""
-    try:
-        uid = path.stat().st_uid
-    except OSError:
-        return ""
-    if uid == os.geteuid():
-        return ""
-    try:
-        return f"; it belongs to {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"; it belongs to user {uid}"
+    owner = trust.other_owner(path)
+    return f"; it belongs to {owner}" if owner else ""

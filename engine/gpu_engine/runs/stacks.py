@@ -13,9 +13,11 @@ import signal
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
+from gpu_engine.events.paths import inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Start
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 
 _HEAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):",
@@ -27,14 +29,15 @@ _MOST = 1 << 20
 def request(run: Run, rank: int) -> bool:
     """Send the signal to a rank. False if it is gone or does not catch the signal (yet)."""
     found = process(run, rank)
-    return found is not None and send(*found)
+    return found is not None and send(*found, run)
 
 
-def send(pid: int, ticks: int | None) -> bool:
-    """Send the signal to the process with this pid and start time. False if it is gone or does
-    not catch the signal."""
+def send(pid: int, ticks: int | None, run: Run) -> bool:
+    """Send the signal to the process with this pid and start time. False if it is gone, does not
+    belong to `run`, or does not catch the signal."""
     try:
-        return procs.send(pid, ticks, signal.SIGUSR2, listens)
+        return procs.send(pid, ticks, signal.SIGUSR2,
+                          lambda found: trust.belongs(found, run.path) and listens(found))
     except OSError:
         return False
 
@@ -68,7 +71,7 @@ def printed(path: Path, offset: int) -> str | None:
     """The stacks that were printed into the log `path` after `offset`; None if there are none
     (yet)."""
     try:
-        with open_file(path) as file:
+        with file_inside(*inside(path)) as file:
             if os.fstat(file.fileno()).st_size < offset:
                 offset = 0  # the log was cut since
             file.seek(offset)
@@ -90,6 +93,6 @@ def printed(path: Path, offset: int) -> str | None:
 def size_of(path: Path) -> int:
     """The size of a log in bytes; 0 if it does not exist. An `offset` for `printed`."""
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except OSError:
         return 0

@@ -50,11 +50,11 @@ def read() -> Settings:
 
 
 def colour_setting() -> str:
-    """The setting output.colour; "auto" where the file is wrong, for what must go on all the
-    same."""
+    """The setting output.colour; "auto" where the file is wrong or nobody knows where it is, for
+    what must go on all the same."""
     try:
         return read().output.colour
-    except SettingsError:
+    except UserError:
         return "auto"
 
 
@@ -62,7 +62,7 @@ def parse(text: str, where: Path) -> Settings:
     """The settings in `text`. Raises SettingsError, which names `where`."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as err:
+    except (ValueError, RecursionError) as err:
         raise SettingsError(f"{where}: not valid TOML: {clean(str(err))}") from None
     problems: list[str] = []
 

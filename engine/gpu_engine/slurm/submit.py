@@ -11,13 +11,13 @@ from pathlib import Path
 
 from gpu_engine.common import places
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_atomic
+from gpu_engine.common.files import read_inside, write_inside
 from gpu_engine.interpreters import choose
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.create import create_run, reopen_run, working_folder
+from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
@@ -53,7 +53,7 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
         _keep(run, there)
     except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
+        discard(run)
         raise
     finally:
         os.close(lock)
@@ -84,7 +84,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
                 commands.cancel(there.id, there.cluster)
         with contextlib.suppress(OSError):
             if script is not None:
-                write_atomic(run.path / jobs.SCRIPT, script)
+                write_inside(run.path, jobs.SCRIPT, script)
             if stopped:
                 jobs.ask_to_stop(run.path)
         raise
@@ -97,7 +97,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
 
 def _script_of(run: Run) -> str | None:
     try:
-        return (run.path / jobs.SCRIPT).read_text()
+        return read_inside(run.path, jobs.SCRIPT).decode()
     except (OSError, ValueError):
         return None
 
@@ -105,7 +105,7 @@ def _script_of(run: Run) -> str | None:
 def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
     path = run.path / jobs.SCRIPT
     try:
-        write_atomic(path, script)
+        write_inside(run.path, jobs.SCRIPT, script)
         number, cluster = commands.submit(
             path, place.folder, pattern(str(run.path), jobs.OUTPUT),
             without=(*_INHERITED, *(key for key, _ in job.options)))

@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
 from gpu_engine.common.places import runs_folder
-from gpu_engine.events.paths import log_path
+from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
 from gpu_engine.slurm import commands
@@ -39,8 +40,8 @@ _NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? |got SIG|f
 
 
 def refresh(*, at_once: bool = False) -> None:
-    """Ask Slurm about all runs whose jobs have not ended, unless that was done a moment ago or is
-    being done. `at_once`: however short a time ago."""
+    """Ask Slurm about all jobs that were submitted from here and have not ended, unless that was
+    done a moment ago or is being done. `at_once`: however short a time ago."""
     runs = _open()
     if not runs:
         return
@@ -56,7 +57,8 @@ def refresh(*, at_once: bool = False) -> None:
         known = any(job.doubt for _, job in runs)
         wait = _AFTER_FAILURE if known else EVERY
         asked = os.pread(fd, 1, 0) == b"+"
-        if not at_once and asked and time.time() - os.fstat(fd).st_mtime < wait:
+        # A time ahead of the clock, which was set back, says nothing.
+        if not at_once and asked and 0 <= time.time() - os.fstat(fd).st_mtime < wait:
             return
         _ask(runs)
         with contextlib.suppress(OSError):
@@ -65,7 +67,8 @@ def refresh(*, at_once: bool = False) -> None:
 
 def _open() -> list[tuple[Run, Job]]:
     found = [(run, jobs.read(run.path)) for run in each_run()
-             if os.path.exists(run.path / jobs.FILE)]  # noqa: PTH110
+             if os.path.exists(run.path / jobs.FILE)  # noqa: PTH110
+             and trust.started_here(run.path)]
     return [(run, job) for run, job in found if job is not None and not job.over]
 
 
@@ -122,7 +125,7 @@ def _last_words(run: Path) -> str | None:
     has written any."""
     for path in (run / jobs.OUTPUT, log_path(run, 0)):
         try:
-            with open_file(path) as file:
+            with file_inside(*inside(path)) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
                 lines = file.read(_END).decode(errors="replace").splitlines()
         except OSError:

@@ -15,7 +15,6 @@ def main(argv: list[str]) -> int:
     os.set_inheritable(int(argv[2]), False)  # ours alone: an ssh that kept it would look like us
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
-    os.umask(0o077)
     try:
         code = EXIT_CODES[Span(Run(Path(argv[1]))).hold().state]
     except Exception:

@@ -26,20 +26,21 @@ def prepare_again(run: Run, spec: RunSpec, start: str, say: Say = lambda text: N
     Raises as `prepare`."""
     before = parts.read(run.path)
     first, asked = next((p for p in before if p.node == 0), None), nodes.entries(spec)
-    moves = first is not None and first.run is not None and asked[0].host != first.host.name
+    moves = first is not None and first.run is not None and asked[0].host != first.host
     chosen, copied = None, False
     if start != "newest":
         chosen = asking.choose(run, start, spec.train.best)
     elif moves and first is not None:  # the new host may have older ones of its own
-        chosen, copied = _newest(run, first.host.name, say)
+        chosen, copied = _newest(run, first.host, say)
     attempts.check_length(run, spec, chosen)
     spec, inventory, plan, told = prepare(
         spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
     number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
     told = tuple(_joined(p, before, run, number) for p in told)
     if moves and first is not None and chosen is not None:
-        key = carrying.carry_copy(run, told[0].host, chosen, say) if copied else \
-            carrying.carry(run, first, told[0].host, chosen, say)
+        target = parts.host_of(run.path, told[0])
+        key = carrying.carry_copy(run, target, chosen, say) if copied else \
+            carrying.carry(run, first, target, chosen, say)
         told = (replace(told[0], checkpoint=chosen, bring=key), *told[1:])
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
@@ -64,7 +65,7 @@ def _newest(run: Run, host: str, say: Say) -> tuple[str | None, bool]:
 def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
     """`part` with its place among the hosts of the attempt before: what is here of a rank that was
     on another host stays, and what the new one says of it follows."""
-    own = next((p.ranks for p in before if p.host.name == part.host.name and p.run is not None), ())
+    own = next((p.ranks for p in before if p.host == part.host and p.run is not None), ())
     fresh = tuple(rank for rank in part.ranks if rank not in own)
     kept = tuple(b for b in part.bases if b.rank in part.ranks and b.rank not in fresh)
     new = tuple(Base(rank, size) for rank in fresh if (size := _size(run.events(rank))))
@@ -78,13 +79,13 @@ def _size(path: Path) -> int:
         return 0
 
 
-def parts_again(before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:
-    """All nodes once more, at a port that is free now. Raises UserError where a host can't be
-    reached, or the others can't reach the first."""
+def parts_again(run: Run, before: Sequence[Part], spec: RunSpec) -> tuple[Part, ...]:
+    """All nodes of `run` once more, at a port that is free now. Raises UserError where a host can't
+    be reached, or the others can't reach the first."""
     if len(before) == 1:
         return (_once_more(before[0], before[0].spec),)
-    asked = [HostDevices(p.host.name) for p in before]
-    met = survey.meet(asked, [p.host for p in before])
+    asked = [HostDevices(p.host) for p in before]
+    met = survey.meet(asked, [parts.host_of(run.path, p) for p in before])
     try:
         address, port = survey.meeting_point(met, spec)
     except SpecError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -32,7 +33,7 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
 
     def ask(part: Part) -> None:
         assert part.run is not None
-        with open_channel(part.host) as way:
+        with open_channel(parts.host_of(run.path, part)) as way:
             way.ask(protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
 
     answers = at_once(ask, found)
@@ -44,7 +45,7 @@ def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
     """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
     the hash that its manifest has. Returns its name. Raises UserError."""
     first = _first(run)
-    with open_channel(first.host) as way:
+    with open_channel(parts.host_of(run.path, first)) as way:
         sizes = listed(way, first, run)
         name = _name(run, sizes, which, best)
         _whole(way, first, run, name, sizes, say)
@@ -54,15 +55,16 @@ def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
 def choose(run: Run, which: str, best: str | None) -> str:
     """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
     first = _first(run)
-    with open_channel(first.host) as way:
-        return _name(run, listed(way, first, run), which, best)
+    with open_channel(parts.host_of(run.path, first)) as way:
+        sizes = listed(way, first, run)
+        return _name(run, sizes, which, best, among=_folders(sizes))
 
 
 def newest(run: Run) -> str | None:
     """The name of the newest checkpoint on the host of rank 0; None: there is none. Raises
     UserError."""
     first = _first(run)
-    with open_channel(first.host) as way:
+    with open_channel(parts.host_of(run.path, first)) as way:
         there = _folders(listed(way, first, run))
     return there[-1] if there else None
 
@@ -80,15 +82,24 @@ def listed(way: Channel, part: Part, run: Run) -> dict[str, int]:
     assert part.run is not None
     listed = way.ask(protocol.ListCheckpoints(part.run))
     if not isinstance(listed, protocol.Checkpoints):
-        raise Refused(part.host.name, "it does not say which checkpoints there are")
+        raise Refused(part.host, "it does not say which checkpoints there are")
     sizes = {f.name: f.size for f in listed.files if files.of_checkpoint(f.name)}
     run.checkpoints.mkdir(mode=0o700, exist_ok=True)
     for gone in set(checkpoints.listed(run.checkpoints)) - {
             run.checkpoints / folder for folder in _folders(sizes)}:
-        shutil.rmtree(gone, ignore_errors=True)  # the host keeps some and deletes others
+        _forget(gone)
     for folder in _folders(sizes):
         _manifest(way, part, run, folder, sizes)
     return sizes
+
+
+def _forget(gone: Path) -> None:
+    """Remove the manifest of a checkpoint that its host no longer names. A folder that holds more
+    stays: no state is removed because a host says so."""
+    with contextlib.suppress(OSError):
+        if os.listdir(gone) == [checkpoints.MANIFEST]:  # noqa: PTH208
+            (gone / checkpoints.MANIFEST).unlink()
+            gone.rmdir()
 
 
 def _folders(sizes: dict[str, int]) -> list[str]:
@@ -96,11 +107,12 @@ def _folders(sizes: dict[str, int]) -> list[str]:
                    if name.endswith("/" + checkpoints.MANIFEST)})
 
 
-def _name(run: Run, sizes: dict[str, int], which: str, best: str | None) -> str:
+def _name(run: Run, sizes: dict[str, int], which: str, best: str | None,
+          among: list[str] | None = None) -> str:
     there = _folders(sizes)
     if not there:
-        raise UserError(f"run {run.id} has no checkpoint on {_first(run).host.name} yet")
-    return checkpoints.choose(run.checkpoints, which, best) or there[-1]
+        raise UserError(f"run {run.id} has no checkpoint on {_first(run).host} yet")
+    return checkpoints.choose(run.checkpoints, which, best, among) or there[-1]
 
 
 def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int]) -> None:
@@ -110,7 +122,7 @@ def _manifest(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, 
         return
     data = b"".join(pieces(way, part, name, min(sizes[name], 1 << 20)))
     target.parent.mkdir(mode=0o700, exist_ok=True)
-    names.write_atomic(target, data.decode("utf-8", "replace"))
+    names.write_inside(run.path, f"checkpoints/{name}", data.decode("utf-8", "replace"))
 
 
 def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int],
@@ -118,15 +130,17 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
     try:
         manifest = checkpoints.read_manifest(run.checkpoints / folder)
     except checkpoints.Damaged as err:
-        raise UserError(f"{part.host.name}: {err}") from None
+        raise UserError(f"{part.host}: {err}") from None
     for short, entry in manifest["files"].items():
         name = f"{folder}/{short}"
-        if not files.of_checkpoint(name) or name not in sizes:
-            raise UserError(f"{part.host.name}: {folder} has no {short[:40]!r}")
         target = run.checkpoints / name
+        if not files.of_checkpoint(name):
+            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
         if target.exists() and _hash(target) == entry["sha256"]:
             continue
-        say(f"{name} from {part.host.name}, {sizes[name]:,} bytes")
+        if name not in sizes:
+            raise UserError(f"{part.host}: {folder} has no {short[:40]!r}")
+        say(f"{name} from {part.host}, {sizes[name]:,} bytes")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         room = shutil.disk_usage(run.path).free
         if sizes[name] > room:
@@ -134,12 +148,14 @@ def _whole(way: Channel, part: Part, run: Run, folder: str, sizes: dict[str, int
                             f"{room:,} are free")
         digest = hashlib.sha256()
         try:
-            with temporary.open("wb") as out:
+            fd = names.open_inside(*checkpoints.inside(temporary.parent, temporary.name),
+                                   os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as out:
                 for data in pieces(way, part, name, sizes[name]):
                     out.write(data)
                     digest.update(data)
             if digest.hexdigest() != entry["sha256"]:
-                raise UserError(f"{name} is not what its manifest on {part.host.name} says: it is "
+                raise UserError(f"{name} is not what its manifest on {part.host} says: it is "
                                 "damaged there, or was changed on its way")
             temporary.replace(target)
         finally:
@@ -156,12 +172,12 @@ def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
             break
         if not isinstance(got, protocol.Piece) or got.offset != at:
             stream.close()
-            raise Refused(part.host.name, f"{name} does not come as it should")
+            raise Refused(part.host, f"{name} does not come as it should")
         data = got.content()
         at += len(data)
         if at > size or at > MOST:
             stream.close()
-            raise Refused(part.host.name, f"{name} is longer than the {size:,} bytes it was said "
+            raise Refused(part.host, f"{name} is longer than the {size:,} bytes it was said "
                                           "to have")
         yield data
     stream.close()
@@ -169,7 +185,7 @@ def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
 
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with names.file_inside(*checkpoints.inside(path.parent, path.name)) as file:
         while data := file.read(1 << 20):
             digest.update(data)
     return digest.hexdigest()

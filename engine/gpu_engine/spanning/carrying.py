@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import file_inside, read_inside, reason
 from gpu_engine.hosts import checkpoint_messages as messages
 from gpu_engine.hosts.channel import Channel, Refused, open_channel
 from gpu_engine.hosts.records import Host
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import ahead, asking
+from gpu_engine.spanning import ahead, asking, parts
 from gpu_engine.spanning.parts import Part
 
 _BUILD = 600.0
@@ -29,14 +29,14 @@ _BUILD = 600.0
 def carry(run: Run, source: Part, target: Host, name: str, say: asking.Say) -> str:
     """Bring checkpoint `name` from `source` to `target`. Returns the key by which `Start` or
     `Resume` finds it there. Raises UserError."""
-    with open_channel(source.host) as out, open_channel(target) as into:
+    with open_channel(parts.host_of(run.path, source)) as out, open_channel(target) as into:
         sizes = asking.listed(out, source, run)
 
         def pieces(short: str) -> Iterator[bytes]:
             whole = f"{name}/{short}"
             if whole not in sizes:
-                raise UserError(f"{source.host.name}: {name} has no {short[:40]!r}")
-            say(f"{whole} from {source.host.name} to {target.name}, {sizes[whole]:,} bytes")
+                raise UserError(f"{source.host}: {name} has no {short[:40]!r}")
+            say(f"{whole} from {source.host} to {target.name}, {sizes[whole]:,} bytes")
             return asking.pieces(out, source, whole, sizes[whole])
 
         return _bring(run, name, into, source.path, pieces)
@@ -67,7 +67,7 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
     key, folder = secrets.token_hex(16), run.checkpoints / name
     try:
         manifest = checkpoints.read_manifest(folder)
-        content = (folder / checkpoints.MANIFEST).read_bytes()
+        content = read_inside(*checkpoints.inside(folder, checkpoints.MANIFEST))
     except (checkpoints.Damaged, OSError) as err:
         raise UserError(f"{folder}: {err}") from None
     answer = into.ask(messages.OfferCheckpoint(key, name, path, content), _BUILD)
@@ -81,7 +81,7 @@ def _bring(run: Run, name: str, into: Channel, path: str | None,
 
 def _read(path: Path) -> Iterator[bytes]:
     try:
-        with open_file(path) as file:
+        with file_inside(*checkpoints.inside(path.parent, path.name)) as file:
             while data := file.read(messages.PIECE):
                 yield data
     except OSError as err:

@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.inbox import Inbox
 from gpu_engine.hosts import protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.protocol import BadMessage
 from gpu_engine.runs.state import State
+from gpu_engine.spanning import parts
 from gpu_engine.spanning.mirror import Mirror
 from gpu_engine.spanning.parts import Part
 
@@ -69,7 +71,15 @@ class Back:
     host: str
 
 
-Report = Began | Told | Refusal | Broken | Back
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """What its ranks write is not kept here any more; they go on."""
+
+    host: str
+    reason: str
+
+
+Report = Began | Told | Refusal | Broken | Back | NotKept
 
 
 class Link(threading.Thread):
@@ -77,8 +87,9 @@ class Link(threading.Thread):
 
     def __init__(self, run: Path, part: Part, log_limit: int,
                  reports: Inbox[Report]) -> None:
-        super().__init__(name=f"link {part.host.name}", daemon=True)
+        super().__init__(name=f"link {part.host}", daemon=True)
         self.part = part
+        self._run = run
         self._mirror = Mirror(run, part, log_limit)
         self._reports = reports
         self._way: Channel | None = None
@@ -91,7 +102,7 @@ class Link(threading.Thread):
 
     @property
     def name_of_host(self) -> str:
-        return self.part.host.name
+        return self.part.host
 
     def stop(self, *, now: bool) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
@@ -121,7 +132,7 @@ class Link(threading.Thread):
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                with open_channel(self.part.host) as self._way:
+                with open_channel(parts.host_of(self._run, self.part)) as self._way:
                     self._report(Back(self.name_of_host))
                     if self._serve(self._way):
                         return
@@ -131,6 +142,8 @@ class Link(threading.Thread):
             except Refused as err:
                 self._report(Refusal(self.name_of_host, err.reason))
                 return
+            except UserError as err:  # hosts.toml can't be read just now
+                reason = str(err)
             except BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:
@@ -170,7 +183,7 @@ class Link(threading.Thread):
                     way.close(f"nothing came for {_SILENT:.0f} s")
                 continue
             if isinstance(got, protocol.Piece):
-                self._mirror.take(got)
+                self._take(got)
             elif isinstance(got, protocol.Told):
                 if got.state.attempt >= self.part.attempt:
                     state = got.state
@@ -182,6 +195,13 @@ class Link(threading.Thread):
                     self._report(Refusal(self.name_of_host, "the attempt did not begin there"))
                 return True
         return True
+
+    def _take(self, piece: protocol.Piece) -> None:
+        before = self._mirror.stopped
+        pause = self._mirror.take(piece)
+        if before is None and self._mirror.stopped is not None:
+            self._report(NotKept(self.name_of_host, self._mirror.stopped))
+        self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too
 
     def _begin(self, way: Channel) -> None:
         part = self.part

@@ -1,4 +1,7 @@
-"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it."""
+"""Each host's part of a run, as `hosts/NAME.json` in the run folder here keeps it.
+
+It keeps the host's name alone. How that host is reached says the person (`host_of`), never the
+folder, which somebody may have sent."""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_engine.common.files import read_json, write_json
+from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
+from gpu_engine.hosts import allocation, file
 from gpu_engine.hosts.records import BadName, Host, check_name
-from gpu_engine.runs import leftovers
+from gpu_engine.runs import leftovers, trust
 
 FOLDER, FORMER = leftovers.HOSTS, "former"
 
@@ -26,7 +30,8 @@ class Base:
 class Part:
     """What a host is told to do, and what is known of it."""
 
-    host: Host
+    host: str
+    """Its name in devices.hosts."""
     node: int
     ranks: tuple[int, ...]
     spec: dict[str, object]
@@ -70,7 +75,28 @@ def write(run: Path, part: Part) -> None:
     """Raises OSError."""
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_json(folder / f"{part.host.name}.json", asdict(part))
+    write_json_inside(run, f"{FOLDER}/{part.host}.json", asdict(part))
+
+
+def host_of(run: Path, part: Part) -> Host:
+    """How the host of a part is reached: as hosts.toml has it, else as a node of a Slurm job, else
+    as ssh knows the name. Raises UserError where the run was not started from here, or hosts.toml
+    is wrong."""
+    trust.require_started(run)
+    found = file.known().get(part.host)
+    if found is not None:
+        return found
+    kept = (read_record(Host, h) for h in trust.hosts_of(run))
+    return next((h for h in kept if h.name == part.host), Host(part.host))
+
+
+def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
+    """Keep how the nodes of this Slurm job are reached, for whoever asks from outside of the job.
+    Raises OSError."""
+    nodes = allocation.hosts_of_job()
+    used = [asdict(nodes[p.host]) for p in parts if p.host in nodes]
+    if used:
+        trust.note_started(run, used)
 
 
 def write_all(run: Path, parts: Iterable[Part]) -> None:
@@ -82,11 +108,11 @@ def write_all(run: Path, parts: Iterable[Part]) -> None:
 def write_instead(run: Path, told: Sequence[Part]) -> None:
     """These are the run's parts from now on. What is known of hosts that were left out is kept for
     `former`. Raises OSError."""
-    names = {p.host.name for p in told}
+    names = {p.host for p in told}
     for part in read(run):
-        if part.host.name not in names:
+        if part.host not in names:
             (run / FOLDER / FORMER).mkdir(mode=0o700, exist_ok=True)
-            name = f"{part.host.name}.json"
+            name = f"{part.host}.json"
             (run / FOLDER / name).rename(run / FOLDER / FORMER / name)
     write_all(run, told)
     for name in names:
@@ -95,12 +121,12 @@ def write_instead(run: Path, told: Sequence[Part]) -> None:
 
 def former(run: Path) -> tuple[Part, ...]:
     """The parts of hosts that were left out of later attempts: their run folders are there."""
-    return read(run / FOLDER, FORMER)
+    return read(run, f"{FOLDER}/{FORMER}")
 
 
 def read(run: Path, folder: str = FOLDER) -> tuple[Part, ...]:
     """The parts of a run, node 0's first; empty for one that is on this machine alone."""
-    found = [_read(path) for path in sorted((run / folder).glob("*.json"))]
+    found = [_read(run, f"{folder}/{path.name}") for path in sorted((run / folder).glob("*.json"))]
     return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
 
 
@@ -112,10 +138,10 @@ def spans(run: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> Part | None:
+def _read(run: Path, name: str) -> Part | None:
     try:
-        part = read_record(Part, read_json(path))
-        check_name(part.host.name)
+        part = read_record(Part, json_inside(run, name))
+        check_name(part.host)
     except (ValueError, BadName):
         return None
-    return part if path.stem == part.host.name else None
+    return part if name.endswith(f"/{part.host}.json") else None

@@ -38,7 +38,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()
-    known_runs = {p.host.name: p for p in before if p.run is not None}
+    known_runs = {p.host: p for p in before if p.run is not None}
     snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
     hosts = survey.hosts_of(asked)
     # Code that is sent comes into a folder of its own below the home.
@@ -66,12 +66,12 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
                    if snapshot is not None else None)
     key = secrets.token_hex(16)
     parts = [Part(
-        host=n.machine.host, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
+        host=n.name, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
         spec=to_dict(n.spec, defaults=False), folders=(place,), key=f"{key}/{n.number}",
         code=snapshot.name if snapshot is not None else None, skew=one.skew)
         for n, one, place in zip(told, met, places, strict=True)]
     return spec, nodes.inventory_of(machines), plan, tuple(
-        resumed(p, known_runs.get(p.host.name), checkpoint) for p in parts)
+        resumed(p, known_runs.get(p.host), checkpoint) for p in parts)
 
 
 def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> Part:

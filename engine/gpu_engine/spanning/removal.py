@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_engine.common import units
+from gpu_engine.common.errors import UserError
 from gpu_engine.hosts import protocol
 from gpu_engine.hosts.channel import Channel, Refused, Unreachable, open_channel
 from gpu_engine.hosts.records import Host
+from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import parts
 from gpu_engine.spanning.parts import Part
@@ -42,23 +44,27 @@ class Removal:
 
     def remove(self, run: Run) -> Outcome:
         """Remove `run`; what is here of it last, and only if no host has anything of it left, as
-        nobody would know of that any more. Raises UserError as `Run.remove`."""
+        nobody would know of that any more. Hosts are asked only about a run that was started
+        from here. Raises UserError as `Run.remove`."""
         run.require_removable()
         found = [*parts.read(run.path), *parts.former(run.path)]
-        if self._only_here:
-            stays = tuple(f"{p.host.name}: {_what(p)} stays there" for p in found)
+        if self._only_here or not trust.started_here(run.path):
+            stays = tuple(f"{p.host}: {_what(p)} stays there" for p in found)
             return Outcome(_here(run), stays=stays)
-        said = [s for s in at_once(self._there, found) if isinstance(s, _Said)]
+        said = [s for s in at_once(lambda p: self._there(run, p), found) if isinstance(s, _Said)]
         gone = tuple(s.sentence for s in said if s.gone)
         stays = tuple(s.sentence for s in said if not s.gone)
         return Outcome(None if stays else _here(run), gone, stays)
 
-    def _there(self, part: Part) -> _Said:
-        name = part.host.name
+    def _there(self, run: Run, part: Part) -> _Said:
+        name = part.host
         try:
-            answer = self._way(part.host).ask(protocol.Remove(part.run, part.key))
+            way = self._way(parts.host_of(run.path, part))
+            answer = way.ask(protocol.Remove(part.run, part.key))
         except (Unreachable, Refused) as err:
             return _Said(False, f"{name}: {_what(part)} stays there: {err.reason}")
+        except UserError as err:  # hosts.toml can't be read
+            return _Said(False, f"{name}: {_what(part)} stays there: {err}")
         if not isinstance(answer, protocol.Removed):
             return _Said(False, f"{name}: it does not say whether {_what(part)} was removed")
         if answer.path is None:

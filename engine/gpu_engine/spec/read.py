@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.values import ANY, convert, describe, parse
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
@@ -41,7 +41,11 @@ def from_dict(data: Mapping[str, Any]) -> RunSpec:
 def from_dict_leniently(data: object) -> RunSpec:
     """Make a spec of the dict in a plan.json, which another version may have written: an unknown
     key is ignored, and a value that does not fit is replaced by the default."""
-    return _read(data)[0] if isinstance(data, dict) else RunSpec()
+    known = {name: {k: v for k, v in value.items() if f"{name}.{k}" in keys()}
+             if isinstance(value, dict) else value
+             for name, value in data.items() if name in SECTIONS or name == "name"} \
+        if isinstance(data, dict) else {}
+    return _read(known)[0]
 
 
 def load(path: Path) -> RunSpec:
@@ -50,23 +54,30 @@ def load(path: Path) -> RunSpec:
     return from_dict(read_toml(path))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file as a dict. Raises UserError that names the file, and the place in it."""
+def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
+    """Read a TOML file as a dict; `run`: the run folder that it is in. Raises UserError that names
+    the file, and the place in it."""
     import tomllib
 
     try:
-        with open_file(path) as file:  # a FIFO there would be waited for
-            return tomllib.loads(file.read().decode())
+        return tomllib.loads(_content(path, run).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as err:
         raise UserError(f"{path}: cannot be read: {reason(err)}") from None
     except UnicodeDecodeError as err:
         raise UserError(f"{path}: cannot be read: {err}") from None
-    except tomllib.TOMLDecodeError as err:
+    except ValueError as err:  # a number of 5,000 digits is no TOMLDecodeError
         raise UserError(f"{path}: not valid TOML: {err}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply to be a preset") from None
+
+
+def _content(path: Path, run: Path | None) -> bytes:
+    if run is not None:
+        return read_inside(run, path.relative_to(run).as_posix())
+    with open_file(path) as file:  # a FIFO there would be waited for
+        return read_bounded(file)
 
 
 def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
@@ -156,7 +167,15 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
+    if not _shallow(value, 32):
+        raise ValueError
     return convert(value, key.kind)
+
+
+def _shallow(value: object, levels: int) -> bool:
+    """Whether nothing is nested deeper in `value` than so many levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_shallow(v, levels - 1) for v in inner)
 
 
 def _name(value: Any, problems: list[Problem]) -> str:

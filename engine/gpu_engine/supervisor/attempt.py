@@ -10,7 +10,7 @@ from typing import Literal
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
-from gpu_engine.supervisor import logs, scripts
+from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.rank_state import RankState
@@ -106,7 +106,7 @@ class Attempt:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
                 return "stopped", "a rank was stopped by a signal to it alone", None
             return "completed", None, None
-        cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
+        cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disk=disk_room.of(run.path))
         return "failed", cause.line if cause is not None else None, cause
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from gpu_engine.common import exit_status
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
-from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause
@@ -69,24 +68,25 @@ class Failure:
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                batch: Batch | None = None, disk: Room | None = None,
+                given: oom.Given | None = None, disk: Room | None = None,
                 ) -> Cause | None:
     """The cause of an attempt's failure; None without failures.
 
     `oom_kills`: how many out-of-memory kills the kernel counted during the attempt; None: not
-    known. `batch`: the plan's batch, for advice on memory. `disk`: the free space of the run
-    folder; a full disk is named first, as the errors that it leads to seldom say so.
+    known. `given`: what the ranks were given of the batch, for advice on memory. `disk`: the
+    free space of the run folder; a full disk is named first, as the errors that it leads to seldom
+    say so.
     """
-    cause = _first(failures, oom_kills, batch)
+    cause = _first(failures, oom_kills, given)
     if cause is None:
         return None
     silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
     full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
-    return replace(cause, message=f"{full}\n{cause.message}") if full else cause
+    return replace(cause, message=f"{full}.\n{cause.message}") if full else cause
 
 
 def _first(failures: Sequence[Failure], oom_kills: int | None,
-           batch: Batch | None) -> Cause | None:
+           given: oom.Given | None) -> Cause | None:
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
@@ -94,7 +94,8 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
     if first.error is not None:
         kind, message = first.error.type, first.error.message.strip()
         if oom.is_gpu(first.error):
-            message = f"out of GPU memory: {oom.describe(first.error, batch)}\n{message}"
+            known = oom.describe(first.error, given)
+            message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     trace = traceback_in(first.log_tail)

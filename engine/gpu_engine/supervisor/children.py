@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.files import open_inside
+from gpu_engine.events.paths import inside
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
@@ -75,7 +77,7 @@ def allow_many_files() -> None:
 _files: tuple[int, int] | None = None
 
 
-def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a session of its own, with its output in `log`. The kernel kills it when
     this process dies.
@@ -99,11 +101,11 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path,
                 pass  # the cores are offline since the run was planned: use any
 
     log.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_inside(*inside(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
-            start_new_session=True, preexec_fn=arm)
+            start_new_session=True, umask=umask, preexec_fn=arm)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)

@@ -125,7 +125,7 @@ class Watch:
             size = stacks.size_of(self.run.log(rank))
             pid = seen.view.pid
             if not seen.view.ended and pid is not None \
-                    and stacks.send(pid, procs.start_ticks(pid)):
+                    and stacks.send(pid, procs.start_ticks(pid), self.run):
                 asked[rank] = size
         return asked
 

@@ -16,6 +16,8 @@ import os
 from pathlib import Path
 
 from gpu_engine.common import procs, units
+from gpu_engine.common.files import file_inside, open_inside
+from gpu_engine.events.paths import inside
 
 _CHASE = 16
 """How often new output is copied before the file is cut in any case."""
@@ -33,18 +35,19 @@ def bound_all(run: Path, limit: int) -> bool:
     with contextlib.suppress(OSError), os.scandir(run / "ranks") as entries:
         found += [Path(e.path) for e in entries if e.name.endswith(".log")]
     cut = [path for path in found if bound(path, limit)]
-    cut += [path for path in (run / "torchrun").rglob("*.log") if punch(path, limit)]
+    cut += [path for path in (run / "torchrun").rglob("*.log")
+            if punch(run, path.relative_to(run).as_posix(), limit)]
     return bool(cut)
 
 
-def punch(path: Path, limit: int) -> bool:
+def punch(run: Path, name: str, limit: int) -> bool:
     """Free the disk space of a log's older part without moving its end. For torchrun's logs: they
     are not open for appending, so their writer would not notice a cut. Returns whether anything
     was freed."""
     if not procs.LINUX:
         return False
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_inside(run, name, os.O_RDWR)
     except OSError:
         return False
     try:
@@ -61,7 +64,7 @@ def punch(path: Path, limit: int) -> bool:
 def bound(path: Path, limit: int) -> bool:
     """Cut the log if it is larger than `limit` bytes. Returns whether it was."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_inside(*inside(path), os.O_RDWR | os.O_APPEND)
     except OSError:
         return False
     try:
@@ -97,8 +100,8 @@ def _keep_and_cut(fd: int, size: int, limit: int, path: Path) -> int:
     begin = max(0, size - limit * 5 // 4)
     if begin:
         begin = _line_after(fd, begin)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    out = open_inside(*inside(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         at = _copy(fd, out, begin, size)
         temporary.replace(old(path))
@@ -146,7 +149,8 @@ def note(path: Path, text: str) -> None:
     """Append a line of our own, or nothing if the disk is full."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
+        fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(fd, "a") as file:
             file.write(text + "\n")
 
 
@@ -160,8 +164,8 @@ def tail(path: Path, size: int = 16384) -> str:
 
 def _end(path: Path, size: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with file_inside(*inside(path)) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read()
+            return file.read(size)
     except OSError:
         return b""

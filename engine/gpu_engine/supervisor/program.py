@@ -22,9 +22,10 @@ def run(folder: Path, lock: int) -> int:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
-    os.umask(0o077)
+    umask = os.umask(0o077)  # for our files; the ranks get that of whoever launched
     try:
-        return EXIT_CODES.get(Supervisor(Run(folder)).supervise().state, 0)  # 0: it waits again
+        supervisor = Supervisor(Run(folder), umask)
+        return EXIT_CODES.get(supervisor.supervise().state, 0)  # 0: it waits again
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

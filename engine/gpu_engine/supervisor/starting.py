@@ -24,9 +24,10 @@ _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 log = logging.getLogger(__name__)
 
 
-def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Cause | None:
-    """Start all processes of the plan. Returns a Cause if one could not be started. `direct`: the
-    processes that are ranks are a person's own script."""
+def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: int
+          ) -> Cause | None:
+    """Start all processes of the plan, with this umask. Returns a Cause if one could not be
+    started. `direct`: the processes that are ranks are a person's own script."""
     port = str(free_port())
     cwd = plan.cwd or "/"
     for process in plan.processes:
@@ -46,8 +47,8 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool) -> Caus
         try:
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
-            child = spawn(argv, env=env, cwd=cwd, log=path, cores=process.cores,
-                             ranks=ranks, role=process.role)
+            child = spawn(argv, env=env, cwd=cwd, log=path, umask=umask, cores=process.cores,
+                          ranks=ranks, role=process.role)
         except OSError as err:
             what = err.filename or argv[0]
             return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],

@@ -16,7 +16,17 @@ from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
 from gpu_engine.runs.event_digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.supervisor import claim, hang_watch, logs, oom, scripts, sender, stopping
+from gpu_engine.runs.state import Notice
+from gpu_engine.supervisor import (
+    claim,
+    hang_watch,
+    logs,
+    noticed,
+    oom,
+    scripts,
+    sender,
+    stopping,
+)
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
 from gpu_engine.supervisor.children import (
     Child,
@@ -49,10 +59,11 @@ class _TakenMeanwhile(Exception):
 
 
 class Supervisor:
-    """Supervises one run, all in the calling thread. Raises UserError if its plan can't be read."""
+    """Supervises one run, all in the calling thread. `umask`: that of its processes. Raises
+    UserError if its plan can't be read."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, umask: int) -> None:
+        self.run, self.umask = run, umask
         self.plan = run.require_plan()
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
@@ -74,7 +85,8 @@ class Supervisor:
         become_subreaper()
         allow_many_files()
         for folder in (self.run.path, self.run.path / "ranks"):
-            files.remove_temporary(folder)
+            if not folder.is_symlink():
+                files.remove_temporary(folder)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -145,7 +157,8 @@ class Supervisor:
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
         self.state = replace(
             self.state, state="starting", attempt=number, processes=(), cause=None, reason=None,
-            changed=(), attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+            changed=(), warnings=(),
+            attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
         self._write(settled=False)  # no rank waits for the disk; the next state is on its way
 
     def _record(self, number: int, outcome: str, reason: str | None) -> None:
@@ -175,7 +188,7 @@ class Supervisor:
         self._leave_the_line()
         oom_before = oom.kills()
         failed = start(self.run, self.plan, attempt,
-                       direct=not self.is_task and not self.launches)
+                       direct=not self.is_task and not self.launches, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
             return "failed", failed.message, failed
@@ -195,7 +208,8 @@ class Supervisor:
         else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
-        self.state = replace(self.state, processes=attempt.processes())
+        self.state = replace(self.state, processes=attempt.processes(),
+                             warnings=self._noticed(attempt))
         now = oom.kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
@@ -222,6 +236,7 @@ class Supervisor:
     def _look(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
+        self._notice(attempt)
         if attempt.stopping is not None:
             attempt.stopping.look(attempt.children, attempt.events)
         for child in attempt.children:
@@ -232,6 +247,17 @@ class Supervisor:
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
+
+    def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
+        goes_on = self.plan.spec.train.on_nonfinite == "continue"
+        return noticed.found(attempt.events, losses=goes_on or not self.is_task)
+
+    def _notice(self, attempt: Attempt) -> None:
+        """Put what there is to tell of the run into its state."""
+        found = self._noticed(attempt)
+        if found != self.state.warnings:
+            self.state = replace(self.state, warnings=found)
+            self._write()
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None if there is none within the time that is set here.

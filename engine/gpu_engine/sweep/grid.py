@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -170,15 +169,10 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
             params = key.startswith("task.params.")
             if key in out or own or (own_command.is_told(command, key) and not params):
                 continue
-            line, what = clean(shlex.join(command), 60), "" if said == key else f"{said} "
-            where = own_command.TOLD_BY.get(key)
-            if where is None or params:
-                cure = "it has no placeholder. Write a word of your own, as {width}, into the " \
-                       "command, and vary that: --grid width=64,128"
-            else:
-                cure = f"write {{{where[0]}}} where its value belongs"
-            out[key] = Problem(key, None, f"{what}has no effect, as the command {line} is never "
-                                          f"told it: {cure}")
+            out[key] = own_command.unheard(
+                command, key, said="" if said == key else said,
+                otherwise="it has no placeholder. Write a word of your own, as {width}, into the "
+                          "command, and vary that: --grid width=64,128")
     return list(out.values())
 
 

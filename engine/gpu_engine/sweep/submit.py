@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gpu_engine.queue import submit as queue
 from gpu_engine.queue import waiter
 from gpu_engine.queue.submit import When
 from gpu_engine.runs import sweep as record
+from gpu_engine.runs.create import discard
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep.grid import Member
@@ -89,7 +89,7 @@ def _take_back(runs: Sequence[Run]) -> None:
         with contextlib.suppress(UserError, OSError):
             run.stop()
         if run.state().state == "stopped":
-            shutil.rmtree(run.path, ignore_errors=True)
+            discard(run)
 
 
 def _told(problems: Sequence[tuple[Problem, list[Member]]], of: int) -> list[Problem]:

@@ -27,12 +27,13 @@ from typing import Any
 import torch
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import DELETING, WRITING, write_atomic
+from gpu_engine.common.files import DELETING, WRITING, read_inside, write_inside
 from gpu_engine.runs.checkpoints import (
     MANIFEST,
     STATE,
     Damaged,
     FileEntry,
+    inside,
     listed,
     name_of,
     read_manifest,
@@ -81,6 +82,8 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
     write = partial(checkpoint_files.write, progress=progress, gate=gate)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink():
+            raise OSError(f"{folder.name} is a link, and none is followed in a run folder")
         temp.mkdir(mode=0o700)
         files = {STATE: write(temp / STATE, lambda out: torch.save(state, out))}
         _try_loading(temp / STATE)
@@ -142,8 +145,9 @@ def load_ranks(path: Path) -> list[bytes]:
     found = []
     for rank in range(sum(name.startswith("rank-") for name in files)):
         name = rank_file(rank)
-        _verify_file(path, name, _entry(path, name), None)
-        found.append((path / name).read_bytes())
+        entry = _entry(path, name)
+        _verify_file(path, name, entry, None)
+        found.append(read_inside(*inside(path, name), entry["size"]))
     return found
 
 
@@ -197,7 +201,7 @@ def add_metrics(path: Path, metrics: dict[str, float]) -> None:
     Raises OSError if it can't be written, Damaged if there is no manifest.
     """
     manifest = read_manifest(path) | {"metrics": metrics}
-    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1, allow_nan=True))
+    write_inside(*inside(path, MANIFEST), json.dumps(manifest, indent=1, allow_nan=True))
 
 
 def to_bytes(value: Any) -> bytes:

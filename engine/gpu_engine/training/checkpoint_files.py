@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.runs.checkpoints import FileEntry
+from gpu_engine.runs.checkpoints import FileEntry, opened
 from gpu_engine.training.checkpoint_writer import Gate
 from gpu_engine.worker.rank.recorder import Progress
 
@@ -52,7 +52,7 @@ def digest(path: Path, progress: Progress | None = None) -> tuple[int, str]:
     """A file's size in bytes and its SHA-256. `progress` counts the bytes read. Raises OSError."""
     hashed, size = hashlib.sha256(), 0
     piece = memoryview(bytearray(_PIECE))
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         if progress is not None:
             progress.total = (progress.total or 0) + os.fstat(file.fileno()).st_size
         while count := file.readinto(piece):

@@ -247,7 +247,7 @@ def _send(file: Path, chosen: dict[str, Any], group: Group, rec: Recorder, *,
     hashed, problem = hashlib.sha256(), ""
     out = tempfile.TemporaryFile(dir=file.parents[2]) if wanted else None  # noqa: SIM115
     try:
-        source = file.open("rb", buffering=0) if group.rank == 0 else None
+        source = checkpoints.opened(file) if group.rank == 0 else None
         for piece in group.broadcast_pieces(source, chosen["size"]):
             progress.done += len(piece)
             if out is not None and not problem:

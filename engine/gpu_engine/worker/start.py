@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gpu_engine.common import floors, procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
-from gpu_engine.events.paths import events_path, log_path
+from gpu_engine.events.paths import events_path, inside, log_path
 from gpu_engine.worker.rank import current, dynamo_later, loader_sockets
 from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
@@ -232,7 +233,7 @@ def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
     """Send this rank's output to its own log file, instead of through torchrun's agent."""
     path = log_path(run, int(env.get("RANK", 0)))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(fd, 1)

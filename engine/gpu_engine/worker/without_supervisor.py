@@ -28,7 +28,7 @@ import torch
 
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_json
+from gpu_engine.common.files import write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import build
@@ -104,7 +104,7 @@ class RankWithoutSupervisor:
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.private_folder(places.runs_folder()) / path.name
             (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(path / "plan.json", self._plan.to_dict())
+            write_json_inside(path, "plan.json", self._plan.to_dict())
         if self._who.local_rank == 0:
             self._launcher.remember(path)
         return path, told["attempt"]

@@ -7,12 +7,14 @@ from typing import Any
 from textual.app import App
 
 from gpu_engine.common import places
+from gpu_engine.common.clean import clean_text
 from gpu_engine.common.files import write_atomic
 
 
 def copy(app: App[Any], text: str) -> None:
-    """Copy `text` to the terminal's clipboard, and to a file, as a terminal never reports whether
-    it has taken it. A notification says so."""
+    """Copy `text`, made harmless for where it is pasted, to the terminal's clipboard, and to a
+    file, as a terminal never reports whether it has taken it. A notification says so."""
+    text = clean_text(text)
     app.copy_to_clipboard(text)
     path = places.home() / "copied.txt"
     try:

@@ -63,8 +63,9 @@ class Confirm(ModalScreen[bool]):
             with VerticalScroll(classes="dialog-text", can_focus=False):
                 yield Static(harmless(self._text))
             with Horizontal(classes="buttons"):
-                yield Button(self._no, id="no", compact=True, action="screen.answer(False)")
-                yield Button(self._yes, id="yes", compact=True, variant="warning",
+                yield Button(harmless(self._no), id="no", compact=True,
+                             action="screen.answer(False)")
+                yield Button(harmless(self._yes), id="yes", compact=True, variant="warning",
                              action="screen.answer(True)")
 
     def on_mount(self) -> None:

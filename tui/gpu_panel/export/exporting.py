@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from textual.app import App
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.own_programs import own_environment, own_program
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import harmless
 from gpu_panel.export.dialog import ExportDialog
@@ -29,6 +29,6 @@ async def export(app: App, runs: Sequence[str]) -> None:
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "gpu_engine", *words]
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace", check=False)
+    argv = own_program("gpu_engine", *words)
+    return subprocess.run(argv, env=own_environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace", check=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
+from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
@@ -41,6 +42,10 @@ class Draft:
         """The section `devices` as the preset has it, before anything was ticked here."""
         self._aside: dict[str, Any] = {}
         """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
+        self._carried: dict[str, object] = {}
+        """What the sections had when the task became the person's own command. Of that, what does
+        not reach the command is left out: it was the other task's. What was typed since is
+        refused if it does not."""
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
         self.run: tuple[str, RunSpec] | None = None
@@ -71,7 +76,9 @@ class Draft:
 
         chosen = choose_spec(preset.name if preset else None, [], list(command))
         draft = cls(preset)
-        draft.data = to_dict(chosen.spec, defaults=False)
+        draft.data = to_dict(preset.spec if preset else chosen.spec, defaults=False)
+        draft._carry()
+        draft.data |= {"name": chosen.spec.name, "task": {"command": list(command)}}
         draft._loaded = draft.copy()
         draft._edits = Edits(draft._state())
         return draft
@@ -85,6 +92,7 @@ class Draft:
         if data is not None:
             draft.preset = preset
             draft.data = copy.deepcopy(data)
+            draft._carry()  # which of it was typed is not kept
             draft._preset_devices = copy.deepcopy(data.get("devices", {}))
             draft.ticked_before = ticked
             if preset is None and run is None:
@@ -131,12 +139,28 @@ class Draft:
 
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
-        return from_dict(self.data)
+        return from_dict(self.heard())
+
+    def heard(self) -> dict[str, Any]:
+        """A copy of the nested dict, without what was another task's and does not reach the
+        person's own command."""
+        carried = {key for key in self._carried if self._is_carried(key)}
+        return copy.deepcopy(own_command.left_out(self.data, only=carried))
+
+    def _is_carried(self, key: str) -> bool:
+        return self.says(key) and self.value(key) == self._carried[key]
+
+    def insists(self, key: str) -> bool:
+        """Whether it has another value than the default for the key, and that is not another
+        task's."""
+        section, _, name = key.partition(".")
+        return self.says(key) and not (key in self._carried and self._is_carried(key)) \
+            and self.value(key) != getattr(SECTIONS[section](), name)
 
     def spec_to_wait(self) -> RunSpec:
         """The spec for the queue. That the person has shared devices once, by a question of Launch,
         does not hold for a run that waits for free ones. Raises as `spec`."""
-        data = self.copy()
+        data = self.heard()
         if self._preset_devices.get("share") is not True:
             data.get("devices", {}).pop("share", None)
         return from_dict(data)
@@ -213,8 +237,14 @@ class Draft:
             if use:
                 task["use"] = use
 
+    def _carry(self) -> None:
+        self._carried = {f"{section}.{name}": value for section, part in self.data.items()
+                         if isinstance(part, dict) for name, value in part.items()}
+
     def _command(self, text: str) -> None:
         task = self.data.setdefault("task", {})
+        if "command" not in task:
+            self._carry()
         task.pop("use", None)
         task.pop("params", None)
         try:
@@ -378,7 +408,7 @@ class Draft:
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
-        data = copy.deepcopy(self.data)
+        data = self.heard()
         if not self._ticked_by_hand and self._preset_devices:
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:

@@ -271,13 +271,14 @@ class LaunchScreen(PaneScreen):
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             self.form.show_waiting(f"{asking[0]} has not answered yet")
             return None
-        data, base, shot = self.draft.copy(), self.draft.base, self.source.snapshot
+        data, heard = self.draft.copy(), self.draft.heard()
+        base, shot = self.draft.base, self.source.snapshot
         hosts = self.source.hosts
 
         def ask() -> Review:
             from gpu_panel.launch.review import review  # imported after the first frame
 
-            return review(data, inventory, base, shot, hosts)
+            return review(heard, inventory, base, shot, hosts)
 
         found = await in_thread(ask, name="panel-review")
         if data == self.draft.data:

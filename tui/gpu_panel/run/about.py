@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gpu_engine.common.clean import clean
 from gpu_engine.runs import notes
 from gpu_panel.common.background import in_thread
 from gpu_panel.run.store import RunStore
@@ -33,7 +34,7 @@ class AboutRun(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="sheet") as box:
-            box.border_title = f"Run {self._store.run.id}"
+            box.border_title = Content(f"Run {clean(self._store.run.id)}")
             box.border_subtitle = "esc close"
             yield Static(id="about")
 

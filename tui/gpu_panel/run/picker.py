@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -68,7 +69,7 @@ class CurvePicker(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet") as box:
-            box.border_title = f"What the {self._chart} chart shows"
+            box.border_title = Content(f"What the {self._chart} chart shows")
             box.border_subtitle = "type a part of the name · enter show · esc cancel"
             yield Input(placeholder="name", compact=True, id="picker-name")
             yield PickerList()

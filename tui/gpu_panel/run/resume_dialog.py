@@ -44,7 +44,7 @@ class ResumeDialog(ModalScreen[bool]):
             yield Static(harmless(out.sentence()))
             if not out.own:
                 with Horizontal(classes="ask"):
-                    yield Static(f"{out.unit} in all", classes="ask-label")
+                    yield Static(f"{out.unit} in all", classes="ask-label", markup=False)
                     yield Input(str(out.length), compact=True, id="length", max_length=12)
             if out.can_choose:
                 with Horizontal(classes="ask"):

@@ -52,7 +52,7 @@ class ResumeOptions:
         spec = attempts.read_spec(run)
         checkpoint = leftovers.last_checkpoint(run.path)
         like, others = attempts.failed_settings(run, state) or (None, ())
-        host = next((p.host.name for p in parts.read(run.path) if p.node == 0), None)
+        host = next((p.host for p in parts.read(run.path) if p.node == 0), None)
         if "command" in _section(spec, "task"):
             return cls(state, checkpoint, like=like, others=others)
         train = _section(spec, "train")

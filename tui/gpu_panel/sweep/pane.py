@@ -198,7 +198,7 @@ the marked ones, or those of the line. s stops the whole sweep, u tries failed r
         chosen = self._chosen()
         if len(chosen) > MOST:
             self.notify(f"At most {MOST} runs are compared; these are {len(chosen)}",
-                        severity="warning")
+                        severity="warning", markup=False)
         elif len(chosen) > 1:
             self.app.push_screen(CompareScreen([self._run(one.id) for one in chosen]))
 

@@ -1,6 +1,6 @@
 """The process that calls the driver, so that no other process has to wait for it.
 
-`python -c "from gpu_engine.devices.probe.child import main; main()"`, started by `client.Probe`.
+`python -m gpu_engine.devices.probe`, started by `client.Probe`.
 Why a process and not a thread: a call that hangs inside the driver puts its thread into
 uninterruptible sleep, and a process with such a thread can't end, so that a shell would wait for
 the panel for ever. A process also keeps a crash inside the driver's library out of the panel.

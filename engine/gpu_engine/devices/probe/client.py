@@ -10,12 +10,11 @@ import os
 import pickle
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
+from gpu_engine.common.own_programs import own_program
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.probe.messages import (
     HEAD,
@@ -30,10 +29,6 @@ from gpu_engine.devices.probe.messages import (
 )
 from gpu_engine.devices.records import Device, Inventory
 
-_START = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from gpu_engine.devices.probe.child import main; main()"
-)
 _SHARE = 0.75
 """The share of the time limit for finding devices that a single GPU may take."""
 
@@ -46,10 +41,9 @@ class Probe:
     """One probe. Only one thread may use it at a time, but `close` may be called from another."""
 
     def __init__(self) -> None:
-        package_root = str(Path(__file__).resolve().parents[3])
         self._process = subprocess.Popen(
-            # -P: import no module from the current folder.
-            [sys.executable, "-P", "-c", _START, package_root],
+            own_program("gpu_engine.devices.probe"),
+            cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # it must not print into the panel's terminal

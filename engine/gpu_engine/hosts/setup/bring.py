@@ -65,7 +65,7 @@ def script(plan: Plan, requirements: Sequence[str], word: str) -> bytes:
     unpack = ("import base64, io, sys, zipfile; zipfile.ZipFile(io.BytesIO(base64.b64decode("
               "sys.stdin.read()))).extractall(sys.argv[1])")
     return b"\n".join([
-        f"printf '%s\\n' {word}".encode(), b"set -e", b"umask 077", _base(plan),
+        f"printf '%s\\n' {word}".encode(), b"set -e", b"umask 077", b"cd /", _base(plan),
         f'mkdir -p "$HOME/{place.parent}"'.encode(),
         f'there=$(mktemp -d "$HOME/{place.parent}/.sent-XXXXXX")'.encode(),
         b"trap 'rm -rf \"$there\"' EXIT",

@@ -112,7 +112,7 @@ def switch(place: Path, new: Path) -> None:
     own environment."""
     (place / "bin").mkdir(parents=True, exist_ok=True)
     for name in ("python", "gpu-engine", "gpu-panel"):
-        module = {"python": "", "gpu-engine": " -m gpu_engine", "gpu-panel": " -m gpu_panel"}[name]
+        module = "" if name == "python" else f" -P -m {name.replace('-', '_')}"
         target = place / "bin" / name
         temporary = target.with_name(f".{name}.{os.getpid()}")
         quoted = "'" + str(new / "bin" / "python").replace("'", "'\\''") + "'"

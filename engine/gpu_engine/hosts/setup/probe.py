@@ -88,7 +88,7 @@ def script(word: str, python: str | None) -> bytes:
     names = [_path(python)] if python else []
     names += [f'"{name}"' for name in _NAMES]
     uv = " ".join(f'"{name}"' for name in _UV)
-    return (f"printf '%s\\n' {word}\n"
+    return (f"printf '%s\\n' {word}\ncd /\n"
             f"for u in uv {uv}; do if command -v \"$u\" >/dev/null 2>&1; then "
             "printf 'uv %s\\n' \"$(command -v \"$u\")\"; break; fi; done\n"
             f"for p in {' '.join(names)}; do if command -v \"$p\" >/dev/null 2>&1; then "

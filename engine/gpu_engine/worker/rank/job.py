@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import read_inside
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan, RankPlan
 from gpu_engine.spec.schema import RunSpec
@@ -98,8 +99,8 @@ def read(run: Path, env: Mapping[str, str]) -> Job:
     """
     path = run / "plan.json"
     try:
-        plan = LaunchPlan.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as err:
+        plan = LaunchPlan.from_dict(json.loads(read_inside(run, "plan.json")))
+    except (OSError, ValueError, RecursionError) as err:
         raise UserError(f"{path}: cannot be read: {err}") from err
     if plan is None:
         raise UserError(f"{path}: cannot be read: it holds no plan")

@@ -70,21 +70,22 @@ async def _ask_and_end(app: App[Any], process: DeviceProcess) -> None:
     if chosen is None:
         return
     if not await _send(target, chosen):
-        app.notify(f"Process {target.pid} had already ended")
+        app.notify(f"Process {target.pid} had already ended", markup=False)
         return
     if await _ends(target):
-        app.notify(f"Process {target.pid} has ended")
+        app.notify(f"Process {target.pid} has ended", markup=False)
         return
     if chosen == signal.SIGKILL:
         app.notify(f"Process {target.pid} was killed but is still there: it waits for a driver or "
-                   "a disk", severity="warning")
+                   "a disk", severity="warning", markup=False)
         return
     if await app.push_screen_wait(Confirm(
             f"Process {target.pid} is still running", f"{about}\n\nIt has not "
             f"ended within {PATIENCE:g} s. SIGKILL ends it at once, and it can save "
             "nothing.", yes="Kill it", no="Leave it")):
         sent = await _send(target, signal.SIGKILL)
-        app.notify(f"Process {target.pid} {'was killed' if sent else 'had ended by itself'}")
+        app.notify(f"Process {target.pid} {'was killed' if sent else 'had ended by itself'}",
+                   markup=False)
 
 
 async def _send(target: Target, number: signal.Signals) -> bool:

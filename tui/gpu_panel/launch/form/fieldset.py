@@ -219,7 +219,7 @@ class Fieldset(FocusInView):
         if field.key == "task.command":
             return self._kind == OWN_COMMAND
         if self._kind == OWN_COMMAND and field.key in own_command.NEVER_TOLD:
-            return False
+            return draft.insists(field.key)
         if field.key == "train.lr_reference_batch":
             return draft.value("train.lr_scale") != "none" or draft.says(field.key)
         chosen = modes.find(mode)

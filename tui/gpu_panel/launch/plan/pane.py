@@ -76,8 +76,8 @@ environment of its processes. y copies the command; v shows every process in ful
     def _show_plan(self, plan: LaunchPlan) -> None:
         self.border_subtitle = "y copy · v processes"
         many = len(plan.warnings)
-        self.border_title = self.TITLE + (f" ─ ! {many} warning{'s' * (many > 1)}" if many
-                                          else "")
+        self.border_title = Content(
+            self.TITLE + (f" ─ ! {many} warning{'s' * (many > 1)}" if many else ""))
         gap = "      "
         sentences = plan.sentences()
         first = [Content.styled(clean(sentences[0]), "bold"),

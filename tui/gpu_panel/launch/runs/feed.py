@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import places, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json
+from gpu_engine.common.files import json_inside
 from gpu_engine.launch.taking_up import take_up_all
 from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
@@ -277,7 +277,7 @@ class RunsFeed:
         """The state of a run that is in the queue, without the reason; else None."""
         if run.id not in self._line:
             return None
-        state = State.from_dict(read_json(run.path / "state.json"))
+        state = State.from_dict(json_inside(run.path, "state.json"))
         return state if state is not None and state.state == "queued" and state.pid is None \
             else None
 
@@ -294,6 +294,7 @@ def _line(digest: Digest) -> RunLine:
                    state.created, state.ended, state.reason, started=state.started,
                    job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
                    tags=digest.notes.tags, note=digest.notes.note,
+                   warnings=tuple(one.message for one in state.warnings),
                    seconds=state.took(time.time()), sweep=digest.sweep, read=False)
 
 

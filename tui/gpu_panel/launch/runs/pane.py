@@ -139,7 +139,7 @@ compares them. Esc takes the marks away, and then the filter."""
 
         if len(self.marked) > MOST:
             self.notify(f"At most {MOST} runs are compared; {len(self.marked)} are marked",
-                        severity="warning")
+                        severity="warning", markup=False)
             return
         chosen = in_order(self.targets, self.order, self.turned)
         self.app.push_screen(CompareScreen([line.run for line in chosen]))

@@ -29,7 +29,7 @@ async def ask_and_remove(app: App[Any], run: Run, name: str) -> bool:
 
     size = await in_thread(run.size, name="panel-size")
     found = await in_thread(lambda: parts.read(run.path), name="panel-parts")
-    there = ", ".join(p.host.name for p in found)
+    there = ", ".join(p.host for p in found)
     also = f", and what {there} {'have' if ',' in there else 'has'} of it" if there else ""
     if not await app.push_screen_wait(Confirm(
             f"Remove run {run.id}", f"{name}: deletes {run.path} with logs and "

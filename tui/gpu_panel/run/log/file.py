@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu_engine.common.clean import clean_bytes, clean_lines
-from gpu_engine.common.files import open_file, reason
+from gpu_engine.common.files import open_inside, reason
+from gpu_engine.events.paths import inside
 
 BLOCK = 1 << 16
 """Bytes of a block."""
@@ -236,7 +237,7 @@ class LogFile:
         """Open the file, or open it again if it was replaced or cut. Returns whether line numbers
         changed."""
         try:
-            stat = self.path.stat()
+            stat = self.path.lstat()
         except OSError:
             self.missing = True
             return False
@@ -251,8 +252,7 @@ class LogFile:
                 changed = True
         if self._file is None:
             try:
-                with open_file(self.path) as file:
-                    self._file = os.dup(file.fileno())
+                self._file = open_inside(*inside(self.path))
             except OSError as err:
                 self.missing = True
                 self.trouble = None if isinstance(err, FileNotFoundError) else reason(err)

@@ -11,7 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from gpu_engine.common.files import open_file
+from gpu_engine.common.files import file_inside
+from gpu_engine.events.paths import inside
 from gpu_panel.run.log.file import LogFile
 
 _HEAD = 256
@@ -173,7 +174,7 @@ def _identity(path: Path) -> Identity:
 def _begins(path: Path, count: int) -> bytes:
     """The first `count` bytes of a file; empty if it can't be read."""
     try:
-        with open_file(path) as file:
+        with file_inside(*inside(path)) as file:
             return file.read(count)
     except OSError:
         return b""

@@ -156,7 +156,7 @@ launchers, and the supervisor's log."""
         others = [r for r in still if r != rank and r not in store.suspended]
         if pid := store.suspended.get(rank):
             self.notify(f"Rank {rank} was stopped by a signal and can't answer: kill -CONT {pid} "
-                        "continues it", severity="warning", timeout=10)
+                        "continues it", severity="warning", timeout=10, markup=False)
             if not others:
                 return
             rank = others.pop(0)
@@ -164,13 +164,13 @@ launchers, and the supervisor's log."""
             lambda: [stacks.request(store.run, r) for r in (rank, *others)])
         if not answers[0]:
             self.notify(f"Rank {rank} can't print its stacks: it has ended, or is not ready yet",
-                        severity="warning")
+                        severity="warning", markup=False)
             return
         self._show_rank(rank)
         self._view.action_last()
         self.come_forward()
         also = f", and {name_ranks(others)}" if others else ""
-        self.notify(f"Asked rank {rank} for its stacks{also}; they appear in its log")
+        self.notify(f"Asked rank {rank} for its stacks{also}; they appear in its log", markup=False)
 
     # --- find, filter, go to ------------------------------------------------------------------
 

@@ -1,0 +1,123 @@
+"""What is printed: through one function, which takes out all that a terminal would obey."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.cli import output
+from gpu_engine.common.clean import clean_text, escaped
+
+from .. import odd_runs
+
+ROOT = Path(__file__).parents[2]
+PRINTERS = {"echo", "secho", "confirm", "prompt", "progressbar", "pause", "style", "getchar",
+            "echo_via_pager", "get_text_stream", "get_binary_stream", "clear", "launch", "edit"}
+"""click's."""
+MAY = {
+    "engine/gpu_engine/cli/output.py": "the one place",
+    "engine/gpu_engine/cli/watch.py": "rich draws the table; each text in it is cleaned",
+    "engine/gpu_engine/worker/start.py": "a rank: its output goes to its log",
+    "engine/gpu_engine/worker/rank/progress_line.py": "a rank: numbers",
+    "engine/gpu_engine/worker/rank/recorder.py": "a rank",
+    "engine/gpu_engine/worker/without_supervisor.py": "a rank",
+    "engine/gpu_engine/worker/__main__.py": "a rank: numbers; Python 2 can read it",
+    "engine/gpu_engine/worker/questions.py": "an answer to the engine, which reads it",
+    "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
+    "engine/gpu_engine/queue/start.py": "an answer to the queue, which reads it",
+    "engine/gpu_engine/hosts/setup/install_there.py": "on a host: it is read here",
+    "engine/gpu_engine/supervisor/program.py": "its log",
+    "engine/gpu_engine/queue/__main__.py": "its log",
+    "engine/gpu_engine/spanning/__main__.py": "its log",
+    "tui/gpu_panel/__main__.py": "asks whether there is a stream",
+    "engine/gpu_engine/launch/detached.py": "closes them, in a process of its own",
+}
+"""Files that print past it, each with the reason."""
+
+
+def prints(text: str) -> list[str]:
+    """What in a program's text prints, or hands on a stream."""
+    found, questions = [], set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) \
+                and node.attr in ("isatty", "flush", "fileno"):
+            questions.add(id(node.value))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
+                and node.func.id in ("print", "Console", "input"):
+            found.append(f"{node.lineno}: {node.func.id}")
+        if isinstance(node, ast.ImportFrom) and node.module == "click":
+            found += [f"{node.lineno}: {a.name}" for a in node.names if a.name in PRINTERS]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = f"{node.value.id}.{node.attr}"
+            if (node.value.id == "click" and node.attr in PRINTERS) or (id(node) not in questions \
+                    and name in ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")):
+                found.append(f"{node.lineno}: {name}")
+    return found
+
+
+def test_nothing_prints_past_it():
+    past = {}
+    for file in [*(ROOT / "engine").rglob("*.py"), ROOT / "tui" / "gpu_panel" / "__main__.py"]:
+        if found := prints(file.read_text()):
+            past[str(file.relative_to(ROOT))] = found
+    assert {file: found for file, found in past.items() if file not in MAY} == {}
+    assert set(MAY) == set(past), "a reason for what prints nothing"
+
+
+@pytest.mark.parametrize("line", [
+    "print(1)", "click.echo(x)", "from click import echo", "sys.stdout.write(x)",
+    "sys.stderr.buffer.write(x)", "out = sys.stdout", "click.secho(x)", "Console()",
+    "click.confirm(x)"])
+def test_what_prints_is_seen(line):
+    assert prints(line)
+
+
+def test_what_asks_a_stream_is_no_printing():
+    assert not prints("sys.stdout.isatty(); sys.stderr.flush(); click.command()")
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("a\x1b]52;c;AAAA\x07b", "ab"), ("a\x1b]0;title\x1b\\b", "ab"), ("a\x1b[2J\x1b[Hb", "ab"),
+    ("a\x9b2Jb", "ab"), ("a\x9d0;t\x9cb", "ab"), ("a\u202eb\u2066c\u200f", "abc"),
+    ("a\x1bP$qm\x1b\\b", "ab"), ("a\x1b[31mred\x1b[0m", "ared"), ("a\tb\nc", "a\tb\nc"),
+    ("a\n\x1b]52;c\nb", "a\n\nb"), ("x" * 9000, "x" * 9000), ("é\n\n", "é\n\n"), ("", ""),
+    ("one\rtwo", "two"), ("a\x7fb\x00", "ab"), ("\x1b\x1b]52;\x1b]52;c\x07", "")])
+def test_lines_and_tabs_stay_and_nothing_else_that_is_obeyed(text, shown):
+    assert clean_text(text) == shown
+    assert clean_text(shown) == shown
+
+
+def test_a_colour_of_ours_is_put_around_what_is_left(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    output.echo("\x1b[31ma ", ("b\x1b]52;c;A\x07", "green"), " c")
+    assert capsys.readouterr().out == "a \x1b[32mb\x1b[0m c\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    output.echo(("b", "green"), err=True)
+    assert capsys.readouterr().err == "b\n"
+
+
+def test_what_cannot_be_seen_is_written_as_in_toml():
+    assert escaped('a\x1b"\u202e\U000e0041é') == 'a\\u001b"\\u202e\\U000e0041é'
+
+
+def test_raw_is_for_pipes_and_files(home):
+    run = odd_runs.ended()
+    (run.path / "ranks").mkdir(exist_ok=True)
+    run.log(0).write_bytes(b"\x1b[31mred\x1b]52;c;QQ==\x07\n")
+    words = [sys.executable, "-m", "gpu_engine", "logs", "--raw"]
+    done = subprocess.run(words, capture_output=True, check=True, timeout=600)
+    assert done.stdout == b"\x1b[31mred\x1b]52;c;QQ==\x07\n"
+    ours, theirs = pty.openpty()
+    done = subprocess.run(words, stdout=theirs, stderr=subprocess.PIPE, timeout=600, text=True)
+    os.close(theirs)
+    assert done.returncode == 2
+    assert "gpu-engine logs --raw | less -R" in done.stderr
+    with pytest.raises(OSError, match="Input/output"):  # nothing was written
+        os.read(ours, 1)
+    os.close(ours)

@@ -1,0 +1,85 @@
+"""Nobody knows the user's folder: HOME is not set and the uid has no name, as in a container that
+was started with --user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpu_engine.common import places
+from gpu_engine.common.errors import UserError
+
+NAMELESS = """
+import os, pwd, runpy, sys
+def nobody(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+pwd.getpwuid = nobody
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__")
+"""
+"""A uid without a name takes root's powers; a user database without this uid is the same."""
+
+MODULE = {"gpu-engine": "gpu_engine", "gpu-panel": "gpu_panel"}
+
+
+def nameless(line: str, **env: str) -> subprocess.CompletedProcess[str]:
+    program, *words = line.split()
+    return subprocess.run([sys.executable, "-c", NAMELESS, MODULE[program], *words], text=True,
+                          env={"PATH": os.environ["PATH"], **env}, capture_output=True,
+                          stdin=subprocess.DEVNULL, timeout=600)
+
+
+@pytest.mark.parametrize("line", [
+    "gpu-engine runs", "gpu-engine plan default --devices cpu:0",
+    "gpu-engine run default --devices cpu:0", "gpu-engine devices", "gpu-engine hosts",
+    "gpu-engine show", "gpu-engine queue", "gpu-engine settings", "gpu-engine presets",
+    "gpu-engine notify", "gpu-panel --keys"])
+def test_one_sentence_says_what_to_set(line, tmp_path):
+    done = nameless(line)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    title, sentence = done.stderr.splitlines()
+    assert title == "That can't be done:"
+    assert "HOME is not set" in sentence
+    assert "set GPU_PANEL_HOME to a folder of your own" in sentence
+
+
+@pytest.mark.parametrize("program", ["gpu-engine", "gpu-panel"])
+def test_the_version_needs_no_folder(program):
+    done = nameless(f"{program} --version")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{program}, version ")
+    assert done.stderr == ""
+
+
+def test_doctor_says_it_too_and_goes_on():
+    done = nameless("gpu-engine doctor")
+    assert "set GPU_PANEL_HOME" in done.stdout
+    assert "limits" in done.stdout
+    assert "failed" not in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_ones_own_is_enough(tmp_path):
+    home = {"GPU_PANEL_HOME": str(tmp_path / "home")}
+    for line in ("gpu-engine runs", "gpu-engine devices", "gpu-engine hosts", "gpu-engine queue",
+                 "gpu-panel --keys", "gpu-engine plan single --devices cpu:0"):
+        done = nameless(line, **home)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    done = nameless("gpu-engine run --devices cpu:0 -- python -c pass", **home)
+    assert done.returncode == 0, done.stderr
+    assert "completed" in done.stderr
+
+
+def test_a_folder_that_platformdirs_could_not_find_is_never_taken(monkeypatch):
+    """Older ones leave the ~ in it, which names a folder of the current folder."""
+    import platformdirs
+
+    monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
+    monkeypatch.setattr(platformdirs, "user_state_path", lambda name: places.Path("~/.local/state"))
+    with pytest.raises(UserError, match="GPU_PANEL_HOME"):
+        places.home()

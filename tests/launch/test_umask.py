@@ -1,0 +1,97 @@
+"""Files that a run writes get the mode of the umask of whoever launched; ours are private."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.launch import launcher
+from gpu_engine.queue import waiter
+from gpu_engine.runs import folder as runs
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import wait_for
+from ..queue.kit import queue
+from ..spanning.kit import make_hosts
+
+WRITES = "umask; echo x > \"written-$(ls | wc -l)\"; "
+FAILS_ONCE = WRITES + "test -e written-1"
+
+
+@pytest.fixture(params=[0o002, 0o022], ids="{:03o}".format)
+def umask(request, tmp_path, monkeypatch):
+    """The umask of the person, who is in an empty folder."""
+    (tmp_path / "work").mkdir(mode=0o700)
+    monkeypatch.chdir(tmp_path / "work")
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def engine(*words: str) -> runs.Run:
+    subprocess.run([sys.executable, "-m", "gpu_engine", *words], check=True, capture_output=True,
+                   stdin=subprocess.DEVNULL)
+    return runs.all_runs()[0]
+
+
+def ended(run: runs.Run, times: int = 1) -> runs.Run:
+    """The run, once so many attempts have ended."""
+    wait_for(lambda: not run.state().live and not run.supervised()
+             and sum(a.ended is not None for a in run.state().attempts) == times)
+    return run
+
+
+def check(run: runs.Run, umask: int, files: int = 1) -> None:
+    """What it has written, that it saw the umask, and that nobody else can read our files."""
+    assert [stat.S_IMODE(path.stat().st_mode) for path in Path().iterdir()] \
+        == [0o666 & ~umask] * files, "what the script has written"
+    said = [line for line in run.output(0).read_text().split() if line.isdigit() and len(line) > 1]
+    assert [int(line, 8) for line in said] == [umask] * files
+    for path in (run.path, *run.path.rglob("*")):
+        assert not path.lstat().st_mode & 0o077, path
+
+
+def test_from_the_command_line_also_when_it_is_resumed(home, umask):
+    run = ended(engine("run", "--devices", "cpu:0", "--", "sh", "-c", WRITES))
+    check(run, umask)
+    engine("resume", run.id)
+    check(ended(run, 2), umask, files=2)
+
+
+def test_after_a_restart(home, umask):
+    run = engine("run", "--devices", "cpu:0", "--set", "train.restarts=1", "--", "sh", "-c",
+                 FAILS_ONCE)
+    check(ended(run, 2), umask, files=2)
+
+
+def test_from_python(home, umask):
+    check(ended(launcher.launch(from_dict({
+        "task": {"command": ["sh", "-c", WRITES]}, "devices": {"ids": ["cpu:0"]}}))), umask)
+
+
+def test_out_of_the_queue(home, umask):
+    check(ended(engine("run", "--queue", "--devices", "cpu:0", "--", "sh", "-c", WRITES)), umask)
+
+
+def test_out_of_a_queue_that_somebody_else_has_begun(home, umask):
+    run = queue("sh", "-c", WRITES)
+    os.umask(0o077)
+    assert waiter.ensure()
+    check(ended(run), umask)
+
+
+def test_on_a_host_it_is_that_of_the_account_there(home, umask):
+    make_hosts(home, "box", script='umask 027; exec "$@"')
+    run = engine("run", "--set", "devices.hosts=box:cpu:0", "--", "sh", "-c", WRITES)
+    os.umask(umask)
+    check(ended(run), 0o027)
+
+
+def test_a_host_that_is_this_machine_has_the_persons(home, umask):
+    make_hosts(home, "box")
+    check(ended(engine("run", "--set", "devices.hosts=box:cpu:0", "--", "sh", "-c", WRITES)), umask)

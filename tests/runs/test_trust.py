@@ -1,0 +1,266 @@
+"""What a run folder says of itself is not acted on: docs/trust.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from gpu_engine.common import procs
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import write_json
+from gpu_engine.launch import taking_up, torchside
+from gpu_engine.launch.launcher import launch, resume
+from gpu_engine.queue import change
+from gpu_engine.queue.waiter import Waiter, queue_folder
+from gpu_engine.runs import folder, marks, notes, sweep, trust, waiting
+from gpu_engine.runs import job as jobs
+from gpu_engine.runs.create import create_run
+from gpu_engine.runs.folder import Run, State
+from gpu_engine.slurm import commands, watch
+from gpu_engine.spanning import parts
+
+from ..command_line import called
+from ..conftest import wait_for
+from ..odd_runs import ended
+from ..queue import kit
+
+HOSTILE = "marker"
+
+
+def received(run: Run, name: str = "5e4d") -> Run:
+    """`run` as somebody who unpacks it has it: the folder was copied into the runs."""
+    target = Run(run.path.with_name(name))
+    shutil.copytree(run.path, target.path)
+    target.path.chmod(0o700)
+    return target
+
+
+def on_hosts(run: Run, via: list[str]) -> None:
+    """Make it a run on the host "evil", live and with nobody who holds it."""
+    state = State.from_dict(json.loads((run.path / "state.json").read_text()))
+    write_json(run.path / "state.json", asdict(state) | {
+        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id()})
+    (run.path / "hosts").mkdir()
+    for host in ("evil", {"name": "evil", "via": via}):
+        (run.path / "hosts/evil.json").write_text(json.dumps({
+            "host": host, "node": 0, "ranks": [0], "spec": {}, "folders": ["~"], "key": "k",
+            "run": "1af1", "path": "/there"}))
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        assert process.poll() is None, "a process that is no part of the run was signalled"
+        process.kill()
+
+
+def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
+    run = ended()
+    assert trust.started_here(run.path)
+    other = received(run)
+    assert not trust.started_here(other.path)
+    shutil.rmtree(run.path)  # and another folder in its place
+    shutil.copytree(other.path, run.path.with_name("new"))
+    run.path.with_name("new").rename(run.path)
+    run.path.chmod(0o700)
+    assert not trust.started_here(run.path)
+    run.remove()
+    assert not (home / "started" / run.id).exists()
+
+
+@pytest.mark.parametrize("verb", ["runs", "show", "logs", "export", "rm", "resume"])
+def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, verb):
+    marker, run = tmp_path / "marker", received(ended())
+    on_hosts(run, ["sh", "-c", f"touch {marker}"])
+    (home / "hosts.toml").write_text(
+        f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
+    words = {"runs": ["runs"], "rm": ["runs", "rm", run.id],
+             "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
+    called(*words)
+    assert not marker.exists()
+    assert not taking_up.take_up(run)
+
+
+def test_a_host_is_what_hosts_toml_says_now(home):
+    run, lock = create_run("t", "", folder.LaunchPlan.from_dict(
+        json.loads((ended().path / "plan.json").read_text())))
+    os.close(lock)
+    part = parts.Part(host="b", node=0, ranks=(0,), spec={}, folders=(), key="k")
+    parts.write(run.path, part)
+    assert parts.host_of(run.path, part).destination == "b"
+    (home / "hosts.toml").write_text('[hosts.b]\nssh = "me@10.0.0.8"\n')
+    assert parts.host_of(run.path, part).destination == "me@10.0.0.8"
+    assert "10.0.0.8" not in (run.path / "hosts/b.json").read_text()
+
+
+def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
+    run = ended()
+    part = parts.Part(host="n2", node=1, ranks=(1,), spec={}, folders=(), key="k")
+    node = parts.Host("n2", via=("srun", "--jobid=7"))
+    with monkeypatch.context() as inside:
+        inside.setattr(parts.allocation, "hosts_of_job", lambda: {"n2": node})
+        parts.keep_nodes(run.path, [part])
+    assert parts.host_of(run.path, part) == node
+
+
+@pytest.mark.parametrize("where", ["started here", "received"])
+def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home, sleeper, where):
+    run = ended() if where == "started here" else received(ended())
+    pid = sleeper.pid
+    data = json.loads((run.path / "state.json").read_text())
+    write_json(run.path / "state.json", data | {
+        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(), "pid": pid,
+        "ticks": procs.start_ticks(pid),
+        "processes": [{"rank": 0, "pid": pid, "ticks": procs.start_ticks(pid)}]})
+    # Its lock is held, by somebody who is not that process.
+    with subprocess.Popen([sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], "
+                           "'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read()",
+                           str(run.path / "lock")],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert run.state().state == "running"
+        for now in (False, True):
+            with pytest.raises(UserError, match="supervisor is gone"):
+                run.stop(now=now)
+        holder.communicate()
+
+
+def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.touch()
+    run = received(ended())
+    with theirs.open("a") as file, subprocess.Popen(["sleep", "600"], stdout=file) as process:
+        for link in (os.link, os.symlink):
+            (run.path / "lock").unlink()
+            link(theirs, run.path / "lock")
+            assert not trust.belongs(process.pid, run.path)
+        process.kill()
+
+
+def test_a_run_of_ours_is_stopped_as_before(home):
+    run = launch(kit.spec("sleep", "600"))
+    state = wait_for(lambda: run.state() if run.state().processes else None)
+    assert trust.belongs(state.pid, run.path)
+    assert trust.belongs(state.processes[0].pid, run.path)
+    run.stop()
+    wait_for(lambda: not run.state().live)
+
+
+@pytest.mark.parametrize("change", ["mode", "owner"])
+def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
+    run = ended()
+    if change == "mode":
+        run.path.chmod(0o777)
+    else:
+        if os.geteuid() != 0:
+            pytest.fail("the suite runs as root where it tries owners")
+        os.chown(run.path, 12345, 12345)
+    assert run.state().state == "completed"
+    assert called("show", run.id).returncode == 0
+    assert "only shown" in called("runs").stdout
+    for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old),
+                lambda: marks.write(run.path, marks.Mark("a", 1))):
+        with pytest.raises(UserError, match="is only shown"):
+            act()
+    if change == "owner":
+        with pytest.raises(UserError, match="is only shown"):
+            run.remove()
+    else:
+        run.remove()
+
+
+def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
+    marker, waits = tmp_path / "marker", kit.queue("true")
+    run = received(waits)
+    data = json.loads((run.path / "plan.json").read_text())
+    data["spec"]["task"]["command"] = ["touch", str(marker)]
+    write_json(run.path / "plan.json", data)
+    (run.path / "spec.toml").write_text((run.path / "spec.toml").read_text().replace(
+        '["true"]', json.dumps(["touch", str(marker)])))
+    line = Waiter(queue_folder())
+    line._take_in()  # what it does first, as a waiter that begins
+    assert waiting.ids(queue_folder()) == [waits.id]
+    kit.turn_until(line, lambda: not waits.state().live)
+    assert run.state().state == "queued"
+    assert not marker.exists()
+
+
+def test_one_of_ours_that_missed_its_place_in_the_line_gets_it(home):
+    run = kit.queue("true")
+    (waiting.line_folder(queue_folder()) / run.id).unlink()
+    Waiter(queue_folder())._take_in()
+    assert waiting.ids(queue_folder()) == [run.id]
+
+
+def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
+    asked: list[object] = []
+    for name in ("jobs", "finished", "cancel", "no_requeue"):
+        monkeypatch.setattr(commands, name, lambda *a, **k: asked.append(a) or {})
+    ours = ended()
+    run = received(ours)
+    jobs.write(run.path, jobs.Job(41007))
+    jobs.ask_to_stop(run.path)
+    watch.refresh(at_once=True)
+    assert called("stop", run.id).returncode == 2
+    assert asked == []
+    jobs.write(ours.path, jobs.Job(41008))
+    watch.refresh(at_once=True)
+    assert asked
+
+
+def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkeypatch):
+    marker, evil = tmp_path / "marker", tmp_path / "python"
+    evil.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    evil.chmod(0o755)
+    run = ended()
+    data = json.loads((run.path / "plan.json").read_text())
+    data["spec"]["run"] = {"python": str(evil)}
+    data["cwd"] = str(tmp_path)
+    write_json(run.path / "plan.json", data)
+    (run.checkpoints / "step-00000005").mkdir(parents=True)
+    said = called("export", run.id, str(tmp_path / "w.pt"))
+    assert said.returncode == 2
+    assert not marker.exists()
+    monkeypatch.setattr(torchside.choose, "found", lambda: torchside.choose.Chosen(None, ""))
+    said = called("export", run.id, str(tmp_path / "w.pt"))
+    assert f"--python PATH names one; the run's own is said to be {evil}" in said.stderr
+    called("export", run.id, str(tmp_path / "w.pt"), "--python", str(evil))
+    assert marker.exists()  # the person's own choice
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "s1/../../x", "s1\0", ".", "S1"])
+def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
+    run = ended()
+    write_json(run.path / "sweep.json", asdict(sweep.Member(name, "n", 1, 1, 0.0)))
+    assert sweep.read(run.path) is None
+    assert called("sweep", name.replace("\0", "")).returncode == 2
+    write_json(run.path / "sweep.json", asdict(sweep.Member("s3f2a", "n", 1, 1, 0.0)))
+    assert sweep.read(run.path) is not None
+
+
+def test_a_received_run_that_waits_is_moved_by_nobody(home):
+    run = received(kit.queue("true"))
+    with pytest.raises(UserError, match="not started from here"):
+        change.move(run, "first")
+    assert run.id not in waiting.ids(queue_folder())
+
+
+def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on(home):
+    run = received(wait_over(launch(kit.spec("true"))))
+    assert not trust.started_here(run.path)
+    resume(run)
+    assert trust.started_here(run.path)
+    assert wait_over(run).state().attempt == 2
+
+
+def wait_over(run: Run) -> Run:
+    wait_for(lambda: not run.state().live and not run.supervised())
+    return run

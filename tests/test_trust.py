@@ -1,0 +1,172 @@
+"""Who is trusted with what, held by lists of all places in the source: a new one has to be put into
+its list, by somebody who has thought about whose word it follows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from .test_walls import ENGINE, PANEL
+
+# --- what opens a file for writing ----------------------------------------------------------------
+
+WRITING = {
+    "through the one function, as what is there may come from anybody": """
+        common/files.py: open in _inside, open in open_inside, open in _replace,
+            open_inside in overwrite_inside, write_inside in write_json_inside,
+            replace in _replace
+        events/digest.py: open_inside in _locked
+        events/writer.py: open_inside in __init__, open_inside in append
+        launch/launcher.py: open_inside in supervise
+        launch/notifier.py: open_inside in start
+        notify/journal.py: open_inside in take
+        observe/notes.py: open_inside in note
+        queue/start.py: write_inside in _write, write_json_inside in _write
+        runs/attempts.py: write_inside in keep
+        runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
+            write_inside in reopen_run, write_json_inside in reopen_run
+        runs/environment.py: write_json_inside in write
+        runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
+            write_json_inside in write_state
+        runs/job.py: write_inside in ask_to_stop, write_json_inside in write
+        runs/marks.py: open_inside in write
+        runs/notes.py: write_json_inside in change
+        runs/sweep.py: write_json_inside in write
+        runs/waiting.py: write_json_inside in write
+        slurm/submit.py: write_inside in _submitted, write_inside in again
+        spanning/asking.py: open_inside in _whole, write_inside in _manifest
+        spanning/mirror.py: open_inside in take, open_inside in _begin_anew
+        spanning/parts.py: write_json_inside in write
+        supervisor/children.py: open_inside in spawn
+        supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
+            open_inside in punch
+        training/checkpoint.py: write_inside in add_metrics
+        worker/start.py: open_inside in _own_log
+        worker/without_supervisor.py: write_json_inside in _folder""",
+    "as that function, where it can't be imported": """
+        observe/hook/sitecustomize.py: open in _open""",
+    "a new file, under a name of our making, in a folder that was made just now or of no name": """
+        agent/code.py: open in _fill, symlink_to in _fill, touch in build
+        export/to_csv.py: mkstemp in tempfile_in
+        queue/code.py: symlink_to in _link_ignored
+        training/checkpoint_files.py: open in write
+        training/resuming.py: TemporaryFile in _send
+        worker/rank/loader_sockets.py: mkdtemp in _made
+        doctor/gather.py: NamedTemporaryFile in folder""",
+    "the person's own configuration: a link stands for its file": """
+        common/files.py: write_atomic in write_json
+        completion/install.py: open in _begin_in, write_atomic in _write
+        hosts/file.py: write_atomic in _write
+        notify/config.py: open in begin
+        settings/file.py: write_atomic in begin
+        spec/presets.py: write_atomic in duplicate, write_atomic in save
+        gpu_panel/launch/kept.py: write_json in write
+        gpu_panel/themed.py: write_json in write""",
+    "the person's private home, under a name of our making": """
+        agent/code.py: open in send, write_bytes in _built, write_bytes in missing
+        agent/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
+            copyfile in _taken_over, move in put
+        queue/__main__.py: open in main
+        queue/places.py: write_json in _write
+        queue/submit.py: write_atomic in _enter
+        queue/waiter.py: open in ensure, write_json in _tell
+        runs/trust.py: write_json in note_started
+        runs/waiting.py: open in locked, open in enter
+        slurm/watch.py: open in refresh
+        sweep/figures.py: write_json in keep
+        worker/restarts.py: write_json in remember
+        gpu_panel/common/clipboard.py: write_atomic in copy
+        gpu_panel/common/errors.py: open in record""",
+    "what the person named on the command line": """
+        cli/report.py: write_atomic in command
+        cli/slurm.py: write_text in command
+        export/aside.py: open in __init__
+        training/export.py: open in _in_one_step
+        hosts/setup/install_there.py: touch in main, write_text in make, write_text in switch""",
+    "a lock or a notice among users, whose owner and mode are looked at": """
+        devices/leases.py: open in _take
+        box/notices.py: open in post, link in post, open in _open""",
+    "no file of anybody: memory, or /dev/null": """
+        cli/__init__.py: open in mistakes_shown
+        hosts/setup/bring.py: ZipFile in script
+        hosts/setup/wheels.py: ZipFile in _zip"""}
+"""Whose file it is, and the places that open such a one: a function that writes, in which of
+ours."""
+
+_OURS = {"write_atomic", "write_json", "write_inside", "write_json_inside", "overwrite_inside",
+         "write_text", "write_bytes", "symlink_to", "hardlink_to", "touch"}
+_OTHERS = {"os": {"link", "symlink", "truncate", "mkfifo", "mknod", "replace", "rename"},
+           "shutil": {"copy", "copy2", "copyfile", "copyfileobj", "copytree", "move"},
+           "tempfile": {"TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile", "mkstemp",
+                        "mkdtemp", "TemporaryDirectory"}}
+_READING = {"os", "O_RDONLY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_DIRECTORY"}
+_BY_MODE = {"open", "FileIO", "GzipFile", "BZ2File", "LZMAFile", "ZipFile", "TarFile"}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(node)
+            if isinstance(n, ast.Attribute | ast.Name)}
+
+
+def writes(call: ast.Call) -> str | None:
+    """The name of the function by which this call may write; None: it does not."""
+    function, given = call.func, [*call.args, *(k.value for k in call.keywords)]
+    if isinstance(function, ast.Attribute):
+        name, owner = function.attr, function.value.id if isinstance(function.value, ast.Name) \
+            else ""
+    else:
+        name, owner = getattr(function, "id", ""), ""
+    if (owner, name) == ("os", "open"):
+        return None if names_in(call.args[1]) <= _READING else name
+    if name == "open_inside":
+        return name if any(n.startswith("O_") and n not in _READING
+                           for a in given for n in names_in(a)) else None
+    if name in _BY_MODE:
+        modes = [a.value for a in given if isinstance(a, ast.Constant)
+                 and isinstance(a.value, str) and set(a.value) <= set("rwaxbt+")]
+        return name if any(set("wax+") & set(mode) for mode in modes) else None
+    return name if name in _OURS or name in _OTHERS.get(owner, ()) else None
+
+
+def places(node: ast.AST, within: str = "the module") -> Iterator[str]:
+    """"function in function of ours" for each place below `node` that may write."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and (name := writes(child)) is not None:
+            yield f"{name} in {within}"
+        ours = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from places(child, child.name if ours else within)
+
+
+def listed(text: str) -> Iterator[str]:
+    """The entries of a list above, each as "file: place"."""
+    for file, all_of_it in re.findall(r"(\S+\.py): ((?:[^:]|\n)*?)(?=\s+\S+\.py:|\Z)", text):
+        yield from (f"{file}: {' '.join(place.split())}" for place in all_of_it.split(","))
+
+
+def test_every_place_that_opens_a_file_for_writing_is_listed() -> None:
+    there = {f"{file.relative_to(root)}: {place}"
+             for root, base in ((ENGINE, ENGINE), (PANEL.parent, PANEL))
+             for file in base.rglob("*.py") for place in places(ast.parse(file.read_text()))}
+    known = [place for text in WRITING.values() for place in listed(text)]
+    assert len(known) == len(set(known))
+    assert sorted(there - set(known)) == []
+    assert sorted(set(known) - there) == []
+
+
+@pytest.mark.parametrize("code", [
+    "open(p, 'w')", "open(p, mode='a')", "p.open('wb')", "os.open(p, os.O_RDWR)",
+    "os.open(p, flags)", "os.open(p, os.O_RDONLY | os.O_CREAT)", "p.write_text('')",
+    "open_inside(*inside(p), os.O_WRONLY)", "files.write_atomic(p, '')", "shutil.copyfile(a, b)",
+    "zipfile.ZipFile(p, 'w')", "os.truncate(p, 3)"])
+def test_what_writes_is_seen(code: str) -> None:
+    assert list(places(ast.parse(f"def f():\n {code}"))) != []
+
+
+@pytest.mark.parametrize("code", [
+    "open(p)", "open(p, 'rb')", "os.open(p, os.O_RDONLY | os.O_CLOEXEC)", "p.read_text()",
+    "open_inside(folder, name)", "text.replace('a', 'b')", "panel.open('x.toml')"])
+def test_what_reads_is_not(code: str) -> None:
+    assert list(places(ast.parse(code))) == []
