@@ -611,14 +611,15 @@ def ranks_of_huge_numbers(path: Path, world: World) -> None:
         (path / f"ranks/{name}.log").write_text("hello\n")
 
 
-def _long(path: Path) -> None:
-    """Events enough for a digest."""
+def _long(path: Path, *ranks: int) -> None:
+    """Events enough for a digest of each of these ranks."""
     text = b"".join(event_lines.line("step", {
         "step": s, "n": 1, "epoch": 0, "losses": [1.0], "loss": 1.0, "lr": 0.1, "skipped": 0},
         t=T0 + s) for s in range(21, 1021))
-    with (path / "ranks/00000.jsonl").open("ab") as file:
-        for _ in range((DIGESTED + (1 << 20)) // len(text) + 1):
-            file.write(text)
+    for rank in ranks or (0,):
+        with (path / f"ranks/{rank:05d}.jsonl").open("ab") as file:
+            for _ in range((DIGESTED + (1 << 20)) // len(text) + 1):
+                file.write(text)
 
 
 @case
@@ -649,7 +650,7 @@ def a_digest_that_lies(path: Path, world: World) -> None:
 for _what in ("a link to a file of the person's", "a link to what does not exist",
               HARD, "a FIFO"):
     CASES[f"the digest of a long run is {_what}"] = \
-        lambda path, world, what=_what: (_long(path),
+        lambda path, world, what=_what: (_long(path, 0, 1),
                                          KINDS[what]("ranks/00000.digest", path, world))
 
 

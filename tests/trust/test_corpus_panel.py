@@ -57,8 +57,8 @@ async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[
                 keys: Sequence[str] = ()) -> None:
     """Open the screen, wait until it is `ready`, press keys, and note what is wrong."""
     with noted(DIGEST) as found:
+        app = _Mini(screen)
         try:
-            app = _Mini(screen)
             async with app.run_test(size=(160, 48)) as pilot:
                 async with asyncio.timeout(_PATIENCE):
                     while not ready() and app._exception is None:
@@ -74,9 +74,17 @@ async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[
             watch.say(label, f"nothing came for {_PATIENCE:.0f} s")
         except Exception as err:  # noqa: BLE001 - it would end the panel
             watch.say(label, f"ends the panel: {type(err).__name__}: {str(err)[:200]}")
+        for worker in app.workers:
+            if worker.error is not None:
+                watch.say(label, f"{worker.name} ended: {type(worker.error).__name__}: "
+                                 f"{str(worker.error)[:200]}")
         for child in psutil.Process().children():
             if DIGEST in child.cmdline():
-                child.wait()
+                try:
+                    child.wait(_PATIENCE)
+                except psutil.TimeoutExpired:
+                    watch.say(label, "the process that makes digests does not end")
+                    child.kill()
     if log_path().exists():
         watch.say(label, "a fault: " + end_of_traceback(log_path().read_text()))
         log_path().unlink()
@@ -127,8 +135,9 @@ async def test_the_list_of_all(world: World, watch: Callable[[], Watch]):
             async with asyncio.timeout(_PATIENCE):
                 while table.lines is None:
                     await asyncio.sleep(0.01)
+                while GOOD not in {line.id for line in table.lines}:
+                    await asyncio.sleep(0.01)
             there = {line.id for line in table.lines}
-            assert there >= {GOOD}
             await pilot.press("escape", "4")
             for key in ["right", *["pagedown"] * 12, "end", ""]:
                 await pilot.pause()
