@@ -26,7 +26,7 @@ fuzz: $(READY)
 	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 -m hypothesis
 
 test-gpu: $(READY)
-	$(VENV)/bin/python -m pytest -m gpu
+	$(VENV)/bin/python -m pytest tests/gpu
 
 faults: $(READY)
 	$(VENV)/bin/python -m tests.faults

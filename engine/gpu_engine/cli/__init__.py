@@ -22,8 +22,8 @@ from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
           "logs", "stacks", "stop", "queue", "sweep", "resume", "export", "report", "presets",
-          "describe", "hosts", "slurm", "notify", "doctor", "settings", "completion",
-          "agent")
+          "describe", "hosts", "slurm", "notify", "doctor", "torch", "settings",
+          "completion", "agent")
 
 
 class _Lazy(Commands):

@@ -1,5 +1,5 @@
-"""What the observer needs of torch that has no public name. Each says what it buys, and what happens
-where a torch lacks it."""
+"""What the observer needs of torch that has no public name. Each says what it buys, and what
+happens where a torch lacks it."""
 
 from __future__ import annotations
 
