@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
@@ -145,7 +146,9 @@ class Loop:
                     self._forward_backward(task, model, batch, last=False)
         rec.phase = "optimizer"
         loss = self._loss.finish()
-        lr = self.optimizer.param_groups[0]["lr"]
+        lr = self.optimizer.param_groups[0].get("lr")
+        if isinstance(lr, Tensor):  # which a schedule changes in place
+            lr = lr.detach().clone()
         if self.precision.step(self.optimizer, self.clip, self.strategy):
             self.schedule.step()
             self._skips_in_a_row = 0
