@@ -57,3 +57,44 @@ def schedule(self, optimizer, total_steps):
     assert [e["step"] for e in steps] == [1, 2, 3]
     assert [e["lr"] for e in steps] == [r if r is None else pytest.approx(r) for r in rates]
     assert names(run) == ["step-00000001", "step-00000002", "step-00000003"]
+
+
+def test_a_forked_child_that_is_ended_does_not_end_the_run(tmp_path: Path) -> None:
+    """In one that is ended at once, nothing of our own may have run yet."""
+    body = """\
+def train_data(self):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+    self.end_a_child()
+    return super().train_data()
+def trouble(self, loss):
+    self.end_a_child()
+    return loss
+def end_a_child(self):
+    for number in range(9):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join()
+        assert child.exitcode == -signal.SIGTERM
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3}))
+    assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
+
+
+def test_a_forked_child_has_the_handlers_of_any_program(tmp_path: Path) -> None:
+    body = """\
+def train_data(self):
+    heard, say = os.pipe()
+    if not os.fork():
+        signal.raise_signal(signal.SIGUSR1)  # as from Slurm, to all processes: nothing happens
+        found = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        os.write(say, repr((found == [signal.SIG_DFL, signal.default_int_handler], blocked,
+                            signal.set_wakeup_fd(-1))).encode())
+        os._exit(0)
+    os.wait()
+    assert os.read(heard, 999) == b"(True, set(), -1)"
+    return super().train_data()
+"""
+    ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3}))
