@@ -98,3 +98,32 @@ def train_data(self):
     return super().train_data()
 """
     ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3}))
+
+
+@pytest.mark.parametrize(("place", "handler"), [
+    ("self.calls == 0", "lambda *_: sys.exit(0)"),  # before training
+    ("self.calls == 1", "lambda *_: sys.exit(0)"),  # by something that the first step has imported
+    ("self.calls == 1", "signal.SIG_IGN"),
+    ("self.calls == 4", "lambda *_: None")])
+def test_a_handler_of_the_tasks_own_does_not_cost_the_training(
+        tmp_path: Path, place: str, handler: str) -> None:
+    body = f"""\
+def set_it(self):
+    if {place}:
+        signal.signal(signal.SIGTERM, {handler})
+def train_data(self):
+    self.set_it()
+    return super().train_data()
+def trouble(self, loss):
+    self.set_it()
+    if self.calls == 9:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return super().trouble(loss)
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 100_000},
+                           params={"pause": 0.01}))
+    end = ranks.read(run, 0, "end")[-1]
+    assert end["outcome"] == "stopped"
+    assert names(run) == [checkpoint.name_of(end["steps"])]
+    if place != "self.calls == 4":
+        assert "SIGTERM" in ranks.read(run, 0, "warning")[-1]["message"]

@@ -97,6 +97,7 @@ class Loop:
         Raises NonFiniteLoss, and whatever the task or PyTorch raises.
         """
         self.recorder.training = True
+        self._put_back_handlers()
         self.recorder.mark()
         if self._last is not None:
             self._last.begin(lambda: self.at.step, self._reason)
@@ -200,8 +201,14 @@ class Loop:
         return min([last, *(step - step % every + every
                             for every in (self.save_every, self.eval_every) if every)])
 
+    def _put_back_handlers(self) -> None:
+        replaced = self.signals.put_back()
+        if replaced:
+            self.recorder.warn(replaced)
+
     def _between_steps(self) -> None:
         step = self.at.step
+        self._put_back_handlers()
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()

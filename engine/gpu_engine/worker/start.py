@@ -113,7 +113,7 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         else:
             outcome = with_torch.train(job, group, rec, signals)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        early = signals.stop_requested and not rec.training
+        early = signals.arrived() and not rec.training
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
         outcome = "stopped" if early else record_failure(err, rec, group)

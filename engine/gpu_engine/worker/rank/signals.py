@@ -43,20 +43,32 @@ class Signals:
         # A Python handler does not run while the main thread is inside a blocking call. The signal
         # is also written to this pipe, where another thread sees it.
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in _STOPS:
-            self._before[number] = signal.signal(number, self._request_stop)
+        self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
 
+    def put_back(self) -> str:
+        """Set the handlers again that a task or library has replaced: a signal would end the run by
+        theirs, and what it has trained would be lost. Returns a sentence about them, or "". For the
+        main thread only."""
+        said = []
+        for number in self._before:
+            handler = signal.getsignal(number)
+            if handler != self._request_stop:
+                signal.signal(number, self._request_stop)
+                said.append(
+                    f"the handler for {signal.Signals(number).name} that the task or a library has "
+                    f"set ({getattr(handler, '__qualname__', handler)}) is not called: the signal "
+                    "has the run save and end")
+        return "; ".join(said)
+
     def arrived(self) -> bool:
-        """Whether a request to stop has come, even if the main thread has not handled it yet. For
-        any thread."""
-        if self.stop_requested:
-            return True
-        try:
-            data = os.read(self._read, 4096)
-        except OSError:
-            return False
-        return any(number in data for number in _STOPS)
+        """Whether a request to stop has come, even if the main thread has not handled it yet, or
+        another handler has. For any thread."""
+        if not self.stop_requested:
+            with contextlib.suppress(OSError):
+                data = os.read(self._read, 4096)
+                self.stop_requested = any(number in data for number in _STOPS)
+        return self.stop_requested
 
     def _request_stop(self, number: int, frame: object) -> None:
         self.stop_requested = True
