@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ def plan(run: Path, body: str, *, params: dict[str, Any] | None = None, **option
     """A run of the toy task with `body` as further lines of its class."""
     task = run.with_name(f"{run.name}_task.py")
     task.write_text(
-        "import csv, multiprocessing, os, signal, sys, time\n"
+        "import atexit, csv, gzip, multiprocessing, os, signal, sys, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from dataclasses import dataclass\nimport torch\nfrom torch import nn\n"
         "from toy import ATTEMPT, RANK, Toy\n\n"
@@ -127,3 +130,30 @@ def trouble(self, loss):
     assert names(run) == [checkpoint.name_of(end["steps"])]
     if place != "self.calls == 4":
         assert "SIGTERM" in ranks.read(run, 0, "warning")[-1]["message"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_files_that_a_task_leaves_open_are_written(tmp_path: Path, fails: bool) -> None:
+    """As at the end of any Python: threads end, functions of atexit are called, files written."""
+    body = f"""\
+def train_data(self):
+    global kept, rows, pool
+    pool = ThreadPoolExecutor(1)  # whose thread waits for ever, if nobody tells it
+    pool.submit(abs, 1).result()
+    kept = open({str(tmp_path / "rows.csv")!r}, "w"), gzip.open({str(tmp_path / "z.gz")!r}, "wt")
+    rows = csv.writer(kept[0])
+    return super().train_data()
+def trouble(self, loss):
+    rows.writerow([self.calls])
+    kept[1].write(f"{{self.calls}} ")
+    if self.calls == 1:
+        atexit.register(open({str(tmp_path / "atexit")!r}, "w").write, "called")
+    if {fails} and self.calls == 3:
+        raise ArithmeticError("as the test wants it")
+    return loss
+"""
+    run = plan(tmp_path / "run", body, size=24, train={"steps": 3})
+    ranks.train(run, expect=int(fails), python=sys.executable)
+    assert (tmp_path / "rows.csv").read_text().split() == ["1", "2", "3"]
+    assert gzip.decompress((tmp_path / "z.gz").read_bytes()) == b"1 2 3 "
+    assert (tmp_path / "atexit").read_text() == "called"
