@@ -22,7 +22,7 @@ def plan(run: Path, body: str, *, params: dict[str, Any] | None = None, **option
         "from concurrent.futures import ThreadPoolExecutor\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from dataclasses import dataclass\nimport torch\nfrom torch import nn\n"
-        "from toy import ATTEMPT, RANK, Toy\n\n"
+        "from toy import ATTEMPT, RANK, Numbers, Toy\n\n"
         "@dataclass\nclass Odd(Toy):\n"
         + "".join(f"    {line}\n" for line in body.splitlines()))
     return ranks.write_plan(run, f"{task}:Odd", params=params, **options)
@@ -157,3 +157,51 @@ def trouble(self, loss):
     assert (tmp_path / "rows.csv").read_text().split() == ["1", "2", "3"]
     assert gzip.decompress((tmp_path / "z.gz").read_bytes()) == b"1 2 3 "
     assert (tmp_path / "atexit").read_text() == "called"
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("line", "says"), [
+    ("return {'loss': torch.ones(3), 'count': 4}", "'loss' the shape (3,)"),
+    ("sys.exit('enough')", "enough"),
+    ("return {'loss': 'x', 'count': 4}", "str"),
+    # What the schedule makes of the result is part of the evaluation, too.
+    ("return {'loss': -1.0, 'count': 1}", "negative"),
+])
+def test_whatever_an_evaluation_raises_a_checkpoint_is_written(
+        tmp_path: Path, line: str, says: str, world: int) -> None:
+    body = f"""\
+def schedule(self, optimizer, total_steps):
+    class Fussy(torch.optim.lr_scheduler.ReduceLROnPlateau):
+        def step(self, metrics, epoch=None):
+            if metrics < 0:
+                raise ArithmeticError("negative")
+    return Fussy(optimizer)
+def metrics(self, model, batch):
+    if RANK == {world} - 1 or "negative" == {says!r}:
+        {line}
+    return super().metrics(model, batch)
+"""
+    run = plan(tmp_path / "run", body, size=24, world=world, params={"held_out": 90},
+               train={"steps": 9, "eval_every": 4})
+    ranks.train(run, expect=1)
+    error = ranks.read(run, world - 1, "error")[-1]
+    assert says in error["type"] + error["message"]
+    assert names(run) == ["step-00000004"]
+
+
+def test_held_out_data_is_read_in_its_own_precision(tmp_path: Path) -> None:
+    """As training data is, and as in plain torch, where only the model computes in autocast."""
+    body = """\
+def eval_data(self):
+    class Rotated(Numbers):
+        def __getitem__(self, i):
+            return self.x[i] @ torch.eye(6), self.y[i], i
+    return Rotated(24, 6, 0.0, torch.float32)
+def metrics(self, model, batch):
+    x, y, numbers = batch
+    assert model(x).dtype == torch.bfloat16
+    return {"float32": float(x.dtype == torch.float32), "count": 1}
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, params={"double": False},
+                           train={"steps": 1}, amp={"dtype": "bf16"}))
+    assert ranks.read(run, 0, "eval")[-1]["float32"] == 1

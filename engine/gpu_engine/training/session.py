@@ -127,11 +127,12 @@ class Session:
                 self.recorder.evaluated(self.at.step, result)
             self.schedule.evaluated(result)
             self._evaluated_step, self._metrics = self.at.step, result
-        except (EvaluationFailed, UserError) as err:  # a UserError is the same on all ranks
+        except EvaluationFailed as err:
             self._rescue()
-            if isinstance(err, UserError):
-                raise
             raise err.problem or PeerLost("the evaluation failed on another rank") from None
+        except Exception:
+            self._rescue()
+            raise
         if self.saver.record_evaluation(self.at.step, result):
             self.save()
         return True
