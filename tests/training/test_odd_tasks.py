@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from gpu_engine.training import checkpoint
 
 from . import ranks
+from .toy import Numbers
 
 
 def plan(run: Path, body: str, *, params: dict[str, Any] | None = None, **options: Any) -> Path:
     """A run of the toy task with `body` as further lines of its class."""
     task = run.with_name(f"{run.name}_task.py")
     task.write_text(
-        "import atexit, csv, gzip, multiprocessing, os, signal, sys, time\n"
+        "import atexit, csv, gzip, multiprocessing, os, random, signal, sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from dataclasses import dataclass\nimport torch\nfrom torch import nn\n"
@@ -205,3 +209,101 @@ def metrics(self, model, batch):
     run = ranks.train(plan(tmp_path / "run", body, size=24, params={"double": False},
                            train={"steps": 1}, amp={"dtype": "bf16"}))
     assert ranks.read(run, 0, "eval")[-1]["float32"] == 1
+
+
+@pytest.mark.parametrize(("calls", "way", "accumulate"), [
+    (1, "getattr(model, 'module', model)", 1), (1, "self.net", 1), (5, "self.net", 1),
+    (2, "self.net", 2)])  # the last pass of two averages gradients
+def test_a_pass_around_ddp_is_refused(
+        tmp_path: Path, calls: int, way: str, accumulate: int) -> None:
+    body = f"""\
+def model(self):
+    self.net = super().model()
+    return self.net
+def loss(self, model, batch):
+    if model.training and self.calls >= {calls} - 1:
+        with torch.no_grad():
+            model(batch[0])  # no gradients pass here
+        return super().loss({way}, batch)
+    return super().loss(model, batch)
+"""
+    options = {"size": 24, "params": {"held_out": 10}, "accumulate": accumulate}
+    run = ranks.train(plan(tmp_path / "run", body, world=2, train={"steps": 9}, **options),
+                      expect=1)
+    for rank in range(2):
+        (error,) = ranks.read(run, rank, "error")
+        assert "did not call the model that it is given" in error["message"]
+        assert error["traceback"] == ""
+        assert ranks.read(run, rank, "end")[-1]["steps"] == (calls - 1) // accumulate
+    ranks.train(plan(tmp_path / "alone", body, train={"steps": 9}, **options))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_skipped_step_leaves_the_models_buffers_alone(tmp_path: Path, world: int) -> None:
+    """As a loop of plain torch that leaves the whole step out."""
+    body = """\
+def model(self):
+    torch.manual_seed(4)
+    return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)).double()
+def optimizer(self, model, lr):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+def loss(self, model, batch):
+    x, y, numbers = batch
+    self.calls += 1
+    if self.calls == 3 and RANK == 0:
+        x = x * float("nan")
+    with open(f"{self.record}/{RANK}", "a") as file:
+        file.write(f"{numbers.tolist()}\\n")
+    return (model(x) - y).square().mean()
+"""
+    (tmp_path / "saw").mkdir()
+    run = ranks.train(plan(tmp_path / "run", body, world=world, size=24,
+                           params={"record": str(tmp_path / "saw")},
+                           train={"steps": 5, "on_nonfinite": "skip"}))
+    assert ranks.read(run, 0, "step")[-1]["skipped"] == 1
+    saw = [[json.loads(line) for line in (tmp_path / "saw" / str(rank)).read_text().splitlines()]
+           for rank in range(world)]
+
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)).double()
+    optimizer, data = torch.optim.SGD(net.parameters(), lr=0.01), Numbers(240, 6, 0, torch.float64)
+    for step in (0, 1, 3, 4):
+        optimizer.zero_grad()
+        for rank in reversed(range(world)):  # the averages are those of rank 0
+            kept = {name: buffer.clone() for name, buffer in net.named_buffers()}
+            index = saw[rank][step]
+            ((net(data.x[index]) - data.y[index]).square().mean() / world).backward()
+            if rank:
+                net.load_state_dict(kept, strict=False)
+        optimizer.step()
+    found = checkpoint.load(checkpoint.listed(run / "checkpoints")[-1])["model"]
+    for name, value in net.state_dict().items():
+        assert torch.allclose(found[name], value, rtol=1e-12, atol=1e-14), name
+
+
+def test_data_does_not_depend_on_what_the_model_draws(tmp_path: Path) -> None:
+    body = """\
+def data(self, what):
+    with open(f"{self.record}/{what}-{RANK}", "w") as file:
+        file.write(f"{torch.randn(3).tolist()} {random.random()}")
+    return Numbers(48, 6, 0.0, self.dtype)
+def train_data(self):
+    made = self.data("train")
+    torch.randn(self.hidden)  # nor does held-out data depend on what the training data draws
+    return made
+def eval_data(self):
+    return self.data("eval")
+"""
+    saw = []
+    for hidden, seed, world in ((16, 0, 1), (40, 0, 2), (16, 1, 1)):
+        record = tmp_path / f"{hidden}-{seed}"
+        record.mkdir()
+        ranks.train(plan(tmp_path / f"run{hidden}{seed}", body, world=world, size=24,
+                         train={"steps": 1, "seed": seed},
+                         params={"hidden": hidden, "record": str(record)}))
+        saw.append([[(record / f"{what}-{rank}").read_text() for rank in range(world)]
+                    for what in ("train", "eval")])
+    first, wider, other = saw
+    assert wider == [two * 2 for two in first]
+    assert first[0] != first[1]
+    assert not {*first[0], *first[1]} & {*other[0], *other[1]}

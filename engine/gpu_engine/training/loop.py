@@ -89,6 +89,8 @@ class Loop:
         self._warned_at = 0.0
         self._last = self.group.last_step
         self._stop = self._checked = False
+        self._buffers: dict[str, Tensor] = {}
+        """The model's buffers before the step, if a step may be skipped for its loss."""
         self._due = 0.0
 
     def run(self) -> str:
@@ -133,6 +135,8 @@ class Loop:
         more batches."""
         task, model, rec, last = self.task, self.strategy.model, self.recorder, self.accumulate - 1
         wait = 0.0
+        if self.on_nonfinite == "skip":
+            self._buffers = {name: b.clone() for name, b in self.strategy.raw.named_buffers()}
         for micro in range(self.accumulate):
             rec.phase = "data"
             before = time.perf_counter()
@@ -145,6 +149,7 @@ class Loop:
             else:  # gradients add up here; only the last pass averages them over ranks
                 with self.strategy.local_gradients():
                     self._forward_backward(task, model, batch, last=False)
+        self.strategy.check_pass()
         rec.phase = "optimizer"
         loss = self._loss.finish()
         lr = self.optimizer.param_groups[0].get("lr")
@@ -293,6 +298,10 @@ class Loop:
         """Count a skipped step. All ranks skip the same steps, as they have the same gradients."""
         self.skipped += 1
         self.recorder.skipped = self.skipped
+        # The forward pass has changed BatchNorm's averages, also on ranks with a good loss.
+        for name, buffer in self.strategy.raw.named_buffers():
+            if name in self._buffers:
+                buffer.detach().copy_(self._buffers[name])
         self._skips_in_a_row += 1
         if self._skips_in_a_row >= _SKIPS_IN_A_ROW:
             raise NonFiniteLoss(f"{_SKIPS_IN_A_ROW} steps in a row up to step {self.at.step + 1} "

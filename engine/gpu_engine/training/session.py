@@ -55,8 +55,10 @@ class Session:
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"
+        rng.seed_data(self.seed, held_out=False)
         with Watch().on() as self._watched:  # a stream may divide itself when it is made
             data = self.task.train_data()
+        rng.seed_data(self.seed, held_out=True)
         self.evaluation = self._evaluation()
         group.meet()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"

@@ -60,6 +60,11 @@ class Strategy(ABC):
         Called some times a second, and before the weights are saved or evaluated."""
         return
 
+    def check_pass(self) -> None:
+        """Raise UserError if the last pass of a step went around `model`, so that this mode could
+        not combine its gradients. Called after that pass."""
+        return
+
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
         return total_norm([p.grad for p in parameters if p.grad is not None])
