@@ -307,3 +307,22 @@ def eval_data(self):
     assert wider == [two * 2 for two in first]
     assert first[0] != first[1]
     assert not {*first[0], *first[1]} & {*other[0], *other[1]}
+
+
+def test_a_collate_of_the_objects_own_is_used(tmp_path: Path) -> None:
+    body = """\
+def __post_init__(self):
+    super().__post_init__()
+    self.collate = lambda examples: [torch.stack(part) + 1 for part in zip(*examples)]
+def train_data(self):
+    return torch.utils.data.TensorDataset(torch.zeros(24, 6).double(), torch.arange(24))
+def eval_data(self):
+    return self.train_data()
+def loss(self, model, batch):
+    assert batch[0].min() == 1
+    return model(batch[0]).square().mean()
+def metrics(self, model, batch):
+    return {"ones": batch[0].sum(), "count": batch[0].numel()}
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 1}))
+    assert ranks.read(run, 0, "eval")[-1]["ones"] == 1

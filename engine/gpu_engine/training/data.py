@@ -195,7 +195,7 @@ class Reader(Dataset):
         if self._batches:
             return self.data.get_batch(indices)
         if self._tensors:  # the same as default_collate of the single examples, but faster
-            return [t[indices] for t in self.data.tensors]
+            return [t[indices].contiguous() for t in self.data.tensors]
         listed = indices.tolist()
         many = getattr(self.data, "__getitems__", None)
         return self._collate(many(listed) if many else [self.data[i] for i in listed])

@@ -19,7 +19,7 @@ from gpu_engine.training import rng
 from gpu_engine.training.data import move
 from gpu_engine.training.held_out import SEED, HeldOut
 from gpu_engine.training.precision import Precision
-from gpu_engine.training.task import Task
+from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.training.wide import wide
 from gpu_engine.worker.rank.process_group import Group
 
@@ -49,7 +49,7 @@ class Evaluation:
         self._device, self._devices = device, [device, *(others or [])]
         self._chunks = HeldOut(
             data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
-            collate=task.collate, default_collate=type(task).collate is Task.collate,
+            collate=task.collate, default_collate=has_default_collate(task),
             gather=group.gather_bytes, warn=warn, watched=watched)
 
     def run(self, model: nn.Module, precision: Precision,

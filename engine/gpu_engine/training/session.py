@@ -22,7 +22,7 @@ from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
-from gpu_engine.training.task import Task
+from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
@@ -225,7 +225,7 @@ class Session:
         return MapData(
             data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
-            default_collate=type(self.task).collate is Task.collate), sampler
+            default_collate=has_default_collate(self.task)), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,
