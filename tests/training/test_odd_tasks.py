@@ -326,3 +326,53 @@ def metrics(self, model, batch):
 """
     run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 1}))
     assert ranks.read(run, 0, "eval")[-1]["ones"] == 1
+
+
+@pytest.mark.parametrize(("made", "says"), [
+    ("[torch.optim.SGD(model.parameters())]", "returned a list: return one"),
+    ("torch.optim.LBFGS(model.parameters())", "returned a LBFGS, whose step needs a function"),
+])
+def test_an_optimizer_that_no_step_can_be_made_with_is_refused(
+        tmp_path: Path, made: str, says: str) -> None:
+    run = ranks.train(plan(tmp_path / "run", f"def optimizer(self, model, lr):\n    return {made}",
+                           size=24, train={"steps": 3}), expect=1)
+    (error,) = ranks.read(run, 0, "error")
+    assert says in error["message"]
+    assert error["traceback"] == ""
+
+
+@pytest.mark.parametrize("train", [{"clip": 1.0}, {"on_nonfinite": "skip"}, {}])
+def test_sparse_gradients_are_refused_where_their_norm_is_needed(
+        tmp_path: Path, train: dict[str, Any]) -> None:
+    body = """\
+def model(self):
+    return nn.Embedding(240, 1, sparse=True)
+def optimizer(self, model, lr):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+def loss(self, model, batch):
+    return model(batch[2]).square().mean()
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3, **train}),
+                      expect=int(bool(train)))
+    assert [e["message"].partition(" need")[0] for e in ranks.read(run, 0, "error")] == \
+        (["train.clip and train.on_nonfinite = \"skip\""] if train else [])
+
+
+def test_checkpoints_have_the_same_names_whether_a_model_is_compiled(tmp_path: Path) -> None:
+    body = """\
+def model(self):
+    net = super().model()
+    if ATTEMPT < 3:
+        net[0] = torch.compile(net[0], backend="eager")
+        return torch.compile(net, backend="eager")
+    return net
+"""
+    known = None
+    for attempt, world in enumerate((1, 2, 1), 1):
+        run = plan(tmp_path / "run", body, size=24, world=world, train={"steps": 3 * attempt})
+        ranks.train(run, attempt=attempt)
+        state = checkpoint.load(checkpoint.listed(run / "checkpoints")[-1])
+        assert list(state["model"]) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+        assert state["step"] == 3 * attempt
+        assert known is None or not torch.equal(state["model"]["0.weight"], known)
+        known = state["model"]["0.weight"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -275,9 +276,18 @@ def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
     """The task's optimizer, with `train.weight_decay` if that is given. The value also holds after
     a resume: `Schedule.restore` does not take options from a checkpoint that have changed since.
 
-    Raises UserError if the task makes its own optimizer, on which the key has no effect.
+    Raises UserError if the task makes its own optimizer, on which the key has no effect, or none
+    that a step can be made with.
     """
     optimizer = task.optimizer(model, job.lr)
+    what = f"{type(task).__name__}.optimizer returned a {type(optimizer).__name__}"
+    if not hasattr(optimizer, "param_groups"):
+        raise UserError(f"{what}: return one torch.optim.Optimizer, which can have groups of "
+                        "parameters with options of their own")
+    if any(p.default is p.empty for p in inspect.signature(optimizer.step).parameters.values()
+           if p.kind is p.POSITIONAL_OR_KEYWORD):
+        raise UserError(f"{what}, whose step needs a function that computes the loss again: take "
+                        "one whose step needs nothing, such as AdamW or SGD")
     decay = job.spec.train.weight_decay
     if decay is None:
         return optimizer
