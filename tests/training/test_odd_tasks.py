@@ -376,3 +376,21 @@ def model(self):
         assert state["step"] == 3 * attempt
         assert known is None or not torch.equal(state["model"]["0.weight"], known)
         known = state["model"]["0.weight"]
+
+
+def test_data_that_grows_says_what_is_used_of_it(tmp_path: Path) -> None:
+    body = """\
+def train_data(self):
+    class Growing(Numbers):
+        def set_epoch(self, epoch):
+            self.many = 24 * (epoch + 1)
+        def __len__(self):
+            return self.many
+    data = Growing(96, 6, 0.0, self.dtype)
+    data.set_epoch(0)
+    return data
+"""
+    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"epochs": 3}))
+    assert [e["message"].partition(" in")[0] for e in ranks.read(run, 0, "warning")] == [
+        "the training data has 48 examples", "the training data has 72 examples"]
+    assert ranks.read(run, 0, "end")[-1]["steps"] == 3

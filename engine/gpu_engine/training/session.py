@@ -226,7 +226,8 @@ class Session:
         return MapData(
             data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
-            default_collate=has_default_collate(self.task)), sampler
+            default_collate=has_default_collate(self.task),
+            warn=self.recorder.warn), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,
