@@ -390,6 +390,17 @@ def test_the_last_traceback_of_a_log_is_found():
     assert traceback_in("nothing") is None
 
 
+@pytest.mark.parametrize(("status", "after", "kind"), [
+    (1, "", "KeyError"), (1, "one more line\n", "KeyError"), (3, "\n", "KeyError"),
+    (3, "trained on without the cache\n", None)])
+def test_a_traceback_that_was_caught_is_no_cause(status, after, kind):
+    log = "Traceback (most recent call last):\n  File \"a\"\nKeyError: 'cache'\n" + after
+    cause = first_cause([Failure(0, status, 1.0, log_tail=log)])
+    assert cause.type == kind
+    assert cause.message == ("'cache'" if kind else describe_exit(status, None))
+    assert cause.traceback
+
+
 def test_the_run_folder_holds_what_the_contract_says(go):
     run = go("sys.exit(0)")
     ended(run)
