@@ -22,7 +22,7 @@ def plan(run: Path, body: str, *, params: dict[str, Any] | None = None, **option
     """A run of the toy task with `body` as further lines of its class."""
     task = run.with_name(f"{run.name}_task.py")
     task.write_text(
-        "import atexit, csv, gzip, multiprocessing, os, random, signal, sys, time\n"
+        "import atexit, csv, gzip, multiprocessing, os, random, signal, sys, threading, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from dataclasses import dataclass\nimport torch\nfrom torch import nn\n"
@@ -394,3 +394,19 @@ def train_data(self):
     assert [e["message"].partition(" in")[0] for e in ranks.read(run, 0, "warning")] == [
         "the training data has 48 examples", "the training data has 72 examples"]
     assert ranks.read(run, 0, "end")[-1]["steps"] == 3
+
+
+def test_a_failed_rank_ends_though_a_thread_of_its_task_does_not(tmp_path: Path) -> None:
+    body = f"""\
+def trouble(self, loss):
+    from gpu_engine.worker.rank import leaving
+    leaving.PATIENCE = 0.1
+    global kept
+    kept = open({str(tmp_path / "rows")!r}, "w")
+    kept.write("1")
+    threading.Thread(target=threading.Event().wait).start()
+    raise ArithmeticError("as the test wants it")
+"""
+    run = plan(tmp_path / "run", body, size=24, train={"steps": 3})
+    ranks.train(run, expect=1, python=sys.executable)
+    assert (tmp_path / "rows").read_text() == "1"

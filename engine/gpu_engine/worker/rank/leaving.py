@@ -17,7 +17,10 @@ from typing import Any, NoReturn
 
 from . import loader_sockets
 
-_PATIENCE = 2.0
+PATIENCE = 120.0
+"""Seconds that a rank which has failed may take to end: a thread that waits for ever must not keep
+a failed run, and its GPU."""
+_WRITING = 2.0
 _status: int | None = None
 
 
@@ -26,6 +29,10 @@ def exit_process(status: int) -> NoReturn:
     still hold. For the main thread only, at the very end of the program."""
     global _status
     _status = status
+    if status:
+        timer = threading.Timer(PATIENCE, exit_at_once, (status,))
+        timer.daemon = True
+        timer.start()
     sys.exit(status)
 
 
@@ -42,7 +49,7 @@ def exit_at_once(status: int) -> NoReturn:
     # The main thread may be stuck in a write, and hold the file's lock.
     writing = threading.Thread(target=write_files, daemon=True)
     writing.start()
-    writing.join(_PATIENCE)
+    writing.join(_WRITING)
     os._exit(status)
 
 
