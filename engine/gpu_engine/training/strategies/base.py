@@ -91,9 +91,10 @@ class Strategy(ABC):
 
         Raises RuntimeError, ValueError or KeyError if it does not fit the model.
         """
-        weights, own = state["model"], list(self.raw.state_dict())
+        weights: Mapping[str, Any] = state["model"]
+        own = list(self.raw.state_dict())
         if any(COMPILED in name for name in (*own, *weights)):
-            names = {name.replace(COMPILED, ""): name for name in own}
+            names: dict[str, str] = {name.replace(COMPILED, ""): name for name in own}
             weights = {names.get(name.replace(COMPILED, ""), name): value
                        for name, value in weights.items()}
         self.raw.load_state_dict(weights)
