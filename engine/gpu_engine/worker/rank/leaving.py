@@ -29,7 +29,7 @@ def exit_process(status: int) -> NoReturn:
     still hold. For the main thread only, at the very end of the program."""
     global _status
     _status = status
-    if status:
+    if status == 1:
         timer = threading.Timer(PATIENCE, exit_at_once, (status,))
         timer.daemon = True
         timer.start()

@@ -29,7 +29,7 @@ class Signals:
     def __init__(self) -> None:
         self.stop_requested = False
         """Whether a signal has asked for a stop. The main thread reads it between two steps."""
-        self._read = self._write = -1
+        self._read = -1
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
@@ -37,12 +37,12 @@ class Signals:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be no file
             faulthandler.register(signal.SIGUSR2, all_threads=True)
             faulthandler.enable()
-        self._read, self._write = os.pipe()
+        self._read, write = os.pipe()
         os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
+        os.set_blocking(write, False)
         # A Python handler does not run while the main thread is inside a blocking call. The signal
         # is also written to this pipe, where another thread sees it.
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._before = {n: signal.signal(n, self._request_stop) for n in _STOPS}
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._forked)
 
@@ -67,7 +67,8 @@ class Signals:
         if not self.stop_requested:
             with contextlib.suppress(OSError):
                 data = os.read(self._read, 4096)
-                self.stop_requested = any(number in data for number in _STOPS)
+                if any(number in data for number in _STOPS):
+                    self.stop_requested = True  # never False: a handler may have set it by now
         return self.stop_requested
 
     def _request_stop(self, number: int, frame: object) -> None:
