@@ -68,6 +68,30 @@ def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
     assert not catalog.describe(f"{file}:Odd").whole
 
 
+def test_a_task_that_a_package_re_exports_is_found(tmp_path, file):
+    package = tmp_path / "pkg"
+    (package / "deep").mkdir(parents=True)
+    file.rename(package / "tasks.py")
+    (package / "__init__.py").write_text("from .deep import Mine\nfrom .round import Gone\n"
+                                         "from ........far import Far\n")
+    (package / "deep" / "__init__.py").write_text("from ..tasks import Mine\n"
+                                                  "from pkg.tasks import Odd\n")
+    (package / "round.py").write_text("from . import Gone\nfrom .round import Gone\n")
+    (tmp_path / "over.py").write_text("from pkg import Mine\n"
+                                      "class More(Mine):\n    more: int = 1\n")
+    whole = catalog.describe("pkg.tasks:Mine", cwd=tmp_path)
+    for use in ("pkg:Mine", "pkg.deep:Mine"):
+        found = catalog.describe(use, cwd=tmp_path)
+        assert (found.use, found.file, found.fields) == (use, whole.file, whole.fields)
+    more = catalog.describe("over:More", cwd=tmp_path)
+    assert more.whole
+    assert more.fields[:-1] == whole.fields
+    assert catalog.describe("pkg.deep:Odd", cwd=tmp_path).fields
+    for use in ("pkg:Gone", "pkg:Far", "pkg:Mime"):
+        with pytest.raises(UserError, match=f"there is no class {use[4:]} in pkg"):
+            catalog.describe(use, cwd=tmp_path)
+
+
 def test_built_in_tasks_are_found_without_importing_them():
     before = set(sys.modules)
     found = {i.use for i in catalog.builtin()}

@@ -219,7 +219,8 @@ def _steps(wanted: Offer) -> list[list[str]]:
              "--progress-bar", "off", "--timeout", "60", *what]]
 
 
-def _run(argv: list[str], target: Path, lock: int, stop: threading.Event) -> Generator[Progress, None, None]:
+def _run(argv: list[str], target: Path, lock: int, stop: threading.Event
+         ) -> Generator[Progress, None, None]:
     temporary = target / "tmp"
     temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
     environ = os.environ | {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -116,9 +116,13 @@ def _check_task(spec: RunSpec) -> list[Problem]:
                                           "or give your own command in task.command")]
     if task.command is not None and not task.command:
         return [Problem("task.command", [], "the command is empty")]
-    if task.command is not None:
-        return own_command.check(task.command)
-    return []
+    if task.command is None:
+        return []
+    found = own_command.check(task.command)
+    told = own_command.used(task.command)
+    if spec.train.steps is None and "steps" in told and "epochs" not in told:
+        found.append(Problem("train.steps", None, "say how many: the command has {steps}"))
+    return found
 
 
 def names_none(spec: RunSpec) -> bool:

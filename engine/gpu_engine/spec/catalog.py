@@ -89,6 +89,8 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     if where.endswith(".py"):
         path = [str(file.parent), *path]  # as when Python runs the file
     source = _Source.read(file, path)
+    if name not in source.classes:  # a package may re-export it
+        source = source.origin(name) or source
     if name not in source.classes:
         import difflib
 
@@ -100,7 +102,7 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     methods: set[str] = set()
     whole = _gather(source, name, fields, methods, frozenset())
     doc = (ast.get_docstring(source.classes[name]) or "").strip()
-    return TaskInfo(use, name, doc, file, tuple(fields.values()), whole,
+    return TaskInfo(use, name, doc, source.file, tuple(fields.values()), whole,
                     bool(methods & {"check", "__post_init__"}))
 
 
@@ -111,8 +113,9 @@ class _Source:
     file: Path
     path: list[str]
     classes: dict[str, ast.ClassDef]
-    imported: dict[str, str]
-    """The module of each name that `from module import name` brings in."""
+    imported: dict[str, tuple[str, list[str]]]
+    """For each name that `from module import name` brings in: the module, and where it is looked
+    for."""
     names: dict[str, ast.expr]
     """The value of each `name = …` at the module's top level: types may be named so."""
 
@@ -122,20 +125,27 @@ class _Source:
         named = {t.id: n.value for n in tree.body if isinstance(n, ast.Assign)
                  for t in n.targets if isinstance(t, ast.Name)}
         return cls(file, path, {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)},
-                   {a.asname or a.name: n.module for n in tree.body
-                    if isinstance(n, ast.ImportFrom) and n.module and not n.level
+                   {a.asname or a.name: (n.module, _searched(n.level, file, path))
+                    for n in tree.body if isinstance(n, ast.ImportFrom) and n.module
                     for a in n.names if a.asname in (None, a.name)}, named)
 
-    def origin(self, name: str) -> _Source | None:
-        """The file that an imported class comes from; None if it can't be found."""
-        if name not in self.imported:
+    def origin(self, name: str, seen: frozenset[Path] = frozenset()) -> _Source | None:
+        """The file that defines an imported class; None if it can't be found. `seen`: the files
+        that have led here."""
+        if name not in self.imported or self.file in seen:
             return None
+        module, search = self.imported[name]
         try:
-            found = _Source.read(_source(self.imported[name], self.file.parent, self.path),
-                                 self.path)
+            found = _Source.read(_source(module, self.file.parent, search), self.path)
         except UserError:
             return None
-        return found if name in found.classes else None
+        return found if name in found.classes else found.origin(name, seen | {self.file})
+
+
+def _searched(level: int, file: Path, path: list[str]) -> list[str]:
+    """Where a module is looked for that `file` imports with so many leading dots."""
+    folders = file.absolute().parents
+    return [str(folders[min(level, len(folders)) - 1])] if level else path
 
 
 def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:

@@ -147,6 +147,11 @@ class Task:
         return nn.DataParallel(model, device_ids=devices)
 
 
+def has_default_collate(task: Task) -> bool:
+    """Whether neither the task's class nor the object itself has a `collate` of its own."""
+    return getattr(task.collate, "__func__", None) is Task.collate
+
+
 def batch_size(batch: Any) -> int:
     """The number of examples in a batch: the first dimension of the first tensor in it.
 
