@@ -37,10 +37,14 @@ def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
             if field.required:
                 raise ValueError(f"{cls.__name__} has no {field.name}")
             continue
-        value = data[field.name]
-        if (value is None and field.optional) or (type(value) is field.exact \
-                and (field.most is None or field.least <= value <= field.most)):
-            values[field.name] = value  # as nearly all are: a list of runs reads thousands
+        value: Any = data[field.name]
+        if value is None:
+            as_it_is = field.optional
+        else:  # as nearly all are: a list of runs reads thousands
+            as_it_is = type(value) is field.exact \
+                and (field.most is None or field.least <= value <= field.most)
+        if as_it_is:
+            values[field.name] = value
             continue
         try:
             values[field.name] = _value(value, field, strict)
