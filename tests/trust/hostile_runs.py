@@ -380,7 +380,7 @@ def a_folder(name: str, path: Path, world: World) -> None:
 def sparse(name: str, path: Path, world: World) -> None:
     """A file that seems to have a GiB, and takes none; less, where files may be long."""
     long = name.endswith((".log", ".log.1", ".jsonl"))
-    size = 1 << 24 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
+    size = 1 << 22 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
     os.truncate(_there(prepared(name, path)), size)
 
 
@@ -568,9 +568,9 @@ def events_of_odd_numbers(path: Path, world: World) -> None:
 
 
 @case
-def events_a_line_of_32_mib(path: Path, world: World) -> None:
-    """An event has a text of 32 MiB."""
-    _events(path, {"kind": "warning", "message": "x" * (32 << 20)})
+def events_a_line_of_8_mib(path: Path, world: World) -> None:
+    """An event has a text of 8 MiB."""
+    _events(path, {"kind": "warning", "message": "x" * (8 << 20)})
 
 
 @case
@@ -583,8 +583,8 @@ def a_log_full_of_escapes(path: Path, world: World) -> None:
 
 @case
 def a_log_of_one_line(path: Path, world: World) -> None:
-    """A log is one line of 32 MiB."""
-    (path / "ranks/00000.log").write_text("x" * (32 << 20))
+    """A log is one line of 8 MiB."""
+    (path / "ranks/00000.log").write_text("x" * (8 << 20))
 
 
 @case
@@ -928,7 +928,7 @@ def ranks_that_are_somebody_else(path: Path, world: World) -> None:
 def a_supervisor_that_is_everybody(path: Path, world: World) -> None:
     """Its supervisor and ranks are numbers that mean groups, or everybody."""
     runs_now(path, world)
-    change(path / "state.json", pid=-1, ticks=0, processes=[
+    change(path / "state.json", pid=1, ticks=0, processes=[
         {"rank": rank, "pid": pid, "ticks": None, "exit": None}
         for rank, pid in enumerate((-1, 0, 1, 2**31, 2**70))])
 
@@ -953,7 +953,7 @@ if os.geteuid() == 0:
 
 
 HEAVY = frozenset(name for name in CASES if any(word in name for word in (
-    "long run", "A digest", "10,000", "3,000", "32 MiB", "huge")))
+    "long run", "A digest", "10,000", "3,000", "8 MiB", "huge")))
 """What takes time by its size alone."""
 
 
