@@ -27,9 +27,8 @@ from typing import Any
 
 from gpu_engine.common import procs
 from gpu_engine.events.paths import DIGESTED
-from gpu_engine.hosts.records import Host
 from gpu_engine.plan.records import Code, Interpreter, Process, ResumeFrom, Sending
-from gpu_engine.runs import environment, job, marks, notes, sweep, waiting
+from gpu_engine.runs import environment, job, marks, notes, sweep, trust, waiting
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from gpu_engine.spanning.parts import Base, Part
 from gpu_engine.spec.write import to_toml
@@ -225,7 +224,7 @@ def on_hosts(path: Path) -> None:
     """Make it a run that went on two hosts."""
     for node, name in enumerate(("a", "b")):
         write(path / f"hosts/{name}.json", asdict(Part(
-            host=Host(name, None, "/x", "/x/python", "a box", ()), node=node, ranks=(node,),
+            host=name, node=node, ranks=(node,),
             spec={"name": "toy"}, folders=("/x",), code="a1b2", key="0" * 32,
             checkpoint="step-00000010", bring="0" * 32, fresh=(0,), bases=(Base(0, 0),),
             run="ab12", path="/x/runs/ab12", skew=0.5, state="failed", heard=T0,
@@ -233,7 +232,7 @@ def on_hosts(path: Path) -> None:
         (path / f"hosts/{name}.log").write_text("says the supervisor\n")
         shutil.copy(path / "devices.jsonl", path / f"hosts/{name}.devices.jsonl")
     former = read(path / "hosts/b.json")
-    former["host"]["name"] = "c"
+    former["host"] = "c"
     write(path / "hosts/former/c.json", former)
 
 
@@ -380,7 +379,7 @@ def a_folder(name: str, path: Path, world: World) -> None:
 def sparse(name: str, path: Path, world: World) -> None:
     """A file that seems to have a GiB, and takes none; less, where files may be long."""
     long = name.endswith((".log", ".log.1", ".jsonl"))
-    size = 1 << 24 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
+    size = 1 << 22 if long else 1 << 26 if name.endswith(".digest") else 1 << 30
     os.truncate(_there(prepared(name, path)), size)
 
 
@@ -568,9 +567,9 @@ def events_of_odd_numbers(path: Path, world: World) -> None:
 
 
 @case
-def events_a_line_of_32_mib(path: Path, world: World) -> None:
-    """An event has a text of 32 MiB."""
-    _events(path, {"kind": "warning", "message": "x" * (32 << 20)})
+def events_a_line_of_8_mib(path: Path, world: World) -> None:
+    """An event has a text of 8 MiB."""
+    _events(path, {"kind": "warning", "message": "x" * (8 << 20)})
 
 
 @case
@@ -583,8 +582,8 @@ def a_log_full_of_escapes(path: Path, world: World) -> None:
 
 @case
 def a_log_of_one_line(path: Path, world: World) -> None:
-    """A log is one line of 32 MiB."""
-    (path / "ranks/00000.log").write_text("x" * (32 << 20))
+    """A log is one line of 8 MiB."""
+    (path / "ranks/00000.log").write_text("x" * (8 << 20))
 
 
 @case
@@ -746,9 +745,9 @@ def the_name_of_the_person_in_its_path(path: Path, world: World) -> None:
 def _via(path: Path, world: World) -> None:
     for name in ("hosts/a.json", "hosts/b.json", "hosts/former/c.json"):
         part = read(path / name)
-        part["host"] |= {"via": world.touch, "ssh": f"-oProxyCommand={world.touch[2]}",
-                         "python": str(world.outside / "program")}
-        write(path / name, part)
+        how = {"name": part["host"], "via": world.touch, "label": None, "folder": None,
+               "ssh": f"-oProxyCommand={world.touch[2]}", "python": str(world.outside / "program")}
+        write(path / name, part | how | {"host": how})  # once the host itself stood there
 
 
 @case
@@ -781,7 +780,7 @@ def a_host_of_a_hostile_name(path: Path, world: World) -> None:
     for number, name in enumerate(("-oProxyCommand=touch executed", "..", "a;touch executed",
                                    "$(touch executed)", f"x{EVIL}".replace("\0", ""))):
         part = read(path / "hosts/a.json")
-        part["host"]["name"] = name
+        part["host"] = name
         part["node"] = number
         with contextlib.suppress(OSError):
             write(path / "hosts" / f"{name.replace('/', '_')}.json", part)
@@ -897,6 +896,30 @@ def a_job_script_that_executes(path: Path, world: World) -> None:
     (path / "stop").symlink_to(world.outside / "made")
 
 
+@case
+def started_here_with_hosts_that_execute(path: Path, world: World) -> None:
+    """It was started here, and its hosts are reached by a command that executes something."""
+    a_host_that_executes_and_is_lost(path, world)
+    trust.note_started(path)
+
+
+@case
+def started_here_with_hosts_of_hostile_names(path: Path, world: World) -> None:
+    """It was started here, and its hosts have names that are options, paths and escapes."""
+    a_host_of_a_hostile_name(path, world)
+    for name in ("a", "b"):
+        (path / f"hosts/{name}.json").unlink()
+    runs_now(path, world, locked=False)
+    trust.note_started(path)
+
+
+@case
+def started_here_with_another_job(path: Path, world: World) -> None:
+    """It was started here, and the cluster of its Slurm job is an option."""
+    a_job_that_is_somebody_elses(path, world)
+    trust.note_started(path)
+
+
 # --- whom it would end ----------------------------------------------------------------------------
 
 @case
@@ -928,7 +951,7 @@ def ranks_that_are_somebody_else(path: Path, world: World) -> None:
 def a_supervisor_that_is_everybody(path: Path, world: World) -> None:
     """Its supervisor and ranks are numbers that mean groups, or everybody."""
     runs_now(path, world)
-    change(path / "state.json", pid=-1, ticks=0, processes=[
+    change(path / "state.json", pid=1, ticks=0, processes=[
         {"rank": rank, "pid": pid, "ticks": None, "exit": None}
         for rank, pid in enumerate((-1, 0, 1, 2**31, 2**70))])
 
@@ -953,7 +976,7 @@ if os.geteuid() == 0:
 
 
 HEAVY = frozenset(name for name in CASES if any(word in name for word in (
-    "long run", "A digest", "10,000", "3,000", "32 MiB", "huge")))
+    "long run", "A digest", "10,000", "3,000", "8 MiB", "huge")))
 """What takes time by its size alone."""
 
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from gpu_engine.common import procs
+from gpu_engine.runs import trust
 
 from ..command_line import called
 from .hostile_runs import SECRET, World
@@ -244,16 +245,19 @@ class Watch:
     def _may_start(self, argv: list[str]) -> bool:
         """The interpreter of the tests to look at weights, Slurm to ask, ssh to a host by its name;
         what waits may have its waiter."""
+        if Path(argv[0]).name in ("squeue", "sacct"):
+            return all(trust.started_here(path) for path in self.world.runs.iterdir()
+                       if (path / "slurm.json").exists())
         if str(self.world.marker) in " ".join(argv):
             return False
-        if Path(argv[0]).name in ("squeue", "sacct"):
-            return not any(str(self.world.root) in word for word in argv)
         if Path(argv[0]).name == "ssh":
             return "ProxyCommand" not in " ".join(argv).replace("-oProxyCommand=none", "")
         if argv[0] == sys.executable or argv[0].startswith(f"{sys.prefix}/bin/python"):
             module = argv[argv.index("-m") + 1] if "-m" in argv else ""
             waits = self.world.runs.parent / "queue" / "line"
-            return module in ("", "gpu_engine.export") or (
+            if module == "gpu_engine.spanning":
+                return any(trust.started_here(Path(word)) for word in argv)
+            return module == "" or (
                 module == "gpu_engine.queue" and waits.is_dir() and any(waits.iterdir()))
         return False
 
