@@ -281,3 +281,12 @@ def test_times_as_people_give_them():
                         ("+999d", "more than a year")):
         with pytest.raises(UserError, match=words):
             moment(text, now)
+
+
+def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
+    first = queue("sh", "-c", "echo text > made.txt")
+    waits = from_dict({"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT",
+                                "params": {"text": "made.txt"}}, "devices": {"ids": ["cpu:0"]}})
+    with pytest.raises(SpecError, match="no such file"):
+        submit.submit(waits, When(), begin=False)
+    assert state(submit.submit(waits, When(after=first.id), begin=False)) == "queued"

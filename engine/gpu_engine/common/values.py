@@ -153,9 +153,11 @@ def convert(value: Any, kind: Kind) -> object:
     return value
 
 
-def amiss(values: Mapping[str, object], kinds: Mapping[str, Kind], folder: Path) -> dict[str, str]:
+def amiss(values: Mapping[str, object], kinds: Mapping[str, Kind], folder: Path | None
+          ) -> dict[str, str]:
     """What is wrong with a task's parameters, each of which is of its type, seen together and from
-    the ranks' `folder`: the parameter's name, and what was expected."""
+    the ranks' `folder` (None: files are not looked for): the parameter's name, and what was
+    expected."""
     found = {}
     for name, kind in kinds.items():
         value: Any = values.get(name)
@@ -164,7 +166,7 @@ def amiss(values: Mapping[str, object], kinds: Mapping[str, Kind], folder: Path)
         by: Any = values.get(of) if isinstance(of, str) else None
         if _is_number(value) and _is_number(by) and by and value % by:
             found[name] = f"expected a multiple of {of}, which is {show(by)}"
-        elif plain.existing and isinstance(value, (str, Path)) and str(value):
+        elif plain.existing and folder and isinstance(value, (str, Path)) and str(value):
             why = plain.existing.missing(value, folder)
             if why is not None:
                 found[name] = why

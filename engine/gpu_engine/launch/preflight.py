@@ -45,11 +45,11 @@ def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
 
 
 def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
-            interpreter: Chosen | None = None) -> list[Problem]:
+            interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
     """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
-    """
+    `files`: whether the files that the task's parameters name must be there already."""
     found = _python(spec) if interpreter is None else _torch(spec, inventory, interpreter)
-    return _task(spec, cwd, interpreter) + _command(spec, cwd) + found + _meeting(spec)
+    return _task(spec, cwd, interpreter, files) + _command(spec, cwd) + found + _meeting(spec)
 
 
 def _torch(spec: RunSpec, inventory: Inventory, interpreter: Chosen) -> list[Problem]:
@@ -128,7 +128,8 @@ def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
     return [d for d in dict.fromkeys(found) if d is not None and not d.is_cpu]
 
 
-def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[Problem]:
+def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bool
+          ) -> list[Problem]:
     use = spec.task.use
     if use is None:
         return []
@@ -161,7 +162,8 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[P
             for f in info.fields if f.required and f.name not in spec.task.params]
     if not out:
         given = {f.name: spec.task.params.get(f.name, f.default) for f in info.fields}
-        wrong = amiss(given, {f.name: f.kind for f in info.fields}, cwd or Path.cwd())
+        wrong = amiss(given, {f.name: f.kind for f in info.fields},
+                      cwd or Path.cwd() if files else None)
         out = [Problem(f"task.params.{name}", given[name], why) for name, why in wrong.items()]
     return out
 

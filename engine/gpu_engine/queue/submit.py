@@ -74,15 +74,16 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
-         cwd: Path | None = None) -> LaunchPlan:
+         cwd: Path | None = None, *, after: str | None = None) -> LaunchPlan:
     """The plan of a run that is to wait, in `cwd` (None: this process's folder): which of several
-    devices it gets is not known yet, so only a run that names its devices has ranks in it. Raises
-    SpecError with everything that waiting would not cure."""
+    devices it gets is not known yet, so only a run that names its devices has ranks in it. `after`:
+    the run that it waits for, which may still write the files that it names. Raises SpecError with
+    everything that waiting would not cure."""
     spec = counted(spec)
     problems = _not_to_wait(spec)
     checked = check(spec, inventory)
     taken = interpreter.of(spec)
-    problems += [*checked.problems, *lasting(spec, inventory, cwd, taken)]
+    problems += [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
     if problems:
         raise SpecError(problems)
     made = interpreter.planned(checked, taken, base=base, environ={})
@@ -122,7 +123,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     """
     _check(when)
     prepared = prepared or prepare(spec)
-    made = plan(spec, prepared.inventory, base)
+    made = plan(spec, prepared.inventory, base, after=when.after)
     ask([spec], prepared)
     disk_room.require(places.runs_folder())
     queue = waiter.queue_folder()
@@ -169,7 +170,7 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     if state.live:
         raise UserError(f"run {run.id} is {state.state}; stop it first")
     kept = Submission(inventory, _environ(), code.Kept(), Path(run.cwd()))
-    made = plan(spec, inventory, cwd=kept.folder)
+    made = plan(spec, inventory, cwd=kept.folder, after=when.after)
     ask([spec], kept)
     disk_room.require(run.path)
     leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
