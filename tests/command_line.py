@@ -18,7 +18,8 @@ from gpu_engine.cli import main
 
 def called(*words: str) -> subprocess.CompletedProcess[str]:
     """Call it with these words. Returns what a process would have printed, and its exit status."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors, newline="")
+                for errors in ("strict", "backslashreplace"))  # as a process has them
     code: int | str | None = 0
     with mock.patch.object(sys, "argv", ["gpu-engine", *words]), \
             contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -75,7 +75,9 @@ def spec() -> str:
     """All keys of a spec."""
     parts = ["# Keys of a preset", _MADE,
              "A preset is a TOML file with these keys; `--set KEY=VALUE` and the form set the "
-             "same. What is not given has its default.\n"]
+             "same. What is not given has its default. With a command of your own, a key with "
+             "another value than its default is refused unless it reaches the command "
+             "([scripts.md](scripts.md#what-runs)).\n"]
     told = key_docs.docs()
     for section, of in _by_section(schema.keys().values()):
         cls = schema.SECTIONS.get(section)

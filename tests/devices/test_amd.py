@@ -372,8 +372,9 @@ def test_what_is_chosen_is_seen_in_its_order(uuids, inherited):
 
 def spec(*ids: str, command: bool = False, mode: str = "ddp"):
     task = {"command": ["train"]} if command else {"use": "gpu_engine.tasks.digits:Digits"}
+    batch = {} if command else {"meaning": "per_gpu"}
     return from_dict({"task": task, "devices": {"ids": list(ids)}, "parallel": {"mode": mode},
-                      "batch": {"meaning": "per_gpu"}})
+                      "batch": batch})
 
 
 def test_the_plan_says_what_is_set_and_what_is_taken_away():

@@ -230,7 +230,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again(machine):
 def spec_of(*ids: str) -> RunSpec:
     """A run of a person's own command, a rank a device."""
     return from_dict({"task": {"command": ["train"]}, "devices": {"ids": list(ids)},
-                      "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}})
+                      "parallel": {"mode": "ddp"}})
 
 
 def blocked(name: str, devices: Sequence[Device]) -> str | None:

@@ -48,7 +48,6 @@ def spec(home, tmp_path):
                 "task": {"command": [sys.executable, str(script)]},
                 "devices": chosen | {"share": share},
                 "parallel": {"mode": "ddp"},
-                "batch": {"meaning": "per_gpu"},
             }
             | sections
         )

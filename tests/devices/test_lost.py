@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("home")
 def spec(*ids, pick=None, **sections):
     chosen = {"pick": pick} if pick else {"ids": list(ids)}
     return from_dict({"task": {"command": ["true"]}, "devices": chosen | {"share": True},
-                      "parallel": {"mode": "ddp"}, "batch": {"meaning": "per_gpu"}} | sections)
+                      "parallel": {"mode": "ddp"}} | sections)
 
 
 @pytest.mark.parametrize("lines", [

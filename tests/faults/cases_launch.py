@@ -246,7 +246,7 @@ def a_launch_under_umask_000(box: Box) -> None:
          "cpu:0 --set task.use=gpu_engine.tasks.bytes_gpt:BytesGPT --set "
          f"run.python='{box.interpreter()}' <&-"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done
-    run = runs.find(json.loads(done.stdout)["id"])
+    run = runs.find(json.loads(done.stdout.splitlines()[-1])["id"])
     for path in [box.home, box.home / "runs", *run.path.rglob("*")]:
         assert not path.lstat().st_mode & 0o077, path
 

@@ -49,7 +49,7 @@ def train(*sets: str, expect: int = 0) -> runs.Run:
     argv += [word for s in (*base, *sets) for word in ("--set", s)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == expect, done.stdout + done.stderr
-    return runs.find(json.loads(done.stdout)["id"])
+    return runs.find(json.loads(done.stdout.splitlines()[-1])["id"])
 
 
 def events(run: runs.Run, kind: str, rank: int = 0) -> list[dict]:

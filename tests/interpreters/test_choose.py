@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask, choose, install, near
+from gpu_engine.interpreters import ask, choose, install, near, read
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.spec.read import from_dict
@@ -63,6 +63,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
                    "PATH": f"relative/bin:{top / 'one/bin'}::{top / 'two/bin'}", "HOME": str(top)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ask, "look", look)
+            patch.setattr(read, "environment", look)
             patch.chdir(top)
             chosen = choose.of_ranks(None, top / "work" / "a", environ)
         want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)

@@ -195,7 +195,7 @@ def test_it_is_started_beside_a_supervisor_but_not_for_the_part_of_a_host(
     monkeypatch.setenv("GPU_PANEL_RUN", "/another/run")
     notifier.start(made.run)
     assert [words[1:] for words in argv] == (
-        [["-m", "gpu_engine.notify", str(made.run.path)]] if starts else [])
+        [["-P", "-m", "gpu_engine.notify", str(made.run.path)]] if starts else [])
     assert not any("GPU_PANEL_RUN" in environment for environment in environments)
     made.let_go()
 

@@ -106,7 +106,7 @@ POD_OPTIONS = [*OPTIONS, "--master-addr=toy-node-0-0.toy", "--master-port=29400"
 @settings(max_examples=25, deadline=None)
 @given(st.lists(TEXT, max_size=4))
 def test_no_argument_becomes_syntax(words: list[str]):
-    plan = plan_of(nodes(task={"command": [
+    plan = plan_of(nodes(batch={}, task={"command": [
         w.replace("{", "{{").replace("}", "}}") for w in ["python", "train.py", *words]]}))
     guard = ["--"] if any(w.startswith("--") for w in words) else []
     own = [*guard, "train.py", *words]

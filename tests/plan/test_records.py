@@ -30,7 +30,7 @@ def test_from_dict_is_the_inverse_of_to_dict(mode, devices, each, cpu, own, chos
     devices = 1 if mode == "single" else devices
     cpu = cpu and mode != "dp"
     machine = slots(devices, cores=2) if cpu else gpus(devices)
-    task = {"command": ["python", "t.py", "{batch.per_gpu}"]} if own else {"use": "a:B"}
+    task = {"command": ["python", "t.py", "{batch.per_gpu}", "{lr}"]} if own else {"use": "a:B"}
     spec = from_dict({"task": task, "devices": {"ids": [d.id for d in machine.devices]},
                       "parallel": {"mode": mode, "nodes": 2 if mode == "multinode" else 1},
                       "batch": {"size": each, "meaning": "per_gpu"},

@@ -30,7 +30,7 @@ def ended(run: runs.Run) -> runs.State:
 def test_a_mistake_is_shown_and_taken_back():
     """With real runs: a command that ends well unless its learning rate is 9."""
     spec = from_dict({"name": "picky", "devices": {"ids": ["cpu:0"]}, "task": {
-        "command": ["sh", "-c", "test {lr} != 9"]}, "batch": {"meaning": "per_gpu"}})
+        "command": ["sh", "-c", "test {lr} != 9", "{seed}"]}})
     run = launch.launch(spec, inventory=slots(1))
     assert ended(run).state == "completed"
     failed = engine("resume", run.id, "--set", "train.lr=9", "--set", "train.seed=3")

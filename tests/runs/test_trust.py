@@ -16,8 +16,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.launch import taking_up, torchside
 from gpu_engine.launch.launcher import launch, resume
+from gpu_engine.queue import change
 from gpu_engine.queue.waiter import Waiter, queue_folder
-from gpu_engine.runs import folder, sweep, trust, waiting
+from gpu_engine.runs import folder, marks, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
@@ -164,7 +165,9 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
         os.chown(run.path, 12345, 12345)
     assert run.state().state == "completed"
     assert called("show", run.id).returncode == 0
-    for act in (run.stop, lambda: resume(run)):
+    assert "only shown" in called("runs").stdout
+    for act in (run.stop, lambda: resume(run), lambda: notes.change(run.path, lambda old: old),
+                lambda: marks.write(run.path, marks.Mark("a", 1))):
         with pytest.raises(UserError, match="is only shown"):
             act()
     if change == "owner":
@@ -241,3 +244,23 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
     assert called("sweep", name.replace("\0", "")).returncode == 2
     write_json(run.path / "sweep.json", asdict(sweep.Member("s3f2a", "n", 1, 1, 0.0)))
     assert sweep.read(run.path) is not None
+
+
+def test_a_received_run_that_waits_is_moved_by_nobody(home):
+    run = received(kit.queue("true"))
+    with pytest.raises(UserError, match="not started from here"):
+        change.move(run, "first")
+    assert run.id not in waiting.ids(queue_folder())
+
+
+def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on(home):
+    run = received(wait_over(launch(kit.spec("true"))))
+    assert not trust.started_here(run.path)
+    resume(run)
+    assert trust.started_here(run.path)
+    assert wait_over(run).state().attempt == 2
+
+
+def wait_over(run: Run) -> Run:
+    wait_for(lambda: not run.state().live and not run.supervised())
+    return run

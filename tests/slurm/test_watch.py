@@ -10,6 +10,7 @@ import pytest
 
 from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.places import runs_folder
 from gpu_engine.launch import found, launcher
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
@@ -93,6 +94,10 @@ def test_one_call_for_all_runs_and_none_without_jobs(slurm):
     assert run.state().state == "lost"  # it is no job
     watch.refresh(at_once=True)
     assert len(slurm.calls("squeue")) == 2
+    ahead = time.time() + 86400.0
+    os.utime(runs_folder() / watch._STAMP, (ahead, ahead))  # the clock was set back since
+    watch.refresh()
+    assert len(slurm.calls("squeue")) == 3
     assert not slurm.calls("sacct")
 
 

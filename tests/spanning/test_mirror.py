@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.agent.follow import _Sender
+from gpu_engine.common.inbox import Inbox
 from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.hosts.protocol import PIECE, BadMessage, Piece
+from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run
-from gpu_engine.spanning import mirror
+from gpu_engine.spanning import allowance, link, mirror
 from gpu_engine.spanning.mirror import Mirror
 from gpu_engine.spanning.parts import Base, Part
 
@@ -206,3 +208,39 @@ def test_the_figures_of_its_devices_go_on_where_they_are_here(here: Path) -> Non
     mine = devices_paths(here)["gpu1"]
     assert mine == here / "hosts" / f"gpu1.{DEVICES}"
     assert mine.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_host_leaves_room_on_the_disk_and_keeps_to_its_budget(here, monkeypatch):
+    """It is said once, and tried again when the connection is made anew."""
+    reports: Inbox[link.Report] = Inbox()
+    way = link.Link(here, PART, 1 << 20, reports)
+    free = allowance.FLOOR + 10
+    monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
+    way._take(Piece.of(EVENTS, 0, b"x" * 10))
+    way._take(Piece.of(EVENTS, 10, b"y" * 11))
+    way._take(Piece.of(EVENTS, 21, b"z"))
+    assert (here / EVENTS).read_bytes() == b"x" * 10
+    [told] = reports.take(0.0)
+    assert isinstance(told, link.NotKept)
+    assert "512 MiB would be free on the disk" in told.reason
+    free, budget = allowance.FLOOR * 2, 30
+    monkeypatch.setattr(allowance, "BUDGET", budget)
+    assert [at.offset for at in way._mirror.at()] == [10]
+    way._take(Piece.of(EVENTS, 10, b"y" * 20))
+    way._take(Piece.of(LOG, 0, b"z"))
+    assert (here / EVENTS).stat().st_size == budget
+    assert not (here / LOG).exists()
+    [told] = reports.take(0.0)
+    assert "more than 30 B came from there" in told.reason
+
+
+def test_a_host_may_send_much_at_once_but_not_for_long(here, monkeypatch):
+    one = allowance.Allowance(here, ranks=2)
+    now = 1000.0
+    monkeypatch.setattr(allowance.time, "monotonic", lambda: now)
+    second = 2 * allowance.RATE
+    assert one.take(round(second * allowance.BURST)) == 0.0
+    assert one.take(second) == 1.0
+    now += 11.0
+    assert one.take(second * 5) == 0.0
+    assert one.take(second * 6) == 1.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.events.schema import Error
-from gpu_engine.plan.batch import Batch
 from gpu_engine.supervisor import oom
+from gpu_engine.supervisor.cause import Failure, first_cause
+from gpu_engine.supervisor.oom import Given
+
+from ..plans import plan
 
 GIB = 2**30
 
@@ -15,25 +18,43 @@ def out_of_memory(message="", **figures):
     return Error("OutOfMemoryError", message, None, None, None, **figures)
 
 
-def batch(per_gpu, accumulate=1):
-    return Batch(per_gpu, "per_gpu", accumulate, 1, per_gpu * accumulate, per_gpu)
-
-
 @pytest.mark.parametrize(("error", "planned", "says"), [
     ({"requested": 2 * GIB, "allocated": 7 * GIB, "message": "a total capacity of 8.00 GiB"},
-     batch(48), "24 examples per GPU instead of 48"),
+     Given(48, 1), "24 examples per GPU instead of 48"),
     ({"requested": 64 * GIB, "allocated": 1 * GIB, "message": "a total capacity of 8.00 GiB"},
-     batch(64, 2), "4 examples per GPU instead of 64"),
-    ({"message": "CUDA out of memory"}, batch(7), "1 examples per GPU"),
-    ({"message": ""}, batch(1), "already 1 per GPU")])
+     Given(64, 2), "4 examples per GPU instead of 64"),
+    ({"message": "CUDA out of memory"}, Given(7, 1), "1 examples per GPU"),
+    ({"message": ""}, Given(1, 1), "already 1 per GPU")])
 def test_what_would_likely_fit(error, planned, says):
     assert says in oom.fitting(out_of_memory(**error), planned)
 
 
 def test_a_batch_that_fits_keeps_the_global_one():
-    text = oom.fitting(out_of_memory(), batch(48, 3))
+    text = oom.fitting(out_of_memory(), Given(48, 3))
     assert "batch.accumulate=6" in text
     assert oom.describe(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
+
+
+@pytest.mark.parametrize(("words", "given"), [
+    ("--batch-size 8", None), ("--batch {batch.size}", None), ("--batch {batch.global}", None),
+    ("--batch {batch.per_gpu}", Given(32, None)),
+    ("--batch {batch.per_gpu} --accumulate {batch.accumulate}", Given(32, 1))])
+def test_what_a_command_is_not_told_makes_no_advice(words, given):
+    command = ["python", "train.py", *words.split()]
+    planned = plan(global_size=64, spec={"task": {"command": command}})
+    assert Given.by(planned) == given
+    cause = first_cause([Failure(0, 1, 2.0, out_of_memory("CUDA out of memory."))], given=given)
+    assert ("would likely fit" in cause.message) == (given is not None)
+    assert ("batch.accumulate" in cause.message) == (given == Given(32, 1))
+
+
+def test_the_figures_end_before_torchs_own_words():
+    error = out_of_memory("CUDA out of memory. Tried", requested=GIB)
+    cause = first_cause([Failure(0, 1, 2.0, error)])
+    assert cause.message == "out of GPU memory: requested 1.0 GiB.\nCUDA out of memory. Tried"
+    assert cause.line == "rank 0: out of GPU memory: requested 1.0 GiB"
+    bare = first_cause([Failure(0, 1, 2.0, out_of_memory("CUDA out of memory"))])
+    assert bare.message == "out of GPU memory.\nCUDA out of memory"
 
 
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [

@@ -34,6 +34,11 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def in_place(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
 DAMAGE = {
     "a flipped bit": lambda p: flip(p / "state.pt"),
     "cut short": lambda p: os.truncate(p / "state.pt", 100),
@@ -44,6 +49,14 @@ DAMAGE = {
     "no manifest": lambda p: (p / "manifest.json").unlink(),
     "half a manifest": lambda p: os.truncate(p / "manifest.json", 50),
     "another rank's file": lambda p: (p / "rank-00000.pt").write_bytes(b"rankX"),
+    "a link": lambda p: in_place(p / "state.pt").symlink_to(
+        p.with_name("step-00000001") / "state.pt"),
+    "a FIFO": lambda p: os.mkfifo(in_place(p / "state.pt")),
+    "a linked manifest": lambda p: in_place(p / "manifest.json").symlink_to(
+        p.with_name("step-00000001") / "manifest.json"),
+    "a FIFO for a manifest": lambda p: os.mkfifo(in_place(p / "manifest.json")),
+    "a manifest of a file outside": lambda p: (p / "manifest.json").write_text(
+        (p / "manifest.json").read_text().replace("rank-00000.pt", "../../outside")),
     "a manifest of another kind": lambda p: (p / "manifest.json").write_text("[1, 2]"),
 }
 
@@ -56,6 +69,14 @@ def test_damage_is_noticed_and_the_one_before_taken(tmp_path: Path, how: str) ->
     assert checkpoint.newest(tmp_path, said.append) == first
     assert "step-00000002" in said[0]
     assert checkpoint.load(first)["model"]["w"][0] == 1
+
+
+def test_nothing_is_saved_where_the_folder_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(checkpoint.NotWritten, match="is a link"):
+        save(tmp_path / "checkpoints", 1)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_resume_falls_back_with_a_warning(make) -> None:

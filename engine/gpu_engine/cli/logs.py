@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli.output import echo, unchanged
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import MOST, file_inside
 from gpu_engine.events.paths import inside
 
 if TYPE_CHECKING:
@@ -88,12 +88,40 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
     return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
 
 
-def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
+class Output:
+    """Prints what a run's ranks print, while it runs."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._readers: dict[Path, Generator[tuple[list[bytes], bool], bool, None]] = {}
+
+    def show(self, last: bool) -> None:
+        """Print what is new; `last`: also a line that has no end."""
+        files = _files(self._run, None)
+        for name, path in files.items():
+            if path not in self._readers:
+                self._readers[path] = _lines(path, None)
+                self._print(name, next(self._readers[path])[0], len(files) > 1)
+            at_end = False
+            while not at_end:
+                lines, at_end = self._readers[path].send(last)
+                self._print(name, lines, len(files) > 1)
+
+    @staticmethod
+    def _print(name: str, lines: Sequence[bytes], many: bool) -> None:
+        from gpu_engine.common.clean import clean_bytes
+
+        for line in lines:
+            echo((f"{name}| " if many else "") + clean_bytes(line, len(line)))
+
+
+def _lines(path: Path, count: int | None) -> Generator[tuple[list[bytes], bool], bool, None]:
     """Each `next` returns the new lines, and whether these were all of them. The first call returns
-    all lines so far, or the last `count`."""
-    offset, rest, first = 0, b"", True
+    all lines so far, or the last `count`. Who sends True also gets a line that has no end yet."""
+    offset, rest, first, last = 0, b"", True, False
     if count is None:
-        yield _older(path), False
+        for lines in _older(path):
+            yield lines, False
     while True:
         try:
             with file_inside(*inside(path)) as file:
@@ -108,21 +136,32 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
             data = b""
         offset += len(data)
         at_end = len(data) < 1 << 20
-        *lines, rest = (rest + data).split(b"\n")
-        if first and at_end and rest:  # a finished file may lack its last newline
+        lines, rest = _split(rest + data)
+        if (first or last) and at_end and rest:  # a finished file may lack its last newline
             lines.append(rest)
             rest = b""
-        yield lines, at_end
+        last = yield lines, at_end
         first = first and not at_end
 
 
-def _older(path: Path) -> list[bytes]:
+def _older(path: Path) -> Iterator[list[bytes]]:
     """The lines of the older part, which was moved to its own file when the log grew too large."""
+    rest = b""
     try:
         with file_inside(*inside(path.with_name(path.name + ".1"))) as file:
-            return file.read().splitlines()
+            while data := file.read(1 << 20):
+                lines, rest = _split(rest + data)
+                yield lines
     except OSError:
-        return []
+        pass
+    yield [rest] if rest else []
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """The lines in it, and the beginning of the next one. One that is larger than any file of ours
+    is cut."""
+    *lines, rest = data.split(b"\n")
+    return ([*lines, rest], b"") if len(rest) > MOST else (lines, rest)
 
 
 def _last_lines(file, count: int) -> int:

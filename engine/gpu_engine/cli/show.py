@@ -52,6 +52,7 @@ def command(run: str, as_json: bool) -> None:
     for text in notes.lines(notes.read(found.path)):
         echo(clean(text))
     watch.explain(state)
+    watch.tell_notices(state)
     slurm = job.read(found.path)
     if slurm is not None and state.reason != (said := slurm.sentence()):
         # Of a job that has ended the ranks have said more.

@@ -96,13 +96,13 @@ def programs() -> list[Program]:
 def torches(env: Mapping[str, str]) -> list[Torch]:
     """The interpreters near by with their torch; the first is what ranks use by default. Torch is
     not imported."""
-    from gpu_engine.interpreters import ask, choose, install, near
+    from gpu_engine.interpreters import choose, install, near
 
     folder = Path(places.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:
         return [Torch(sys.executable, near.own().why, None, install.torch_into(sys.executable))]
-    others = [(place, ask.look(place.path)) for place in near.in_order(folder, env)
+    others = [(place, near.look(place)) for place in near.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
     return [Torch(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
             *(Torch(seen.path, place.why, seen.build) for place, seen in others if seen.build)]

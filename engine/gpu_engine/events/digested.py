@@ -9,7 +9,6 @@ from typing import BinaryIO
 from gpu_engine.common.files import file_inside
 from gpu_engine.events import digest
 from gpu_engine.events.frequent import Told, grouped
-from gpu_engine.events.paths import inside
 from gpu_engine.events.places import Places
 from gpu_engine.events.reader import Tail, event_in
 
@@ -33,7 +32,7 @@ class DigestedTail(Tail):
         """As `Tail.read_many`, but blocks are read in place of what they stand for."""
         found: list[Told] = []
         try:
-            with file_inside(*inside(self.path)) as file:
+            with file_inside(*self._inside) as file:
                 while limit > 0 and self._is_new(file):
                     begin = self._begin()
                     told, cost = self._read_blocks(file) or self._read_lines(file, limit)
@@ -50,7 +49,7 @@ class DigestedTail(Tail):
             return None
         found: list[Told] = []
         try:
-            with file_inside(*inside(self.path)) as file:
+            with file_inside(*self._inside) as file:
                 for begin, end in pieces:
                     file.seek(begin)
                     found += grouped(file.read(end - begin).split(b"\n")[:-1], event_in)

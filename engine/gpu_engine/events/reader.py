@@ -41,6 +41,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._inside = inside(path)
         self.skipped = 0
         """Lines that did not parse."""
         self.unknown = 0
@@ -95,7 +96,7 @@ class Tail:
     def _lines(self, limit: int) -> list[bytes]:
         """The lines that were completed since the last call, in at most `limit` bytes."""
         try:
-            with file_inside(*inside(self.path)) as file:
+            with file_inside(*self._inside) as file:
                 return self._lines_of(file, limit) if self._is_new(file) else []
         except OSError:
             return []

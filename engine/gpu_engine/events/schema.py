@@ -232,6 +232,11 @@ class Warning(Event):
 
     kind = "warning"
     message: str
+    code: str | None = None
+    """Set if it is about the run and not about this rank alone: one word, the same in every
+    version, by which it is told once however many ranks say it. See `events.notices`."""
+    cure: tuple[str, ...] = ()
+    """With a code: the lines of a script that would mend it."""
 
 
 @frozen

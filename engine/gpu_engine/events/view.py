@@ -77,6 +77,8 @@ class RunView:
     """(step, values by name) of the last few evaluations, oldest first."""
     bad_step: tuple[int, int] | None = None
     """(step, rank) of the first loss of this attempt that was not finite."""
+    told: dict[str, tuple[int, schema.Warning]] = field(default_factory=dict)
+    """What ranks of this attempt have told about the run, by its code: (rank, warning)."""
 
     def add(self, ranks: Iterable[int]) -> None:
         """Add ranks that belong to the run, even before their first event."""
@@ -116,10 +118,14 @@ class RunView:
     def begin_attempt(self, number: int) -> None:
         """Note that the run is in attempt `number`, before its ranks have said so themselves."""
         if number > self.attempt:
-            self.attempt, self.bad_step = number, None
+            self._new_attempt(number)
         for view in self.ranks.values():
             if view.attempt < number and view.beat is not None:
                 view.forget_attempt()
+
+    def _new_attempt(self, number: int) -> None:
+        self.attempt, self.bad_step = number, None
+        self.told.clear()
 
     def progress(self) -> Progress:
         """The progress of all ranks together."""
@@ -180,7 +186,7 @@ def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     rank.training = rank.training_from = rank.training_name = None
     rank.step_times.clear()
     if rank.attempt > run.attempt:
-        run.attempt, run.bad_step = rank.attempt, None
+        run._new_attempt(rank.attempt)
 
 
 @folds(schema.Training)
@@ -288,6 +294,9 @@ def _is_in(rank: RankView, event: schema.Phase | PhaseLine) -> None:
 
 @folds(schema.Warning)
 def _warning(run: RunView, rank: RankView, event: schema.Warning) -> None:
+    if event.code is not None:
+        run.told.setdefault(event.code, (rank.rank, event))
+        return
     rank.warnings.append(event.message)
     del rank.warnings[:-50]
 

@@ -112,12 +112,15 @@ def cell(value: float) -> str:
     return repr(float(value))
 
 
+_WIDE = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The same four characters as wide as a Chinese one: some spreadsheets take them for the narrow."""
+
+
 def defused(text: str) -> str:
     """A text that no spreadsheet takes for a formula: an apostrophe stands before its first
     character if that would begin one, as OWASP's "CSV Injection" advises. Only for texts: -1 is a
     number."""
-    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")) \
-        else text
+    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r", *_WIDE)) else text
 
 
 def quoted(name: str) -> str:

@@ -133,7 +133,7 @@ def _load() -> dict[str, Any]:
         raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: this is no list of hosts")
     try:
         return tomllib.loads(text.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+    except ValueError as err:
         raise UserError(f"{path()}: not valid TOML: {clean(str(err))}") from None
     except RecursionError:
         raise UserError(f"{path()}: nested too deeply to be a list of hosts") from None

@@ -1,4 +1,5 @@
-"""What an interpreter has: its Python, and the torch that it would import.
+"""What an interpreter has: its Python, and the torch that it would import. One that merely lies
+near by, and that nobody has named, is not asked: see `read`.
 
 Where an interpreter looks for modules only the interpreter knows: .pth files with code in them,
 editable installs, user site-packages, PYTHONPATH, Debian's own folders. So it is started once and
@@ -93,9 +94,7 @@ def look(python: str) -> Seen:
     second time nothing, unless something was installed meanwhile."""
     path = located(python)
     if path is None:
-        there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
-        why = "can't be executed" if there else "there is no such interpreter"
-        return Seen(python, problem=why)
+        return missing(python)
     told = _known.get(path)
     if told is None or _times(told.files) != told.times or (
             told.seen.slow and time.monotonic() - told.at > _ASK_AGAIN):
@@ -103,7 +102,13 @@ def look(python: str) -> Seen:
     seen = told.seen
     if seen.torch is None:
         return seen
-    return Seen(seen.path, seen.version, seen.torch, _read(seen.torch))
+    return Seen(seen.path, seen.version, seen.torch, build_of(seen.torch))
+
+
+def missing(python: str) -> Seen:
+    """What is said of an interpreter that is not `located`."""
+    there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
+    return Seen(python, problem="can't be executed" if there else "there is no such interpreter")
 
 
 def located(python: str) -> str | None:
@@ -180,7 +185,8 @@ def _times(files: tuple[str, ...]) -> tuple[int | None, ...]:
     return tuple(times)
 
 
-def _read(file: Path) -> Build | None:
+def build_of(file: Path) -> Build | None:
+    """What a torch/version.py says; None where it says nothing of CUDA or can't be read."""
     try:
         with open_file(file) as opened:
             return build.read(opened.read(1 << 16))

@@ -78,7 +78,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
-        seen = ask.look(place.path)
+        seen = near.look(place)
         if seen.has_torch and _too_old(seen) is None:
             return Chosen(seen, place.why, tuple(passed), folder=folder)
         passed.append(Passed(place, _why_not(seen), seen.slow))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gpu_engine.common.files import expanded
 from gpu_engine.common.frozen import frozen
-from gpu_engine.interpreters import ask
+from gpu_engine.interpreters import ask, read
+from gpu_engine.interpreters.ask import Seen
 
 _VENVS = (".venv", "venv")
 _LISTED = (*_VENVS, "env", ".env")
@@ -24,6 +25,9 @@ class Place:
     path: str
     why: str
     """For people: "$VIRTUAL_ENV", "the .venv of /home/me/project"."""
+    lies_near: bool = False
+    """Whether it is considered because it lies in or near the folder: nobody has named it, and it
+    is started for a launch only."""
     stranger: bool = False
     """Whether its environment was made by another user, who could put anything in it: it is not
     started unless a person chooses it."""
@@ -54,6 +58,14 @@ def around(folder: Path, environ: Mapping[str, str]) -> list[Place]:
               for version in _folders(pyenv / "versions")
               if (python := version / "bin" / "python").exists()]
     return list(_each_once(found))[:_MOST]
+
+
+def look(place: Place) -> Seen:
+    """What the interpreter has. One that merely lies near by is not started for that; another is
+    asked, as by `ask.look`."""
+    if place.lies_near and not ask.ours(place.path):
+        return read.environment(place.path)
+    return ask.look(place.path)
 
 
 def own() -> Place:
@@ -90,8 +102,8 @@ def _venv(prefix: Path) -> Place | None:
         owners = {prefix.stat().st_uid, python.parent.stat().st_uid, python.lstat().st_uid}
     except (OSError, ValueError):
         return None
-    return Place(str(python), f"the {prefix.name} of {prefix.parent}",
-                 bool(owners - {0, os.geteuid()}))
+    return Place(str(python), f"the {prefix.name} of {prefix.parent}", lies_near=True,
+                 stranger=bool(owners - {0, os.geteuid()}))
 
 
 def _on_path(path: str) -> Iterator[Place]:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from gpu_engine.common import files, places
@@ -60,7 +60,7 @@ class Offer:
     requirement: str
     """As pip understands it: "torch==2.13.0+cpu"."""
     options: tuple[str, ...]
-    """Options of pip's and uv's: where it is looked for beside what they are configured for."""
+    """Options of pip's: where it is looked for beside what pip is configured for."""
     build: str
     """"cpu", "cu130", "cu126", "rocm6.4"."""
     why: str
@@ -100,7 +100,14 @@ class Offer:
                 f"size    about {_gb(self.download)} to download, {_gb(self.size)} on the disk"
                 f"{free}",
                 f"by      {'uv' if self.uv else 'pip'}, as it is configured for you: "
-                f"{' '.join((self.requirement, 'numpy', *self.options))}"]
+                f"{' '.join(self.words)}"]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the installer is told to install, and from where."""
+        # numpy is what torch warns of if it is missing, and what tasks often need.
+        where = self.options if self.uv is None else ("--torch-backend", self.build)
+        return (self.requirement, "numpy", *where)
 
 
 @frozen(slots=True)
@@ -164,7 +171,7 @@ def _build(source: str, cuda: str | None) -> tuple[str, str]:
     return "cpu", "no driver of an NVIDIA or AMD GPU is here"
 
 
-def install(wanted: Offer, stop: threading.Event) -> Iterator[Progress]:
+def install(wanted: Offer, stop: threading.Event) -> Generator[Progress, None, None]:
     """Install it, in processes of their own; tells how far it is about once a second. Ends early,
     and takes away what is there of it, once `stop` is set or the caller stops asking. Raises
     NotInstalled with the installer's last words."""
@@ -206,20 +213,18 @@ def _python(where: Path) -> str:
 
 def _steps(wanted: Offer) -> list[list[str]]:
     where, python = str(wanted.folder), _python(wanted.folder)
-    # numpy is what torch warns of if it is missing, and what tasks often need.
-    what = [wanted.requirement, "numpy", *wanted.options]
     if wanted.uv is not None:
         return [[wanted.uv, "venv", "--no-project", "--allow-existing", "--python", sys.executable,
                  where],
-                [wanted.uv, "pip", "install", "--python", python,
-                 "--index-strategy", "unsafe-best-match", *what]]
+                [wanted.uv, "pip", "install", "--python", python, *wanted.words]]
     # Isolated: nothing of PYTHONPATH and of the folder that one is in.
     return [[sys.executable, "-I", "-m", "venv", where],
             [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
-             "--progress-bar", "off", "--timeout", "60", *what]]
+             "--progress-bar", "off", "--timeout", "60", *wanted.words]]
 
 
-def _run(argv: list[str], target: Path, lock: int, stop: threading.Event) -> Iterator[Progress]:
+def _run(argv: list[str], target: Path, lock: int, stop: threading.Event
+         ) -> Generator[Progress, None, None]:
     temporary = target / "tmp"
     temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
     environ = os.environ | {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -89,7 +89,7 @@ def read() -> list[To]:
         data = tomllib.loads(text.decode("utf-8"))
     except UnicodeDecodeError:
         raise UserError(f"{path()}: not valid TOML: it is not UTF-8") from None
-    except tomllib.TOMLDecodeError as err:
+    except ValueError as err:
         # The parser's words may quote the file: only the place is safe to show.
         raise UserError(f"{path()}: not valid TOML{_place(str(err))}") from None
     except RecursionError:

@@ -45,11 +45,13 @@ class Message:
     step: int | None = None
     total_steps: int | None = None
     loss: float | None = None
+    warnings: tuple[str, ...] = ()
+    """What is told of the run though it may have completed."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: what is not finite is null."""
         out = asdict(self)
-        out["on"] = list(self.on)
+        out["on"], out["warnings"] = list(self.on), list(self.warnings)
         if self.loss is not None and not abs(self.loss) < float("inf"):
             out["loss"] = None
         return out
@@ -83,9 +85,12 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
         text += f", in attempt {state.attempt}"
     if cause:
         text += f": {cause}"
+    told = tuple(clean(one.message, _LONGEST) for one in state.warnings)
+    for warning in told:
+        text += f". Warning: {warning}"
     return Message(event, f"{called} {_DONE[event]}", text, clean(machine, 60), now, state.id,
                    called, tuple(clean(h, 60) for h in on), state.state, state.attempt,
-                   cause or None, took, progress.step, progress.total_steps, progress.loss)
+                   cause or None, took, progress.step, progress.total_steps, progress.loss, told)
 
 
 def _cause(event: Event, state: State) -> str:

@@ -34,10 +34,15 @@ def identify() -> Identity:
                     _first_int("GROUP_RANK", "NODE_RANK") or 0)
 
 
+def devices_given() -> tuple[str, ...]:
+    """The labels of the devices that the run's plan gives to this machine's ranks."""
+    return tuple(x for x in os.environ.get("GPU_PANEL_DEVICES", "").split(";") if x)
+
+
 def device_labels(who: Identity, cuda: int | None) -> tuple[str, ...]:
     """The labels of this rank's devices in the plan. `cuda`: the index of the GPU that the rank
     was seen to use, or None if unknown."""
-    given = tuple(x for x in os.environ.get("GPU_PANEL_DEVICES", "").split(";") if x)
+    given = devices_given()
     if who.world_size == 1 or len(given) < 2:
         return given or ("?",)
     at = next(n for n in (cuda, who.local_rank, who.rank) if n is not None)

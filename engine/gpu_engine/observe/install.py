@@ -35,7 +35,8 @@ from typing import Any
 
 import torch
 
-from . import exit_hooks, loggers, notes
+from . import exit_hooks, identity, loggers, notes
+from .findings import Findings
 from .observer import Observer
 from .optimizers import Optimizer
 from .short_way import BACKWARD, OPTIMIZER, RUNNING, ShortWay
@@ -315,8 +316,54 @@ def install(*, direct: bool) -> None:
                         after_in_child=lambda: _quietly(observer.in_child))
     atexit.register(lambda: _quietly(observer.finish))
     _quietly(loggers.wrap_all, observer)
+    _quietly(_find, undo, direct)
     if direct:
         _quietly(observer.early)
+
+
+def _find(undo: _Undo, direct: bool) -> None:
+    """Look for what `findings` tells, in a rank among several, and in a process with several
+    devices that the supervisor itself has started."""
+    who = identity.identify()
+    devices = identity.devices_given()
+    several = who.world_size > 1
+    if not several and not (direct and len(devices) > 1):
+        return
+    observer.findings = Findings(observer.run, who.rank, who.world_size, devices)
+    if several:
+        modules = import_module("torch.nn.modules.module")
+        modules.register_module_module_registration_hook(_module_registered)
+        loader = import_module("torch.utils.data").DataLoader
+        undo.set(loader, "__iter__", _around_iter(loader.__iter__))
+        undo.set(torch, "save", _around_save(torch.save))
+
+
+def _module_registered(module: Any, name: str, inner: Any) -> None:
+    if observer.findings is not None:
+        observer.findings.registered(module, name, inner)
+
+
+def _around_iter(iterate: Any) -> Any:
+    @functools.wraps(iterate)
+    def observed_iter(self: Any) -> Any:
+        found = observer.findings
+        if found is not None:
+            found.iterated(self, observer.steps_so_far())
+        return iterate(self)
+
+    return observed_iter
+
+
+def _around_save(save: Any) -> Any:
+    @functools.wraps(save)
+    def observed_save(*args: Any, **kwargs: Any) -> Any:
+        result = save(*args, **kwargs)
+        found = observer.findings
+        if found is not None:
+            found.saved(args[1] if len(args) > 1 else kwargs.get("f"), observer.steps_so_far())
+        return result
+
+    return observed_save
 
 
 def _into_torch(undo: _Undo) -> None:

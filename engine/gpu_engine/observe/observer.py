@@ -23,6 +23,7 @@ from ..worker.rank import current
 from ..worker.rank.error_event import error_event
 from . import frames, identity, notes
 from .by_hand import ByHand
+from .findings import Findings
 from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizers
@@ -71,6 +72,8 @@ class Observer:
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
+        self.findings: Findings | None = None
+        """None: this process is not looked at in that way."""
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger."""
 
@@ -109,6 +112,9 @@ class Observer:
         if rec is not early:
             rec.write(identity.start_event(who, devices, process))
         self.rec, self._rank = rec, who.rank
+        rec.findings = self.findings
+        if self.findings is not None:
+            self.findings.begins(self.optimizers.plain)
         current.recorder = rec
         if not rec.started:
             rec.begin()
@@ -234,6 +240,10 @@ class Observer:
         if len(self.losses) == parts and isinstance(result, (torch.Tensor, float)):
             self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
 
+    def steps_so_far(self) -> int:
+        """About how many steps this rank has made; 0 before the first."""
+        return 0 if self.rec is None else self.rec.step_now + len(self.rec.queue)
+
     def skipped(self) -> None:
         """Called when a GradScaler has left a step out."""
         if self.rec is not None:
@@ -317,6 +327,7 @@ class Observer:
         rec, self.rec = self.rec, None
         current.recorder = None
         self.tried = self.off = False
+        self.findings = None
         self.losses = Losses()
         self.optimizers = Optimizers()
         self._by_hand = ByHand()

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 
 class Optimizer:
     """What is known of one optimizer."""
@@ -67,6 +69,12 @@ class Optimizers:
         if loss is not None or one.stepped is not None:
             one.stepped = groups
         return Stepped(one, alive)
+
+    def plain(self) -> bool:
+        """Whether some optimizer is known, and the parameters of all are plain tensors."""
+        found = [p for ref in [o.ref for o in self._known] if (optimizer := ref()) is not None
+                 for group in optimizer.param_groups for p in group["params"]]
+        return bool(found) and all(type(p) in (torch.nn.Parameter, torch.Tensor) for p in found)
 
     def by_hand(self) -> Optimizer:
         """An entry for updates by hand, without an optimizer. A real optimizer that steps later

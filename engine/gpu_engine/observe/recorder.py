@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..events import schema
+from ..events.writer import encode
 from ..worker.rank.record_writer import RecordWriter
 from ..worker.rank.values import ReservedNames
 from . import notes
 from .claim import Claim
+from .findings import Findings
 from .lifeline import Lifeline
 from .loss import Losses, PendingLoss
 from .short_way import ShortWay
@@ -48,6 +50,7 @@ class ScriptRecorder:
         """Steps and values to be recorded, in the form that `step_events` describes."""
         self.thread_ended: Callable[[], None] = lambda: None
         """Called in the thread that writes, when it ends."""
+        self.findings: Findings | None = None
         self._losses = losses
         self._writer = RecordWriter(path, self, lambda text: notes.note(text, run))
         self._claim = Claim(path)
@@ -178,6 +181,10 @@ class ScriptRecorder:
         if self._closing:
             lines += self._events.end(self.skipped)
         self.step_now = self._events.step
+        if self.findings is not None:
+            lines += map(encode, self.findings.look(self.step_now, self.gpus,
+                                                    losses=self._events.has_losses,
+                                                    over=self._closing))
         return [] if self._given_up else lines
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:

@@ -9,6 +9,7 @@ more step of it, its learning rate). Everything else is one of the classes below
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from typing import Any, NamedTuple
@@ -139,6 +140,10 @@ class StepEvents:
         self._logged_at = 0
         """The step of the latest logged values."""
         self._logged_due = 0.0
+        self.has_losses = False
+        """Whether the loss of any step is known."""
+        self._finite = True
+        """Whether no loss has been told of as the first that is not finite."""
 
     @property
     def step(self) -> int:
@@ -236,6 +241,10 @@ class StepEvents:
 
     def _end_span(self, skipped: int, lines: list[bytes]) -> None:
         curve = self._curve
+        self.has_losses = self.has_losses or bool(curve.losses)
+        if self._finite and _EACH_LOSS_UP_TO < curve.n == len(curve.losses) \
+                and not math.isfinite(sum(curve.losses)):
+            self._name_the_first_bad(skipped, lines)
         beside = {i: span for i, span in self._beside.items() if span.n}
         if not curve.n and not beside:
             return
@@ -249,3 +258,20 @@ class StepEvents:
             **loss_fields(curve.losses, _EACH_LOSS_UP_TO))))
         for span in (curve, *beside.values()):
             span.clear()
+
+    def _name_the_first_bad(self, skipped: int, lines: list[bytes]) -> None:
+        """End the span behind the first loss that is not finite, which gets an event of its own:
+        of many losses in one event it would not be known which it was."""
+        curve = self._curve
+        at = next((i for i, loss in enumerate(curve.losses) if not math.isfinite(loss)), None)
+        if at is None:
+            return
+        self._finite = False
+        step = curve.step - curve.n
+        for losses in (curve.losses[:at], curve.losses[at:at + 1]):
+            step += len(losses)
+            if losses:
+                lines.append(encode(schema.Step(step, curve.lr, skipped, n=len(losses),
+                                                **loss_fields(losses, _EACH_LOSS_UP_TO))))
+        curve.losses = curve.losses[at + 1:]
+        curve.n = len(curve.losses)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
 from gpu_engine.plan.wrappers import is_python, module_or_script, name_of, program
-from gpu_engine.spec.schema import known_keys
+from gpu_engine.spec.schema import RunSpec, keys, known_keys
 
 PLACEHOLDERS = {
     "batch.per_gpu": "examples in one replica's forward pass",
@@ -65,6 +68,59 @@ def is_told(command: Sequence[str] | None, key: str) -> bool:
                                       or not used(command).isdisjoint(TOLD_BY[key]))
 
 
+_FOR_DEVICES = frozenset({"parallel.backend"})
+"""Keys that a command is never told but that say which devices it may get: with gloo two ranks may
+share a GPU."""
+
+
+def unheard(command: Sequence[str], key: str, value: object = None, *, said: str = "",
+            otherwise: str = "it has no placeholder; set it in your script") -> Problem:
+    """The problem that `key` was set and does not reach the command. `said`: what set it, if not
+    the key itself. `otherwise`: what would do for a key without a placeholder."""
+    line, what = clean(shlex.join(command), 60), f"{said} " if said else ""
+    where = TOLD_BY.get(key)
+    cure = f"write {{{where[0]}}} where its value belongs" if where is not None else otherwise
+    return Problem(key, value, f"{what}has no effect, as the command {line} is never told it: "
+                               f"{cure}")
+
+
+def check_heard(spec: RunSpec) -> list[Problem]:
+    """A problem for each key that was set, to another value than its default, and does not reach
+    the spec's own command: one rule for whatever sets it, be it --set, a preset or the form."""
+    command = spec.task.command
+    if not command:
+        return []
+    values = ((key, getattr(getattr(spec, key.section), key.name)) for key in keys().values()
+              if key.section)
+    return [unheard(command, key.dotted, value) for key, value in values
+            if value != key.default and not _reaches(command, key.dotted, spec.train.lr_scale)]
+
+
+def left_out(data: Mapping[str, Any], only: Container[str] | None = None) -> dict[str, Any]:
+    """A spec's nested dict without the keys that do not reach its own command: those of a task that
+    was there before it. `only`: of these keys alone."""
+    task, train = data.get("task"), data.get("train")
+    command = task.get("command") if isinstance(task, Mapping) else None
+    if not isinstance(command, (list, tuple)) or not command:
+        return dict(data)
+    scale = train.get("lr_scale", "none") if isinstance(train, Mapping) else "none"
+
+    def stays(key: str) -> bool:
+        return _reaches(command, key, scale) or (only is not None and key not in only)
+
+    return {section: {name: value for name, value in part.items() if stays(f"{section}.{name}")}
+            if isinstance(part, Mapping) else part for section, part in data.items()}
+
+
+def _reaches(command: Sequence[str], key: str, lr_scale: object) -> bool:
+    """Whether a key has an effect: on the command, or on the devices that it may get. A batch has
+    one on a learning rate that is scaled by it."""
+    if key == "task.params":
+        return False
+    scaled = lr_scale != "none" and key.startswith("batch.") and is_told(command, "train.lr")
+    return scaled or key in _FOR_DEVICES or is_told(command, key)
+
+
 def check(command: Sequence[str]) -> list[Problem]:
     """Unknown placeholders and arguments that no process can take."""
     out = []
@@ -95,10 +151,11 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...
     return tuple(TOKEN.sub(one, arg) for arg in command)
 
 
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish")
 SELF_LAUNCHERS = frozenset({
     "torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric", "lightning", "composer",
     "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
-    "bash", "sh", "zsh", "dash", "ksh", "fish"})
+    *_SHELLS})
 _MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "composer",
@@ -118,6 +175,23 @@ def launches_itself(command: Sequence[str]) -> bool:
                                       and name_of(script[0]) in SELF_LAUNCHERS)
     name = name_of(behind[0])
     return name in SELF_LAUNCHERS or name.endswith(".sh")
+
+
+def script(command: Sequence[str]) -> str | None:
+    """The file that the command has an interpreter run: `train.py` of `python -u train.py`. None:
+    there is none, or its place is not known, as a wrapper may change the folder."""
+    behind = program(command)
+    if not behind:
+        return None
+    if is_python(behind[0]):
+        words = module_or_script(behind)[1] if module_or_script(behind)[0] is None else []
+    else:
+        words = behind[1:] if name_of(behind[0]) in _SHELLS else []
+    if not words or words[0].startswith("-") or TOKEN.search(words[0]):
+        return None
+    before = command[:list(command).index(behind[0])] if behind[0] in command else command[:1]
+    return None if any(word.startswith("-") for word in before) or any(
+        name_of(word) in ("apptainer", "singularity") for word in before) else words[0]
 
 
 def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import reason
 from gpu_engine.queue.waiter import queue_folder
-from gpu_engine.runs import waiting
+from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.folder import Run, State, runs_folder
 from gpu_engine.runs.waiting import Entry, place
 
@@ -84,6 +84,7 @@ def _between(before: Entry | None, behind: Entry | None) -> dict[str, float]:
 
 
 def _entry(run: Run) -> Entry:
+    trust.require_started(run.path)
     entry, state = waiting.read(run.path), run.state().state
     if entry is None or state != "queued":
         raise UserError(f"run {run.id} does not wait: it is {state}")

@@ -142,7 +142,7 @@ class Starts:
 
     def _environ(self, entry: Entry) -> tuple[dict[str, str], int]:
         """The environment that the run was submitted in, and the umask."""
-        kept = read_json(self._folder / entry.environ) if entry.environ else None
+        kept = read_json(self._folder / Path(entry.environ).name) if entry.environ else None
         match kept:
             case {"environ": dict(environ), "umask": int(umask)}:
                 return {str(k): str(v) for k, v in environ.items()}, umask & 0o777

@@ -35,8 +35,6 @@ from gpu_engine.runs.waiting import Board, Entry
 
 _CHECKED = 30.0
 """Seconds between two looks at all entries, in case somebody has removed a run's folder."""
-_UNUSED = 600.0
-"""Seconds after which an environment that no run needs is deleted: a run may be on its way in."""
 _LINGER = 1.0
 """Seconds without a waiting run before the waiter ends."""
 _REFRESHED = 60.0
@@ -116,6 +114,7 @@ class Waiter:
         while not self.done():
             self.turn()
             time.sleep(INTERVAL)
+        self._forget_environs()
         self._places.close()
         for devices in self._devices.values():
             devices.close()
@@ -207,10 +206,15 @@ class Waiter:
             self._entries = entries
             self._line_of = None
             self.starts.forget(entries)
-        needed = {e.environ for e in entries.values()}
-        for path in self.folder.glob("environ-*.json"):
-            with contextlib.suppress(OSError):
-                if path.name not in needed and time.time() - path.stat().st_mtime > _UNUSED:
+        self._forget_environs()
+
+    def _forget_environs(self) -> None:
+        """Delete the environments that no run needs, on whichever machine it waits. A run that is
+        on its way in writes its own under the same lock."""
+        with contextlib.suppress(OSError), waiting.locked(self.folder):
+            needed = {e.environ for e in waiting.line(self.folder).values()}
+            for path in self.folder.glob("environ-*.json"):
+                if path.name not in needed:
                     path.unlink()
 
     def _in_order(self) -> list[Request]:

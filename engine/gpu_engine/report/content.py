@@ -57,6 +57,7 @@ def of_run(story: Story) -> list[Section]:
         parts.append(Text((why,)))
         if cause is not None and cause.traceback:
             parts.append(Text(tuple(cause.traceback.splitlines()), exact=True))
+    parts += [Text((f"Warning: {one.message}", *one.cure)) for one in story.state.warnings]
     figures = compare.figure_rows([story.facts])
     parts.append(Table(("", "value"), tuple((r.name, r.values[0] or "–") for r in figures)))
     sections = [Section("How it ended" if not story.state.live else "How it stands", tuple(parts))]

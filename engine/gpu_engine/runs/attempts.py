@@ -14,6 +14,7 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import read_inside, write_inside
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule
+from gpu_engine.plan.own_command import left_out
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, State
@@ -25,16 +26,20 @@ _SPECS = "specs"
 
 
 def read_spec(run: Run, number: int | None = None) -> dict[str, Any]:
-    """The spec of attempt `number` (None: the last) as a nested dict. Raises UserError if there is
-    no such attempt or its spec can't be read."""
+    """The spec of attempt `number` (None: the last) as a nested dict. What did not reach its own
+    command is left out: older versions let that pass. Raises UserError if there is no such attempt
+    or its spec can't be read."""
+    return left_out(read_toml(_spec_of(run, number), run.path))
+
+
+def _spec_of(run: Run, number: int | None) -> Path:
     last = run.state().attempt
     if number is None or number == last:
-        return read_toml(run.path / "spec.toml", run.path)
+        return run.path / "spec.toml"
     if not 1 <= number < last:
         raise UserError(f"run {run.id} has no attempt {number}; its attempts are 1 to {last}")
     kept = [n for n in _kept(run.path) if n >= number]
-    return read_toml(_file(run.path, min(kept)) if kept else run.path / "spec.toml",
-                     run.path)
+    return _file(run.path, min(kept)) if kept else run.path / "spec.toml"
 
 
 def keep(run: Run, number: int, spec_toml: str) -> tuple[str, ...]:

@@ -80,8 +80,7 @@ def create_run_at(path: Path, name: str, spec_toml: str, plan: LaunchPlan) -> tu
     try:
         private_folder(path.parent) if ours else path.parent.mkdir(parents=True, exist_ok=True)
         fd = _make(path, name, spec_toml, replace(plan, id=run.id, cwd=working_folder()))
-        if ours:
-            trust.note_started(path)
+        trust.note_started(path)
         return run, fd
     except OSError as err:
         why = "something that is not a run is there already" if err.errno in (
@@ -113,6 +112,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
                               attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),
                               attempts=_closed(before), changed=changed))
+        trust.note_started(run.path)
     except OSError as err:
         raise UserError(f"{run.path}: can't be written: {err.strerror}") from None
     return fd

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import Whole, read_record
 
 FILE = "environment.json"
 
@@ -32,7 +32,7 @@ class Environment:
     """Where the run was started."""
     commit: str | None = None
     """The git commit of that folder, in full."""
-    changed_files: int | None = None
+    changed_files: Whole | None = None
     """How many files there differed from the commit."""
 
 

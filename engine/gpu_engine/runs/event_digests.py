@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common.own_programs import own_program
 from gpu_engine.events.paths import DIGESTED, digest_path, events_path, ranks_with_files
+from gpu_engine.runs import trust
 
 if TYPE_CHECKING:
     from gpu_engine.events.digest import Digester
@@ -65,10 +65,10 @@ class Digests:
 def make_missing(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start making the digests of a run that has ended, in a process of its own, if there is none
     of a long file: it ran before there were digests, or nothing could be written. None: there is
-    nothing to do."""
+    nothing to do, or the folder is not this user's alone."""
     files = [events_path(folder, rank) for rank in ranks_with_files(folder)]
     if all(_size(path) < DIGESTED or _size(digest_path(path)) for path in files) \
-            or not os.access(folder, os.W_OK):
+            or trust.why_not_ours(folder):
         return None
     return subprocess.Popen(
         own_program("gpu_engine.events.digest", str(folder.absolute())), cwd="/",

@@ -357,7 +357,7 @@ def _exists(path: Path) -> bool:
 def _created(run: Run) -> float:
     state = json_inside(run.path, "state.json")
     created = state.get("created") if isinstance(state, dict) else None
-    if isinstance(created, int | float):
+    if isinstance(created, int | float) and 0 <= created < 1e12:
         return float(created)
     try:
         return run.path.stat().st_mtime

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import UnixTime, Whole, read_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
@@ -48,8 +48,8 @@ _WHY_OVER = {
 class Request:
     """What was asked of Slurm when the job was submitted."""
 
-    nodes: int
-    per_node: int
+    nodes: Whole
+    per_node: Whole
     """GPUs of each node; on CPU slots, ranks."""
     options: tuple[str, ...] = ()
     """Further options of sbatch, as KEY=VALUE or KEY."""
@@ -59,18 +59,18 @@ class Request:
 class Job:
     """A job, as Slurm described it last. Times are Unix seconds."""
 
-    id: int
+    id: Whole
     cluster: str | None = None
     """None: the one that Slurm's commands mean by default."""
     state: str = "PENDING"
     """Slurm's word for it, or GONE."""
     reason: str | None = None
     """Slurm's word for why it waits or has ended."""
-    restarts: int = 0
+    restarts: Whole = 0
     """How often it was requeued."""
-    expected: float | None = None
+    expected: UnixTime | None = None
     """When a waiting job will probably start; None: Slurm does not say."""
-    ended: float | None = None
+    ended: UnixTime | None = None
     nodes: str | None = None
     """The nodes that it has or had, compressed: "gpu[03-05]"; None: it never ran."""
     words: str | None = None
@@ -79,7 +79,7 @@ class Job:
     """None: gpu-panel has not submitted it."""
     doubt: str | None = None
     """Why Slurm can't be asked now; None: it can."""
-    since: float | None = None
+    since: UnixTime | None = None
     """Since when it can't be asked."""
 
     @property

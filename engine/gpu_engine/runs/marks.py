@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import file_inside, open_inside, reason
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import UnixTime, Whole, read_record
+from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
 FILE = "marks.jsonl"
@@ -29,8 +29,8 @@ class Mark:
     """One note. At least one of `step` and `t` is known."""
 
     text: str
-    step: int | None = None
-    t: float | None = None
+    step: Whole | None = None
+    t: UnixTime | None = None
     """Unix seconds."""
 
 
@@ -47,12 +47,10 @@ def read(run: Path) -> list[Mark]:
     found: dict[tuple[int | None, float | None], Mark] = {}
     for line in lines:
         try:
-            mark = read_record(Mark, json.loads(line))
+            mark = read_record(Mark, json.loads(line), strict=True)
         except (ValueError, RecursionError):
             continue
         if mark.step is None and mark.t is None:
-            continue
-        if (mark.step or 0) < 0 or (mark.t is not None and not isfinite(mark.t)):
             continue
         found[mark.step, mark.t] = mark
     return [m for m in found.values() if m.text]
@@ -60,7 +58,8 @@ def read(run: Path) -> list[Mark]:
 
 def write(run: Path, mark: Mark) -> None:
     """Add a note to the run in this folder, or replace the one at that moment. Raises UserError if
-    it is no text for a note, or can't be written."""
+    it is no text for a note, can't be written, or the folder is not this user's alone."""
+    trust.require_ours(run)
     if len(mark.text) > LONGEST or not mark.text.isprintable():
         raise UserError(f"a note on a curve is one line of at most {LONGEST} printable characters;"
                         f" this has {len(mark.text)}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, reason, why_not_inside, write_json_inside
 from gpu_engine.common.records import read_record
+from gpu_engine.runs import trust
 from gpu_engine.runs.oddities import whose
 
 FILE = "notes.json"
@@ -72,7 +73,9 @@ def require_readable(run: Path) -> None:
 def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
     """Replace what is written on the run in this folder by what `changed` makes of it, and return
     that. Two processes that do so at once both take effect. Raises UserError if the result is not
-    valid or the file can't be written; the old one is then still there."""
+    valid, the file can't be written, or the folder is not this user's alone; the old one is then
+    still there."""
+    trust.require_ours(run)
     with _alone(run):
         require_readable(run)
         new = require_valid(changed(read(run)))

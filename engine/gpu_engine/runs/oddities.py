@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 from pathlib import Path
 
 from gpu_engine.common.files import read_inside, reason, why_not_inside
+from gpu_engine.runs import trust
 
 _MOST = 4
 """How many problems of one run are reported."""
 
 
 def find(path: Path) -> list[str]:
-    """The files in the run folder `path` that can't be read: one sentence for each of the first
-    few."""
-    out = []
+    """What is odd about the run folder `path`: whose it is, and the files in it that can't be read.
+    One sentence for each of the first few."""
+    why = trust.why_not_ours(path)
+    out = [f"only shown: {why}"] if why else []
     for name in ("state.json", "plan.json", "spec.toml", "supervisor.log", "notes.json"):
         if os.path.lexists(path / name) and (why := why_not_inside(path, name)):
             out.append(f"{name} can't be read: {why}")
@@ -55,13 +56,5 @@ def why_no_state(path: Path) -> str:
 
 def whose(path: Path) -> str:
     """"; it belongs to alice", or "" if it is the current user's."""
-    try:
-        uid = path.stat().st_uid
-    except OSError:
-        return ""
-    if uid == os.geteuid():
-        return ""
-    try:
-        return f"; it belongs to {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"; it belongs to user {uid}"
+    owner = trust.other_owner(path)
+    return f"; it belongs to {owner}" if owner else ""

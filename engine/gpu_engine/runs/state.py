@@ -1,21 +1,24 @@
 """The state of a run, which the supervisor keeps in state.json.
 
 Unknown fields are ignored when it is read, so an older version can read what a newer one wrote.
-A file whose values make no sense counts as no state at all.
+A file in which any field has a value that it can't have counts as no state at all.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, fields
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Literal
 
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
+from gpu_engine.common.values import Bounds
 
 StateName = Literal["queued", "starting", "running", "stopping", "completed", "stopped", "failed",
                     "lost", "unreadable"]
 LIVE = frozenset({"queued", "starting", "running", "stopping"})
 FINAL = frozenset({"completed", "stopped", "failed", "lost"})
+Status = Annotated[int, Bounds(ge=-(1 << 31), le=1 << 31)]
+"""An exit status, or the negative number of a signal."""
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
@@ -23,10 +26,10 @@ EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadabl
 class RankProcess:
     """A process that the supervisor started for the run."""
 
-    rank: int
-    pid: int
-    ticks: int | None
-    exit: int | None = None
+    rank: Whole
+    pid: Pid
+    ticks: Whole | None
+    exit: Status | None = None
     """Its exit status, the negative signal number if a signal ended it; None while it runs."""
 
 
@@ -35,7 +38,7 @@ class Cause:
     """Why a run failed: the rank that failed first, and its error."""
 
     message: str
-    rank: int | None = None
+    rank: Whole | None = None
     type: str | None = None
     traceback: str | None = None
     host: str | None = None
@@ -50,24 +53,41 @@ class Cause:
     @property
     def line(self) -> str:
         """The cause in one line, with the rank and the host if they are known."""
-        first = self.message.splitlines()[0] if self.message else self.type or "failed"
+        first, _, more = self.message.partition("\n")
+        first = (first.removesuffix(".") if more else first) or self.type or "failed"
         return first if self.who is None else f"{self.who}: {first}"
+
+
+@frozen(slots=True)
+class Notice:
+    """Something about a run that nobody would see from how it ends: it goes on, and may complete,
+    but does not do what it seems to do."""
+
+    code: str
+    """One word for programs: see `events.notices`."""
+    message: str
+    """One line for people."""
+    cure: tuple[str, ...] = ()
+    """The lines of a script that would mend it."""
+    rank: int | None = None
+    step: int | None = None
+    """Where it began, if it has a place: a loss that is not finite."""
 
 
 @frozen(slots=True)
 class AttemptRecord:
     """One start of all ranks, and how it ended."""
 
-    number: int
-    started: float
+    number: Whole
+    started: UnixTime
     """Unix seconds, as is ended."""
-    ended: float | None = None
+    ended: UnixTime | None = None
     outcome: str | None = None
     """completed | stopped | failed | lost; None while it runs."""
     reason: str | None = None
     changed: tuple[str, ...] = ()
     """The settings that differ from the attempt before, as `key=value`."""
-    requeued: int | None = None
+    requeued: Whole | None = None
     """In a Slurm job: how often that had been requeued when this attempt began; else None."""
 
 
@@ -80,28 +100,30 @@ class State:
     state: StateName
     id: str
     name: str
-    created: float
+    created: UnixTime
     """Unix seconds, as are started and ended."""
-    started: float | None = None
-    ended: float | None = None
-    attempt: int = 1
-    pid: int | None = None
+    started: UnixTime | None = None
+    ended: UnixTime | None = None
+    attempt: Whole = 1
+    pid: Pid | None = None
     """The supervisor's process id."""
-    ticks: int | None = None
+    ticks: Whole | None = None
     """When the supervisor started, in clock ticks since boot."""
     boot: str | None = None
     """The id of the boot in which it was started."""
     processes: tuple[RankProcess, ...] = ()
-    exit_code: int | None = None
+    exit_code: Status | None = None
     reason: str | None = None
     """One line for people."""
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Every attempt so far, the current one last."""
-    again: float | None = None
+    again: UnixTime | None = None
     """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
     """The settings that a resume has changed, as `key=value`, until its attempt begins."""
+    warnings: tuple[Notice, ...] = ()
+    """What is told of the current attempt, or of the last one."""
 
     @property
     def live(self) -> bool:
@@ -127,45 +149,7 @@ class State:
     def from_dict(cls, data: object) -> State | None:
         """The inverse of `to_dict`; None if `data` is not a state."""
         try:
-            known = _known(cls, data)
-            known["processes"] = tuple(RankProcess(**_known(RankProcess, p))
-                                       for p in known.get("processes", ()))
-            known["attempts"] = tuple(AttemptRecord(**_with_texts(_known(AttemptRecord, a)))
-                                      for a in known.get("attempts", ()))
-            known = _with_texts(known)
-            if known.get("cause"):
-                known["cause"] = Cause(**_known(Cause, known["cause"]))
-            state = cls(**known)
-            return state if state._sound() else None
-        except (TypeError, AttributeError):
+            state = read_record(cls, data, strict=True)
+        except ValueError:
             return None
-
-    def _sound(self) -> bool:
-        """Whether all values have the types and ranges that readers rely on."""
-        times = [self.created, *(t for t in (self.started, self.ended, self.again)
-                                 if t is not None)]
-        whole = [self.attempt, *(n for n in (self.pid, self.ticks) if n is not None)]
-        texts = [self.id, self.name, *(t for t in (self.reason, self.boot) if t is not None)]
-        whole += [n for p in self.processes for n in (p.rank, p.pid)]
-        whole += [a.requeued for a in self.attempts if a.requeued is not None]
-        return (self.state in LIVE | FINAL and all(_number(t) for t in times)
-                and all(isinstance(n, int) and not isinstance(n, bool) for n in whole)
-                and all(isinstance(t, str) for t in texts))
-
-
-def _known(cls: type[Any], data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise TypeError
-    return {f.name: data[f.name] for f in fields(cls) if f.name in data}
-
-
-def _with_texts(known: dict[str, Any]) -> dict[str, Any]:
-    """`known` with `changed` as a tuple. Raises TypeError if that is not a list of texts."""
-    changed = known.get("changed", ())
-    if not all(isinstance(text, str) for text in changed) or isinstance(changed, str):
-        raise TypeError
-    return known | {"changed": tuple(changed)}
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return state if state.state != "unreadable" else None

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import UnixTime, Whole, read_record
 
 FILE = "sweep.json"
 _ID = re.compile(r"s[0-9a-f]{1,32}")
@@ -25,17 +25,17 @@ class Member:
     """The id of the sweep: "s" and hexadecimal digits, so that it is never a run's."""
     name: str
     """The name of the sweep."""
-    index: int
+    index: Whole
     """From 1."""
-    of: int
+    of: Whole
     """How many members were to be submitted."""
-    begun: float
+    begun: UnixTime
     """When the sweep was submitted, Unix seconds; the same for all members."""
     values: dict[str, str] = field(default_factory=dict)
     """Each key that varies → its value, as it was typed for `--grid`."""
-    repeat: int | None = None
+    repeat: Whole | None = None
     """Which of the runs with these values it is, from 1; None: there is only one."""
-    pick: int | None = None
+    pick: Whole | None = None
     """devices.pick and devices.free_gib as they were submitted, before the run got its devices."""
     free_gib: float | None = None
 

@@ -26,15 +26,17 @@ from gpu_engine.common.places import home, runs_folder
 
 def why_not_ours(run: Path) -> str | None:
     """Why the folder `run` is only shown: "it belongs to alice"; None if it is this user's and
-    nobody else can write to it. A folder that is not there is nobody's."""
+    nobody else can write to it, or if it is not there."""
     try:
         found = run.lstat()
+    except FileNotFoundError:
+        return None
     except OSError as err:
         return f"it can't be looked at: {reason(err)}"
     if not stat.S_ISDIR(found.st_mode):
         return "it is not a folder"
     if found.st_uid != os.geteuid():
-        return f"it belongs to {_user(found.st_uid)}"
+        return f"it belongs to {other_owner(run)}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"others can write to it; chmod go-w {run} ends that"
     return None
@@ -42,12 +44,23 @@ def why_not_ours(run: Path) -> str | None:
 
 def require_owner(run: Path) -> None:
     """Raises UserError if the folder `run` is another user's."""
+    owner = other_owner(run)
+    if owner is not None:
+        raise UserError(f"run {run.name} is only shown: {run}: it belongs to {owner}")
+
+
+def other_owner(run: Path) -> str | None:
+    """The name of the user whose folder it is; None if it is this one's, or is not there."""
     try:
         uid = run.lstat().st_uid
-    except OSError as err:
-        raise UserError(f"run {run.name}: {run}: {reason(err)}") from None
-    if uid != os.geteuid():
-        raise UserError(f"run {run.name} is only shown: {run}: it belongs to {_user(uid)}")
+    except OSError:
+        return None
+    if uid == os.geteuid():
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def require_ours(run: Path) -> None:
@@ -58,11 +71,14 @@ def require_ours(run: Path) -> None:
 
 
 def note_started(run: Path, hosts: Sequence[dict[str, object]] = ()) -> None:
-    """Put the run in the new folder `run` on the list of those that this home has started.
+    """Put the run in the folder `run` on the list of those that this home has started. One outside
+    of the runs' folder is on no list.
 
     hosts: those of its hosts that no file of the person's describes: the nodes of the Slurm job
     that it was started in. Raises OSError.
     """
+    if run.parent != runs_folder():
+        return
     entry = _entry(run)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(entry, {**_made(run), "hosts": list(hosts)}, settled=False)
@@ -146,10 +162,3 @@ def _made(run: Path) -> dict[str, int]:
     and when the kernel saw that change last, which was when it was made. Raises OSError."""
     lock = (run / "lock").lstat()
     return {"inode": lock.st_ino, "changed": lock.st_ctime_ns}
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"the user with the number {uid}"

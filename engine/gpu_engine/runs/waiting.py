@@ -29,7 +29,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.files import json_inside, read_json, write_json_inside
 from gpu_engine.common.frozen import frozen
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
 from gpu_engine.runs.state import State
 
 FILE = "queue.json"
@@ -41,7 +41,7 @@ _BEGINNING = 10.0
 class Entry:
     """What a run waits for, and its place in the line. Times are Unix seconds."""
 
-    submitted: float
+    submitted: UnixTime
     number: float
     """Its place among runs of the same priority: the lower goes first."""
     host: str
@@ -50,11 +50,11 @@ class Entry:
     """Runs with a higher one go first."""
     ids: tuple[str, ...] = ()
     """The devices that it needs, by their ids; empty: any `count`."""
-    count: int = 0
+    count: Whole = 0
     """How many devices it takes, if it does not name them."""
     within: tuple[str, ...] = ()
     """The devices that it may take, if its environment allows only some; empty: all."""
-    free: int | None = None
+    free: Whole | None = None
     """Bytes of memory that must be free on each; None: not asked."""
     share: bool = False
     """Whether it takes devices that others use."""
@@ -62,7 +62,7 @@ class Entry:
     """Whether it waits for CPU slots."""
     after: str | None = None
     """The run that has to complete first."""
-    begin: float | None = None
+    begin: UnixTime | None = None
     """It does not start before this time."""
     free_for: float = 0.0
     """Seconds for which its devices must have been free."""
@@ -81,9 +81,9 @@ class Entry:
 class Board:
     """What the waiter of a machine has decided last."""
 
-    at: float
-    pid: int
-    ticks: int | None
+    at: UnixTime
+    pid: Pid
+    ticks: Whole | None
     boot: str | None
     reasons: dict[str, str] = field(default_factory=dict)
     """The run's id → "waits for …", "starts on …"."""
@@ -289,7 +289,7 @@ def _board(folder: Path, host: str) -> tuple[Board | None, bool]:
 def next_number(folder: Path) -> int:
     """The place of the next run in the line: a counter, as a clock may be set back. Raises
     OSError."""
-    with _counter(folder) as fd:
+    with locked(folder) as fd:
         text = os.pread(fd, 32, 0).strip()
         number = int(text) if text.isdigit() else 1
         os.pwrite(fd, b"%d\n" % (number + 1), 0)
@@ -297,7 +297,9 @@ def next_number(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _counter(folder: Path) -> Iterator[int]:
+def locked(folder: Path) -> Iterator[int]:
+    """Keeps others from changing what the waiting runs share; yields the counter's descriptor.
+    Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / "next", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

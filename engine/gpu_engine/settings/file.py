@@ -62,7 +62,7 @@ def parse(text: str, where: Path) -> Settings:
     """The settings in `text`. Raises SettingsError, which names `where`."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as err:
+    except (ValueError, RecursionError) as err:
         raise SettingsError(f"{where}: not valid TOML: {clean(str(err))}") from None
     problems: list[str] = []
 

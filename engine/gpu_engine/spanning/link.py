@@ -71,7 +71,15 @@ class Back:
     host: str
 
 
-Report = Began | Told | Refusal | Broken | Back
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """What its ranks write is not kept here any more; they go on."""
+
+    host: str
+    reason: str
+
+
+Report = Began | Told | Refusal | Broken | Back | NotKept
 
 
 class Link(threading.Thread):
@@ -175,7 +183,7 @@ class Link(threading.Thread):
                     way.close(f"nothing came for {_SILENT:.0f} s")
                 continue
             if isinstance(got, protocol.Piece):
-                self._mirror.take(got)
+                self._take(got)
             elif isinstance(got, protocol.Told):
                 if got.state.attempt >= self.part.attempt:
                     state = got.state
@@ -187,6 +195,13 @@ class Link(threading.Thread):
                     self._report(Refusal(self.name_of_host, "the attempt did not begin there"))
                 return True
         return True
+
+    def _take(self, piece: protocol.Piece) -> None:
+        before = self._mirror.stopped
+        pause = self._mirror.take(piece)
+        if before is None and self._mirror.stopped is not None:
+            self._report(NotKept(self.name_of_host, self._mirror.stopped))
+        self._over.wait(min(pause, 1.0))  # the host notices that nobody reads, and waits too
 
     def _begin(self, way: Channel) -> None:
         part = self.part

@@ -16,6 +16,7 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.events.paths import DEVICES, inside
 from gpu_engine.hosts import files
 from gpu_engine.hosts.protocol import At, BadMessage, Piece
+from gpu_engine.spanning.allowance import Allowance
 from gpu_engine.spanning.parts import Part
 
 _CHECKED = 256
@@ -38,13 +39,19 @@ class Mirror:
         rank."""
         self._full: set[str] = set()
         """Logs of which no more is taken until they begin anew."""
+        self._allowance = Allowance(run, len(part.ranks))
+        self.stopped: str | None = None
+        """Why nothing is taken any more, until the next connection; None: it is."""
 
     def at(self) -> tuple[At, ...]:
         """How far each file is here."""
         names = [f"node{self._part.node}.log", files.SUPERVISOR, DEVICES]
         names += [f"ranks/{rank:05d}{suffix}" for rank in self._part.ranks
                   for suffix in (".jsonl", ".log")]
-        return tuple(at for name in names if (at := self._at(name)) is not None)
+        found = tuple(at for name in names if (at := self._at(name)) is not None)
+        self._allowance.begin(sum(at.offset for at in found))
+        self.stopped = None
+        return found
 
     def _at(self, name: str) -> At | None:
         try:
@@ -62,15 +69,22 @@ class Mirror:
         finally:
             os.close(fd)
 
-    def take(self, piece: Piece) -> None:
-        """Append what came. Raises BadMessage for what the host has no business sending, or that
-        does not go on where the file here ends; OSError where it can't be written."""
-        path, data = self._path(piece.name), piece.content()
+    def take(self, piece: Piece) -> float:
+        """Append what came. Returns for how many seconds no more is to be taken. Raises BadMessage
+        for what the host has no business sending, or that does not go on where the file here
+        ends; OSError where it can't be written."""
+        path = self._path(piece.name)
+        if self.stopped is not None:
+            return 0.0
+        data = piece.content()
+        self.stopped = self._allowance.refusal(len(data))
+        if self.stopped is not None:
+            return 0.0
         if piece.start:
             self._full.discard(piece.name)
             self._begin_anew(path, piece.name)
         if piece.name in self._full:
-            return
+            return 0.0
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -84,8 +98,9 @@ class Mirror:
                     raise BadMessage(f"{piece.name}: more than {MOST_EVENTS:,} bytes")
                 self._full.add(piece.name)
                 os.write(fd, _FULL)
-                return
+                return 0.0
             _write_all(fd, data, size)
+            return self._allowance.take(len(data))
         finally:
             os.close(fd)
 
@@ -108,7 +123,8 @@ class Mirror:
         base = self._bases.get(name, 0)
         with suppress(FileNotFoundError):
             if base:
-                os.truncate(path, base)
+                with os.fdopen(open_inside(*inside(path), os.O_WRONLY), "wb") as file:
+                    file.truncate(base)
             elif files.is_events(name):
                 path.unlink()
             else:

@@ -65,6 +65,8 @@ class Span:
         self.over: dict[str, End] = {}
         self.broken: dict[str, tuple[str, float]] = {}
         """Host → why it can't be reached, and since when, unix seconds."""
+        self.not_kept: dict[str, str] = {}
+        """Host → why what its ranks write is not kept here any more."""
         self.told_to_stop: bool | None = None
         """Whether all were asked to stop, and if so now."""
         self.deadline: float | None = None
@@ -147,7 +149,8 @@ class Span:
                 self.over[name] = End(self.told.get(name), lost=self.broken[name][0]
                                       if name in self.broken else "it was given up")
             one.give_up()
-        return verdict.judge(self.over, stop_asked=self.stop_asked)
+        outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
+        return outcome, reason or self._unkept(), cause
 
     def _hear(self, report: link.Report) -> None:
         name = report.host
@@ -159,6 +162,10 @@ class Span:
                 log.info("%s can be reached again", name)
                 self._note(name, problem=None, since=None, heard=time.time())
                 self._show()
+        elif isinstance(report, link.NotKept):
+            log.warning("%s: its files are not kept here any more: %s", name, report.reason)
+            self.not_kept[name] = report.reason
+            self._show()
         elif isinstance(report, link.Broken):
             log.warning("%s: %s", name, report.reason)
             since = self.broken[name][1] if name in self.broken else time.time()
@@ -251,13 +258,14 @@ class Span:
             name = "stopping"
         elif len(states) < len(self.links) or any(s in ("queued", "starting") for s in states):
             name = self.state.state if self.state.state == "running" else "starting"
-        reason = self._unreached() or next(
+        reason = self._unreached() or self._unkept() or next(
             (f"{n}: {s.reason}" for n, s in self.told.items()
              if s.reason and s.state not in _ENDED), None)
-        changes: dict[str, Any] = {}
+        told = {one.code: one for s in self.told.values() for one in s.warnings}
+        changes: dict[str, Any] = {"warnings": tuple(told.values())}
         if len(self.parts) == 1 and states:
             only = next(iter(self.told.values()))
-            changes = {"attempt": only.attempt, "again": only.again}
+            changes |= {"attempt": only.attempt, "again": only.again}
         if (name, reason) != (self.state.state, self.state.reason) or any(
                 getattr(self.state, k) != v for k, v in changes.items()):
             self._say(name, reason=reason, **changes)
@@ -267,6 +275,10 @@ class Span:
                    for n, (why, since) in self.broken.items() if n not in self.over]
         failed = [f"{n} has failed" for n, end in self.over.items() if end.cause and waiting]
         return "; ".join([*failed, *waiting]) or None
+
+    def _unkept(self) -> str | None:
+        return "; ".join(f"what the ranks of {n} write is not kept here any more: {why}"
+                         for n, why in self.not_kept.items()) or None
 
     def _record(self, outcome: str, reason: str | None) -> None:
         *before, last = self.state.attempts

@@ -10,14 +10,14 @@ from typing import Literal
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Cause, RankProcess, Run
-from gpu_engine.supervisor import logs, scripts
+from gpu_engine.supervisor import logs, oom, scripts
 from gpu_engine.supervisor.cause import Failure, first_cause
 from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 LINGER = 30.0
-"""Seconds that the other ranks get to end once one has completed."""
+"""Seconds that the other ranks get to complete once the process of one has ended well."""
 
 Verdict = tuple[Literal["completed", "stopped", "failed"], "str | None", "Cause | None"]
 
@@ -37,6 +37,8 @@ class Attempt:
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
     """Whether the remaining processes were killed."""
+    bad: bool = False
+    """Whether a process has failed."""
     deadline: float | None = None
     """When the remaining processes are killed, monotonic seconds."""
     hang: Cause | None = None
@@ -58,6 +60,13 @@ class Attempt:
         if not any(s.begun for s in self.events.values()):
             self.stopping.signal_all()
         return self.stopping.going_on
+
+    @property
+    def only_leaving(self) -> bool:
+        """Whether each rank that still runs has said how it ended, and none has failed: it may
+        take its time, as with an upload at its end."""
+        return not self.bad and all(self.events[r].view.outcome in ("completed", "stopped")
+                                    for c in self.running_children for r in c.ranks)
 
     def processes(self) -> tuple[RankProcess, ...]:
         """The processes as state.json lists them, one entry per rank."""
@@ -106,7 +115,7 @@ class Attempt:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
                 return "stopped", "a rank was stopped by a signal to it alone", None
             return "completed", None, None
-        cause = first_cause(failures, oom_kills=oom_kills, batch=plan.batch,
+        cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disk=disk_room.of(run.path))
         return "failed", cause.line if cause is not None else None, cause
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from gpu_engine.common import exit_status
 from gpu_engine.common.frozen import frozen
 from gpu_engine.events import schema
-from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import Cause
@@ -55,6 +54,14 @@ class Failure:
         return self.error.t if self.error is not None else self.ended
 
     @property
+    def traceback(self) -> str | None:
+        """The traceback in its log that has ended it. Python exits with 1 then; before any other
+        status, one that further output follows was caught."""
+        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        caught = trace and self.status != 1 and not self.log_tail.rstrip().endswith(trace.rstrip())
+        return None if caught else trace
+
+    @property
     def in_wake(self) -> bool:
         """Whether this looks like a consequence of another rank's failure."""
         if self.error is not None:
@@ -64,29 +71,30 @@ class Failure:
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
         if self.status == -signal.SIGTERM:  # what the others get once one has failed
             return True
-        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        trace = self.traceback
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
 
 
 def first_cause(failures: Sequence[Failure], *, oom_kills: int | None = None,
-                batch: Batch | None = None, disk: Room | None = None,
+                given: oom.Given | None = None, disk: Room | None = None,
                 ) -> Cause | None:
     """The cause of an attempt's failure; None without failures.
 
     `oom_kills`: how many out-of-memory kills the kernel counted during the attempt; None: not
-    known. `batch`: the plan's batch, for advice on memory. `disk`: the free space of the run
-    folder; a full disk is named first, as the errors that it leads to seldom say so.
+    known. `given`: what the ranks were given of the batch, for advice on memory. `disk`: the
+    free space of the run folder; a full disk is named first, as the errors that it leads to seldom
+    say so.
     """
-    cause = _first(failures, oom_kills, batch)
+    cause = _first(failures, oom_kills, given)
     if cause is None:
         return None
     silent = cause.rank is not None and cause.type is None and "exited with" in cause.message
     full = disk_room.blame(f"{cause.message}\n{cause.traceback or ''}", disk, silent=silent)
-    return replace(cause, message=f"{full}\n{cause.message}") if full else cause
+    return replace(cause, message=f"{full}.\n{cause.message}") if full else cause
 
 
 def _first(failures: Sequence[Failure], oom_kills: int | None,
-           batch: Batch | None) -> Cause | None:
+           given: oom.Given | None) -> Cause | None:
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
@@ -94,16 +102,17 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
     if first.error is not None:
         kind, message = first.error.type, first.error.message.strip()
         if oom.is_gpu(first.error):
-            message = f"out of GPU memory: {oom.describe(first.error, batch)}\n{message}"
+            known = oom.describe(first.error, given)
+            message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
-    trace = traceback_in(first.log_tail)
+    trace = first.traceback
     missing = _MISSING.search(first.log_tail)
     if missing:
         seconds, came, needed = missing.groups()
         return Cause(f"only {came} of {needed} machines connected within {seconds} s; start the "
                      "run on the others, and check master_addr, master_port and firewalls there")
-    if trace and first.status > 0:
+    if trace:
         last = trace.strip().splitlines()[-1]
         kind, _, message = last.partition(": ")
         return Cause(message or last, first.rank, kind, trace)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_engine.common import units
 from gpu_engine.events import schema
-from gpu_engine.plan.batch import Batch
+from gpu_engine.plan import own_command
+from gpu_engine.plan.records import LaunchPlan
 
 _CAPACITY = re.compile(r"total capacity of ([\d.]+) (\w+)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -49,16 +51,37 @@ def is_gpu(error: schema.Error) -> bool:
     return error.type == "OutOfMemoryError" or ("out of memory" in message and "cuda" in message)
 
 
-def describe(error: schema.Error, batch: Batch | None) -> str:
+class Given(NamedTuple):
+    """What the ranks were given of the batch."""
+
+    per_gpu: int
+    """Examples in one forward pass."""
+    accumulate: int | None
+    """Backward passes a step; None: that did not reach them."""
+
+    @classmethod
+    def by(cls, plan: LaunchPlan) -> Given | None:
+        """By a plan. None: the ranks have a batch of their own, which is not known: a person's own
+        command knows only what its placeholders tell it."""
+        command, batch = plan.spec.task.command, plan.batch
+        if command is None:
+            return cls(batch.per_gpu, batch.accumulate)
+        told = own_command.used(command)
+        if "batch.per_gpu" not in told:
+            return None
+        return cls(batch.per_gpu, batch.accumulate if "batch.accumulate" in told else None)
+
+
+def describe(error: schema.Error, given: Given | None) -> str:
     """How much memory was requested and in use, and which batch would likely fit."""
     figures = [f"{name} {units.size(value)}" for name, value in (
         ("requested", error.requested), ("allocated", error.allocated),
         ("reserved", error.reserved)) if value is not None]
-    advice = fitting(error, batch) if batch is not None else None
+    advice = fitting(error, given) if given is not None else None
     return "; ".join(([", ".join(figures)] if figures else []) + ([advice] if advice else []))
 
 
-def fitting(error: schema.Error, batch: Batch) -> str:
+def fitting(error: schema.Error, given: Given) -> str:
     """Advice on which batch would likely fit.
 
     This is an estimate: activations grow with the batch, weights and optimizer don't, and what the
@@ -66,7 +89,7 @@ def fitting(error: schema.Error, batch: Batch) -> str:
     90 % of the device's memory to what was in use and requested, at least to half, and then to a
     divisor of the batch, so that accumulation can keep the global batch.
     """
-    size, accumulate = batch.per_gpu, batch.accumulate
+    size, accumulate = given
     if size == 1:
         return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"
     share = 0.5
@@ -76,9 +99,10 @@ def fitting(error: schema.Error, batch: Batch) -> str:
         share = min(share, _MARGIN * capacity / needed)
     limit = max(int(size * share), 1)
     fits = max(d for d in range(1, limit + 1) if size % d == 0)
-    same = accumulate * size // fits
-    return (f"{fits} examples per GPU instead of {size} would likely fit; batch.accumulate="
-            f"{same} keeps the global batch")
+    advice = f"{fits} examples per GPU instead of {size} would likely fit"
+    if accumulate is None:
+        return advice
+    return f"{advice}; batch.accumulate={accumulate * size // fits} keeps the global batch"
 
 
 def _capacity(message: str) -> int | None:

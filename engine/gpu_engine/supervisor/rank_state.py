@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from gpu_engine.events import schema
+from gpu_engine.events.divergence import Trend
 from gpu_engine.events.hang import Standstill
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
@@ -37,6 +38,8 @@ class RankState:
     """When its step, phase or detail last changed, monotonic seconds."""
     heard: float = 0.0
     """When its last event was read, monotonic seconds."""
+    trend: Trend = field(default_factory=Trend)
+    """Of its loss."""
     _run: RunView = field(default_factory=RunView)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,11 @@ class RankState:
     def view(self) -> RankView:
         """What its events of this attempt say."""
         return self._run.ranks[self.rank]
+
+    @property
+    def run_view(self) -> RunView:
+        """The same as a run of this rank alone."""
+        return self._run
 
     def read(self, *, to_the_end: bool = True) -> None:
         """Read the new events, all of them or a bounded amount."""
@@ -72,6 +80,7 @@ class RankState:
             return
         before = self._place()
         self._run.fold(self.rank, event)
+        self.trend.take(event)
         if self.ours:
             self.heard = time.monotonic()
             if self._place() != before:

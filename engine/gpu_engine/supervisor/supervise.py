@@ -16,7 +16,17 @@ from gpu_engine.plan import own_command
 from gpu_engine.runs import waiting
 from gpu_engine.runs.event_digests import Digests
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
-from gpu_engine.supervisor import claim, hang_watch, logs, oom, scripts, sender, stopping
+from gpu_engine.runs.state import Notice
+from gpu_engine.supervisor import (
+    claim,
+    hang_watch,
+    logs,
+    noticed,
+    oom,
+    scripts,
+    sender,
+    stopping,
+)
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict
 from gpu_engine.supervisor.children import (
     Child,
@@ -147,7 +157,8 @@ class Supervisor:
         record = AttemptRecord(number, time.time(), changed=self.state.changed)
         self.state = replace(
             self.state, state="starting", attempt=number, processes=(), cause=None, reason=None,
-            changed=(), attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
+            changed=(), warnings=(),
+            attempts=(*self.state.attempts, record)[-_MOST_ATTEMPTS:])
         self._write(settled=False)  # no rank waits for the disk; the next state is on its way
 
     def _record(self, number: int, outcome: str, reason: str | None) -> None:
@@ -197,7 +208,8 @@ class Supervisor:
         else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
         self._read(attempt)
-        self.state = replace(self.state, processes=attempt.processes())
+        self.state = replace(self.state, processes=attempt.processes(),
+                             warnings=self._noticed(attempt))
         now = oom.kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
@@ -224,6 +236,7 @@ class Supervisor:
     def _look(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
+        self._notice(attempt)
         if attempt.stopping is not None:
             attempt.stopping.look(attempt.children, attempt.events)
         for child in attempt.children:
@@ -234,6 +247,17 @@ class Supervisor:
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.log_limit)
+
+    def _noticed(self, attempt: Attempt) -> tuple[Notice, ...]:
+        goes_on = self.plan.spec.train.on_nonfinite == "continue"
+        return noticed.found(attempt.events, losses=goes_on or not self.is_task)
+
+    def _notice(self, attempt: Attempt) -> None:
+        """Put what there is to tell of the run into its state."""
+        found = self._noticed(attempt)
+        if found != self.state.warnings:
+            self.state = replace(self.state, warnings=found)
+            self._write()
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None if there is none within the time that is set here.
@@ -269,6 +293,7 @@ class Supervisor:
             bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
             self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
+                attempt.bad = True
                 for child in attempt.running_children:
                     child.signal(signal.SIGTERM)
         if attempt.going_on:  # else the run's end is written in a moment
@@ -292,8 +317,12 @@ class Supervisor:
         attempt.stopping.look(attempt.children, attempt.events)
 
     def _let_save(self, attempt: Attempt) -> bool:
-        """Give ranks more time if they are writing a checkpoint. Returns whether they get it."""
+        """Give ranks more time if they are writing a checkpoint, or have completed and only end
+        slowly. Returns whether they get it."""
         self._read(attempt)
+        if attempt.stopping is None and self.is_task and attempt.only_leaving:
+            attempt.deadline = None
+            return True
         savers = stopping.saving(attempt.events.values())
         if not savers and not (attempt.stopping and not self.is_task
                                and attempt.stopping.writing()):

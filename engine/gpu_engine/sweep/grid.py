@@ -6,14 +6,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
-from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
 from gpu_engine.spec.write import flat, to_dict
 from gpu_engine.sweep import words
@@ -104,7 +103,8 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
         apply_sets({}, [f"{key}=0"])
     except SpecError as err:
         return replace(err.problems[0], value=None)
-    return Problem(key, None, "there is no such key")
+    whole = spelled_out(f"{key}=").removesuffix("=")
+    return Problem(key, None, f"there is no such key; did you mean {whole}?")
 
 
 def _own_words(spec: RunSpec) -> frozenset[str]:
@@ -170,15 +170,10 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
             params = key.startswith("task.params.")
             if key in out or own or (own_command.is_told(command, key) and not params):
                 continue
-            line, what = clean(shlex.join(command), 60), "" if said == key else f"{said} "
-            where = own_command.TOLD_BY.get(key)
-            if where is None or params:
-                cure = "it has no placeholder. Write a word of your own, as {width}, into the " \
-                       "command, and vary that: --grid width=64,128"
-            else:
-                cure = f"write {{{where[0]}}} where its value belongs"
-            out[key] = Problem(key, None, f"{what}has no effect, as the command {line} is never "
-                                          f"told it: {cure}")
+            out[key] = own_command.unheard(
+                command, key, said="" if said == key else said,
+                otherwise="it has no placeholder. Write a word of your own, as {width}, into the "
+                          "command, and vary that: --grid width=64,128")
     return list(out.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -52,8 +52,12 @@ def all_groups() -> list[Group]:
 def group(pairs: Iterable[tuple[Run, Member]]) -> Group:
     """The sweep of these members, of which there is at least one."""
     ordered = sorted(pairs, key=lambda pair: (pair[1].index, pair[0].id))
+    keys = dict.fromkeys(key for _, member in ordered for key in member.values)
+    # A member whose record was changed by hand lacks some: all lines have the same columns.
+    members = tuple((run, replace(m, values={k: m.values.get(k, "") for k in keys}))
+                    for run, m in ordered)
     first = ordered[0][1]
-    return Group(first.sweep, clean(first.name), first.begun, first.of, tuple(ordered))
+    return Group(first.sweep, clean(first.name), first.begun, first.of, members)
 
 
 def find(name: str) -> Group:

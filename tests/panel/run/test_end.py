@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.runs.folder import Cause
+from gpu_engine.runs.state import Notice
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.screen import RunScreen
 
@@ -75,6 +76,30 @@ async def test_lost_says_what_is_so(tmp_path: Path) -> None:
         assert "? lost: its supervisor died" in text
         assert "last step 99 · last checkpoint step 80, 66 min ago" in text
         assert "ended in forward" in text
+
+
+TOLD = (Notice("nonfinite", "the loss of rank 1 was not finite at step 7", rank=1, step=7),
+        Notice("not-reduced", "2 ranks train, each by itself", ("init_process_group()", "DDP(m)")))
+
+
+@pytest.mark.parametrize("state", ["completed", "stopped", "running"])
+async def test_what_is_told_stands_in_amber_with_its_cure(tmp_path: Path, state: str) -> None:
+    run = trained(tmp_path)
+    run.state(state, ended=None if state == "running" else T0 + 75, warnings=TOLD)
+    if state != "running":
+        run.release()
+    app = Mini(run.run, at=51)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        banner = app.run_screen.query_one("#banner")
+        assert banner.has_class("-warning")
+        lines = [line.strip() for line in terminal(app).splitlines()]
+        at = lines.index("! the loss of rank 1 was not finite at step 7")
+        assert lines[at + 1:at + 4] == ["! 2 ranks train, each by itself", "init_process_group()",
+                                        "DDP(m)"]
+        await pilot.press("i")
+        await shown(pilot)
+        assert "DDP(m)" in terminal(app)
 
 
 async def test_completed_says_totals(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class FlowLayout(Layout):
 class FlowRow(Container):
     """Shows fields in a `FlowLayout`, on as many lines as they need. It draws heading and labels
     itself: a widget for each takes as long to mount and style as a field. The label of a field with
-    the class `-untold` is struck out."""
+    the class `-untold` is struck out, and the heading if all fields have it."""
 
     DEFAULT_CSS = "FlowRow { height: auto; width: 1fr; }"
 
@@ -105,7 +105,7 @@ class FlowRow(Container):
         """Draw heading and labels, where the fields leave room."""
         self._drawn = self._labels(self.arrange(self.size).placements)
         lines = [Content() for _ in range(self.size.height)]
-        for x, y, text, style in (_Text(0, 0, self.head), *self._drawn):
+        for x, y, text, style in self._drawn:
             if y < len(lines):
                 gap = Content(" " * (x - lines[y].cell_length))
                 lines[y] = Content.assemble(lines[y], gap, Content.styled(text, style))
@@ -118,11 +118,14 @@ class FlowRow(Container):
 
     def _labels(self, placements: Sequence[WidgetPlacement]) -> tuple[_Text, ...]:
         places = {placement.widget: placement.region for placement in placements}
-        found: list[_Text] = []
+        untold = [field.widget.has_class("-untold") for field in self.fields
+                  if field.widget in places]
+        found = [_Text(0, 0, self.head, "$text-muted strike" if untold and all(untold)
+                       else "$text-muted")]
         for field in self.fields:
             place = places.get(field.widget)
             if place is not None and field.label:
-                untold = field.widget.has_class("-untold")
+                out = field.widget.has_class("-untold")
                 found.append(_Text(place.x - field.before, place.y, field.label,
-                                   "$text-muted strike" if untold else "$text-muted"))
+                                   "$text-muted strike" if out else "$text-muted"))
         return tuple(found)

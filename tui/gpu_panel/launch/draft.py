@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import values
 from gpu_engine.common.errors import SpecError
+from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import apply_set, apply_sets, from_dict
 from gpu_engine.spec.schema import SECTIONS, RunSpec
@@ -41,13 +42,24 @@ class Draft:
         """The section `devices` as the preset has it, before anything was ticked here."""
         self._aside: dict[str, Any] = {}
         """Keys of `parallel` that the chosen mode does not use, kept for another mode."""
+        self._carried: dict[str, object] = {}
+        """What the sections had when the task became the person's own command. Of that, what does
+        not reach the command is left out: it was the other task's. What was typed since is
+        refused if it does not."""
         self._ticked_by_hand = False
         self._loaded = copy.deepcopy(self.data)
         self.run: tuple[str, RunSpec] | None = None
         """The id and the spec of the run whose settings these were; None for a preset's."""
         self.ticked_before = False
         """Whether its devices were ticked by the person, last time."""
+        self.ticked = False
+        """Whether it is known which devices are ticked: the preset's were looked up, or the person
+        has ticked."""
         self._edits = Edits(self._state())
+        self._before: Draft | None = None
+        """The draft that this one has replaced, to which undoing leads."""
+        self._after: Draft | None = None
+        """The draft by which this one was replaced, until this one is edited again."""
         self._asked: dict[str, Any] | None = None
         """The content about which the person was asked last whether it may be left unsaved."""
 
@@ -71,7 +83,9 @@ class Draft:
 
         chosen = choose_spec(preset.name if preset else None, [], list(command))
         draft = cls(preset)
-        draft.data = to_dict(chosen.spec, defaults=False)
+        draft.data = to_dict(preset.spec if preset else chosen.spec, defaults=False)
+        draft._carry()
+        draft.data |= {"name": chosen.spec.name, "task": {"command": list(command)}}
         draft._loaded = draft.copy()
         draft._edits = Edits(draft._state())
         return draft
@@ -85,6 +99,7 @@ class Draft:
         if data is not None:
             draft.preset = preset
             draft.data = copy.deepcopy(data)
+            draft._carry()  # which of it was typed is not kept
             draft._preset_devices = copy.deepcopy(data.get("devices", {}))
             draft.ticked_before = ticked
             if preset is None and run is None:
@@ -131,12 +146,28 @@ class Draft:
 
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
-        return from_dict(self.data)
+        return from_dict(self.heard())
+
+    def heard(self) -> dict[str, Any]:
+        """A copy of the nested dict, without what was another task's and does not reach the
+        person's own command."""
+        carried = {key for key in self._carried if self._is_carried(key)}
+        return copy.deepcopy(own_command.left_out(self.data, only=carried))
+
+    def _is_carried(self, key: str) -> bool:
+        return self.says(key) and self.value(key) == self._carried[key]
+
+    def insists(self, key: str) -> bool:
+        """Whether it has another value than the default for the key, and that is not another
+        task's."""
+        section, _, name = key.partition(".")
+        return self.says(key) and not (key in self._carried and self._is_carried(key)) \
+            and self.value(key) != getattr(SECTIONS[section](), name)
 
     def spec_to_wait(self) -> RunSpec:
         """The spec for the queue. That the person has shared devices once, by a question of Launch,
         does not hold for a run that waits for free ones. Raises as `spec`."""
-        data = self.copy()
+        data = self.heard()
         if self._preset_devices.get("share") is not True:
             data.get("devices", {}).pop("share", None)
         return from_dict(data)
@@ -213,14 +244,17 @@ class Draft:
             if use:
                 task["use"] = use
 
+    def _carry(self) -> None:
+        self._carried = {f"{section}.{name}": value for section, part in self.data.items()
+                         if isinstance(part, dict) for name, value in part.items()}
+
     def _command(self, text: str) -> None:
         task = self.data.setdefault("task", {})
+        if "command" not in task:
+            self._carry()
         task.pop("use", None)
         task.pop("params", None)
-        try:
-            task["command"] = shlex.split(text)
-        except ValueError:  # an open quote: making the spec then reports the problem
-            task["command"] = text
+        apply_set(self.data, f"task.command={text}")
 
     def _mode(self, name: str) -> None:
         """Choose a mode. Keys that it does not use are set aside for another mode."""
@@ -242,7 +276,13 @@ class Draft:
 
     def note_edit(self) -> None:
         """Take note of a change, to undo it."""
-        self._edits.note(self._state())
+        if self._edits.note(self._state()):
+            self._after = None
+
+    def replaces(self, before: Draft) -> None:
+        """Take the place of another draft, to which undoing then leads."""
+        self._before, before._after = before, self
+        before._edits.forget_undone()
 
     def seal_edit(self) -> None:
         """The next change is another edit, even of the same key."""
@@ -251,26 +291,28 @@ class Draft:
     @property
     def can_undo(self) -> bool:
         """Whether there is an edit to undo."""
-        return self._edits.can_undo
+        return self._edits.can_undo or self._before is not None
 
     @property
     def can_redo(self) -> bool:
         """Whether there is an undone edit to do again."""
-        return self._edits.can_redo
+        return self._edits.can_redo or self._after is not None
 
-    def undo(self) -> bool:
-        """Take back the last edit. False if there is none."""
-        return self._go_to(self._edits.undo())
+    def undo(self) -> Draft | None:
+        """Take back the last edit. Returns the draft that holds then: this one, or without an edit
+        the one that it has replaced; None if there is none."""
+        return self._go_to(self._edits.undo()) or self._before
 
-    def redo(self) -> bool:
-        """Do the edit again that was undone last. False if there is none."""
-        return self._go_to(self._edits.redo())
+    def redo(self) -> Draft | None:
+        """Do the edit again that was undone last. Returns the draft that holds then, as `undo`."""
+        return self._go_to(self._edits.redo()) or self._after
 
-    def _go_to(self, state: State | None) -> bool:
-        if state is not None:
-            self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
-            self._ticked_by_hand = state.by_hand
-        return state is not None
+    def _go_to(self, state: State | None) -> Draft | None:
+        if state is None:
+            return None
+        self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
+        self._ticked_by_hand = state.by_hand
+        return self
 
     # --- leaving -------------------------------------------------------------------------------
 
@@ -307,7 +349,7 @@ class Draft:
 
     def tick(self, ids: Sequence[str]) -> None:
         """Take the person's ticks, all on this machine, in the order of the ranks."""
-        self._ticked_by_hand = True
+        self._ticked_by_hand = self.ticked = True
         self.absent = ()
         self.data["devices"] = self._chosen(list(ids))
 
@@ -320,6 +362,7 @@ class Draft:
 
     def forget_ticks(self) -> None:
         """Tick nothing until `resolve` has looked up what the preset asks for."""
+        self.ticked = False
         self.data.setdefault("devices", {})["ids"] = []
 
     def share(self) -> None:
@@ -338,8 +381,14 @@ class Draft:
     @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
-        pick = self._preset_devices.get("pick")
+        pick = 1 if self._names_none else self._preset_devices.get("pick")
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
+
+    @property
+    def _names_none(self) -> bool:
+        """Whether a preset or a command leaves the devices open, and so gets the freest one."""
+        return self._preset_devices.keys().isdisjoint(("ids", "pick", "hosts")) and (
+            self.preset is not None or self.value("task.command") is not None)
 
     @property
     def picks_with(self) -> float | None:
@@ -358,6 +407,7 @@ class Draft:
                 leases: Mapping[str, Holder]) -> None:
         """Tick what the preset asks for: the devices that it names, or the freest ones. Names that
         are not on this machine go to `absent`."""
+        self.ticked = True
         names = self._preset_devices.get("ids")
         chosen: list[Device] = []
         if isinstance(names, list) and names:
@@ -378,8 +428,8 @@ class Draft:
     def to_save(self, inventory: Inventory | None) -> RunSpec:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
-        data = copy.deepcopy(self.data)
-        if not self._ticked_by_hand and self._preset_devices:
+        data = self.heard()
+        if not self._ticked_by_hand and (self._preset_devices or self._names_none):
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
             data["devices"]["ids"] = _uuids(self.ids, inventory)

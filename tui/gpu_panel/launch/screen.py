@@ -140,26 +140,33 @@ class LaunchScreen(PaneScreen):
     @work(exit_on_error=False, group="form")
     async def _loaded(self, event: FormPane.Loaded) -> None:
         with guard(self.app):
-            await self._take_draft(event.draft)
+            await self._load(event.draft)
 
     @on(RunsPane.Again)
     @work(exit_on_error=False, group="form")
     async def _again(self, event: RunsPane.Again) -> None:
-        """Load a run's settings into the form, after a question if something is unsaved in it."""
+        """Load a run's settings into the form."""
         with guard(self.app):
             if not self.form.ready:
                 return
-            from gpu_panel.launch.presets.load import ask_and_load_run
+            from gpu_panel.launch.presets.load import of_run
 
-            draft = await ask_and_load_run(self.app, self.draft, event.run)
-            if draft is not None:
-                await self._take_draft(draft)
-                self.action_pane("form")
+            await self._load(await of_run(event.run))
+            self.action_pane("form")
 
     def on_unmount(self) -> None:
         self.keeper.keep_at_once(self.draft)
         if self._torch is not None:
             self._torch.give_up_at_once()
+
+    async def _load(self, draft: Draft) -> None:
+        """Put a draft into the place of the present one, to which undoing leads back."""
+        before = self.draft
+        draft.replaces(before)
+        if before.changed:
+            await self.keeper.set_aside(before)
+            self.notify(f"ctrl+/ brings back {before.title}", markup=False)
+        await self._take_draft(draft)
 
     async def _take_draft(self, draft: Draft) -> None:
         """Show another draft in all panes, and review it."""
@@ -277,13 +284,14 @@ class LaunchScreen(PaneScreen):
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             self.form.show_waiting(f"{asking[0]} has not answered yet")
             return None
-        data, base, shot = self.draft.copy(), self.draft.base, self.source.snapshot
+        data, heard = self.draft.copy(), self.draft.heard()
+        base, shot = self.draft.base, self.source.snapshot
         hosts = self.source.hosts
 
         def ask() -> Review:
             from gpu_panel.launch.review import review  # imported after the first frame
 
-            return review(data, inventory, base, shot, hosts)
+            return review(heard, inventory, base, shot, hosts)
 
         found = await in_thread(ask, name="panel-review")
         if data == self.draft.data:
@@ -321,9 +329,13 @@ class LaunchScreen(PaneScreen):
         """Do an edit again that was undone."""
         await self._show_undone(self.draft.redo(), "There is nothing to redo")
 
-    async def _show_undone(self, done: bool, otherwise: str) -> None:
-        if not done:
+    async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
+        if draft is None:
             self.notify(otherwise)
+            return
+        if draft is not self.draft:
+            await self._take_draft(draft)
+            self.notify(f"The form is that of {draft.title}", markup=False)
             return
         self.devices.paint()
         await self.form.show_undone()

@@ -129,7 +129,8 @@ class Teller:
                                   machine=socket.gethostname(), on=watch.where(news.run),
                                   why=what.why, now=time.time())
         shown = getattr(self._app.screen, "run", None) == news.run
-        self._tell(message.title, message.text, good=what.event == "finished", toast=not shown)
+        self._tell(message.title, message.text, toast=not shown,
+                   good=what.event == "finished" and not message.warnings)
 
     def _tell_of_devices(self, found: Sequence[str]) -> None:
         words = []

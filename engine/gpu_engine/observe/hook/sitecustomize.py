@@ -25,11 +25,26 @@ _NAME = "_gpu_panel"  # our package's name in other people's processes, where no
 
 def _note(where, err):
     try:
-        path = os.path.join(os.environ["GPU_PANEL_RUN"], "observe-errors.log")
-        with open(path, "a", opener=lambda name, how: os.open(name, how, 0o600)) as file:
+        with os.fdopen(_open("observe-errors.log"), "a") as file:
             file.write("%d %s: %s: %s\n" % (os.getpid(), where, type(err).__name__, err))
     except Exception:  # there is nowhere left to report it
         pass
+
+
+def _open(*names):
+    """Open a file of the run folder for appending. As `common/files.py`, which is not loaded yet:
+    through no link, and only a file of this user with one name."""
+    path = os.path.join(os.environ["GPU_PANEL_RUN"], *names)
+    if len(names) > 1 and os.path.islink(os.path.dirname(path)):
+        raise OSError(path + " is in a link")
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                   | os.O_NONBLOCK, 0o600)
+    found = os.fstat(file)
+    if found.st_mode >> 12 != 8 or found.st_nlink > 1 or found.st_uid != os.geteuid():
+        os.close(file)
+        raise OSError(path + " is no file of this user alone")
+    os.set_blocking(file, True)
+    return file
 
 
 def _direct():
@@ -58,8 +73,7 @@ def _begin():
                 now, rank, int(env.get("LOCAL_RANK") or 0), int(env.get("GROUP_RANK") or 0),
                 os.getpid(), ticks, labels, int(env.get("WORLD_SIZE") or 1),
                 int(env.get("GPU_PANEL_ATTEMPT") or 1), now, now))
-    path = os.path.join(env["GPU_PANEL_RUN"], "ranks", "%05d.jsonl" % rank)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = _open("ranks", "%05d.jsonl" % rank)
     try:
         if os.fstat(file).st_size:
             line = "\n" + line  # an earlier writer may have been killed in the middle of a line
@@ -71,9 +85,8 @@ def _begin():
 def _mark():
     """Note that some process of the command is a Python that runs this hook. Python started with
     -S does not."""
-    path = os.path.join(os.environ["GPU_PANEL_RUN"], "python-seen")
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(_open("python-seen"))
     except OSError:  # a full disk; the mark only helps to explain a missing rank
         pass
 
@@ -87,8 +100,7 @@ def _own_log():
     for number in (1, 2) if sys.platform.startswith("linux") else ():
         if not os.readlink("/proc/self/fd/%d" % number).startswith(run + "/torchrun/"):
             continue
-        path = os.path.join(run, "ranks", "%05d.log" % int(rank))
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = _open("ranks", "%05d.log" % int(rank))
         os.dup2(file, number)
         os.close(file)
 

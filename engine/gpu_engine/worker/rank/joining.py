@@ -45,8 +45,8 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     if several:
         store.set(f"gpu-panel/sees/{who.rank}", address_of(who.master_addr) or "")
     _roll_call(store, who, timeout)
-    if several and "GLOO_SOCKET_IFNAME" not in os.environ:
-        _choose_interface(store, who)
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        _choose_interface(store, who, several=several)
     options: dict[str, Any] = {}
     if backend == "nccl" and torch_since(torch.__version__, 2, 3):
         options["device_id"] = device
@@ -62,12 +62,13 @@ def join(who: Identity, backend: str, timeout: float, *, nodes: int = 1,
     return Group(who, store, control, timeout)
 
 
-def _choose_interface(store: Store, who: Identity) -> None:
-    """Tell gloo and NCCL which interface leads to the other machines. Gloo would use the address
-    of the host name, which is 127.0.1.1 on Debian and can't be reached by the others. If the
-    master address is this machine's own name, the address that the other ranks see is used."""
-    at = address_of(who.master_addr)
-    if at is None:
+def _choose_interface(store: Store, who: Identity, *, several: bool) -> None:
+    """Tell gloo and NCCL which interface leads to the other machines; on one machine, that nobody
+    outside of it is to reach them. Gloo would use the address of the host name, which is 127.0.1.1
+    on Debian and can't be reached by the others. If the master address is this machine's own name,
+    the address that the other ranks see is used."""
+    at = address_of(who.master_addr) if several else None
+    if several and at is None:
         keys = [f"gpu-panel/sees/{r}" for r in range(who.world_size)]
         at = next((seen.decode() for seen in store.multi_get(keys) if seen), None)
     # No rank sees the master at another address: all ranks are on this machine after all.

@@ -9,7 +9,10 @@ import sys
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
+import torch
 import torch.distributed as dist
+
+from gpu_engine.common.floors import torch_since
 
 
 class Store(Protocol):
@@ -54,12 +57,39 @@ class Store(Protocol):
 
 
 def tcp(host: str, port: int, world_size: int, *, holds: bool, timeout: timedelta) -> Store:
-    """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError."""
+    """Connect to the store at `host`; the rank that `holds` it makes it. Raises RuntimeError.
+
+    Whoever reaches it can end the run, so it listens only at `host` where that is an address of
+    this machine. Left to itself, torch's listens at all of them.
+    """
     kind = _OldTcp if _OLD else dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
-    made = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False)
+    more: dict[str, Any] = {}
+    if holds and (listener := _listener(host, port)) is not None:
+        # Before torch 2.8 its faster server could not be given a socket.
+        more = {"master_listen_fd": listener.detach(),
+                "use_libuv": torch_since(torch.__version__, 2, 8)}
+    made = kind(host, port, world_size, is_master=holds, timeout=timeout, wait_for_workers=False,
+                **more)
     store = cast(Store, made)
     _limit_silence(store)
     return store
+
+
+def _listener(host: str, port: int) -> socket.socket | None:
+    """A socket that listens at `host` alone; None where that is a name, which may mean another
+    address to others, is no address of this machine, or the port is taken, as torch then says."""
+    with contextlib.suppress(OSError):
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+        made = socket.socket(family, kind)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(socket.SOMAXCONN)
+            return made
+        except OSError:
+            made.close()
+    return None
 
 
 def of_agent(rank: int, world_size: int, *, timeout: timedelta) -> Store:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from textual.widgets import Static
 
+from gpu_engine.common.errors import SpecError
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.schema import known_keys
+from gpu_engine.spec.schema import RunSpec, known_keys
+from gpu_engine.spec.write import to_dict
+from gpu_panel.common.choice import Choice
+from gpu_panel.launch.form.fields import OWN_COMMAND
 from gpu_panel.launch.form.more import More
 from gpu_panel.run.text.headline import what_is_trained
 
@@ -26,15 +32,14 @@ def plan(*command, devices=3, **sections):
 
 @pytest.mark.parametrize(("words", "said"), [
     ((), ["your command is told neither batch size nor lr: it has its own"]),
-    (("{lr}",), ["lr 0.002, not scaled"]),
+    (("{lr}",), ["lr 0.0003, not scaled"]),
     (("{batch.per_gpu}",), ["64 global = 32 per GPU × 2 GPUs × 1"]),
     (("{batch.per_gpu}", "{lr}", "{seed}"), ["64 global = 32 per GPU × 2 GPUs × 1",
-                                             "lr 0.002, not scaled", "told: seed 0"]),
+                                             "lr 0.0003, not scaled", "told: seed 0"]),
     (("--b={batch.size}", "{amp}", "{epochs}"),
      ["told: batch size 64, amp off, epochs 1"])])
 def test_the_plan_says_what_the_command_is_told_and_no_more(words, said):
-    assert plan("true", *words, devices=2, batch={"size": 64},
-                train={"lr": 0.002}).sentences() == said
+    assert plan("true", *words, devices=2).sentences() == said
 
 
 def test_a_script_that_is_not_told_of_accumulation_has_no_such_global_batch():
@@ -47,10 +52,7 @@ def test_a_script_that_is_not_told_of_accumulation_has_no_such_global_batch():
 
 
 def test_what_it_does_not_hear_of_does_not_keep_it_from_running():
-    untold = plan("true", batch={"size": 64}, train={"lr_scale": "linear"})
-    assert len(untold.ranks) == 3
-    prepare(from_dict({"task": {"command": ["true"]}, "devices": {"ids": ["cpu:0"]},
-                       "amp": {"dtype": "fp16"}}), inventory=slots(1))
+    assert len(plan("true").ranks) == 3  # by which the default batch does not divide
     for word in ("{batch.per_gpu}", "{batch.global}"):
         with pytest.raises(Exception, match="must divide by 3 replicas"):
             plan("true", word, batch={"size": 64})
@@ -71,14 +73,64 @@ def test_the_run_screen_names_no_batch_that_the_script_never_heard_of():
     told = plan("true", "{batch.per_gpu}", "{amp}", devices=2, batch={"size": 64},
                 amp={"dtype": "bf16"})
     assert what_is_trained(told)[1:] == ["DDP×2", "64 global", "bf16"]
-    untold = plan("true", devices=2, batch={"size": 64}, amp={"dtype": "bf16"})
-    assert what_is_trained(untold)[1:] == ["DDP×2"]
+    assert what_is_trained(plan("true", devices=2))[1:] == ["DDP×2"]
+
+
+REFUSED = {
+    "amp": {"dtype": "bf16"}, "train": {"lr": 0.1, "epochs": 3, "clip": 1.0, "seed": 5},
+    "batch": {"size": 8, "accumulate": 2}, "run": {"python": "/usr/bin/python"}}
+
+
+def test_what_is_set_and_reaches_nothing_is_refused_with_the_placeholder_for_it():
+    with pytest.raises(SpecError) as refused:
+        plan("python", "t.py", **REFUSED)
+    said = {p.key: p.message for p in refused.value.problems}
+    assert said.keys() == {f"{section}.{name}" for section, part in REFUSED.items()
+                           for name in part}
+    for key, word in (("amp.dtype", "{amp}"), ("train.lr", "{lr}"), ("train.epochs", "{epochs}"),
+                      ("batch.size", "{batch.per_gpu}"), ("train.seed", "{seed}")):
+        assert f"python t.py is never told it: write {word} where" in said[key]
+    assert "no placeholder" in said["train.clip"]
+    words = ("{amp}", "{lr}", "{epochs}", "{batch.per_gpu}", "{seed}")
+    with pytest.raises(SpecError) as refused:
+        plan("python", "t.py", *words, devices=1, **REFUSED)
+    assert {p.key for p in refused.value.problems} == {"train.clip", "run.python"}
+
+
+def test_defaults_written_out_and_what_runs_whatever_it_is_are_no_reason_to_refuse():
+    whole = to_dict(RunSpec()) | {"task": {"command": ["true"]}, "devices": {"ids": ["0"]}}
+    whole["train"] |= {"restarts": 2, "hang_timeout": 60.0}
+    whole["run"] |= {"grace": 5.0, "grad_norm": True}
+    assert prepare(from_dict(whole), inventory=gpus(1)).plan
+    assert plan("true", devices=1, parallel={"backend": "gloo", "mode": "ddp"})
+    assert plan("true", "{lr}", devices=1, batch={"size": 48},
+                train={"lr_scale": "linear", "lr_reference_batch": 32})
+
+
+async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused():
+    async with panel(gpus(2), "default", sets=("devices.ids=0",)) as (pilot, screen):
+        assert screen.draft.value("train.steps") == 300
+        screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
+        await type_into(pilot, screen, "f-task-command", f"{sys.executable} train.py")
+        assert screen.review.problems == ()
+        assert screen.review.plan.spec.train == RunSpec().train
+        assert screen.draft.to_save(None).batch == RunSpec().batch
+        await type_into(pilot, screen, "f-train-lr", "0.5")
+        (problem,) = screen.review.problems
+        assert (problem.key, problem.value) == ("train.lr", 0.5)
+        assert "write {lr} where its value belongs" in problem.message
+        await type_into(pilot, screen, "f-task-command",
+                        f"{sys.executable} train.py {{lr}} {{batch.size}}")
+        plan = screen.review.plan
+        assert (plan.spec.train.lr, plan.spec.batch.size) == (0.5, 32)  # the preset's, once told
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_form_shows_which_fields_the_command_is_not_told(size):
+async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     command = ("python", "train.py", "--lr", "1e-2")
-    sets = ("devices.ids=0", "train.lr=0.002", "batch.size=64")
+    sets = ("devices.ids=0",)
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):
         form = screen.form
         await screen.query_one(More).draw()
@@ -99,20 +151,23 @@ async def test_the_form_shows_which_fields_the_command_is_not_told(size):
         await pilot.press("3")
         await settled(pilot, screen)
         said = " ".join(screen_text(pilot.app).replace("│", " ").split())
-        assert "lr 0.002, not scaled" not in said
+        assert "lr 0.0003, not scaled" not in said
         assert "64 global" not in said
         assert "your command is told neither batch size nor lr" in said
         await pilot.press("2")
         form.query_one("#f-train-lr").focus()
         await settled(pilot, screen)
         assert struck("learning rate")
+        assert struck("Batch")
+        assert struck("AMP")
+        assert not struck("Mode")
         assert "does not use this: write {lr} where the value should go" in str(
             form.query_one("#field-help", Static).content)
         await type_into(pilot, screen, "f-task-command", "python train.py --lr {lr}")
         assert not untold("train-lr")
         assert not struck("learning rate")
         assert untold("batch-size")
-        assert screen.review.plan.sentences() == ["lr 0.002, not scaled"]
+        assert screen.review.plan.sentences() == ["lr 0.0003, not scaled"]
 
 
 async def test_a_task_is_told_everything():

@@ -212,6 +212,19 @@ def test_a_failing_run_says_why_in_full():
     assert why in "".join(text for text, _ in wide.lines[0])
 
 
+def test_a_completed_run_of_which_something_is_told_is_amber():
+    fine = replace(LINE, state="completed", live=False, ended=2.0)
+    told = replace(fine, warnings=("the loss was not finite", "another"))
+    shape = layout([told], 160)
+    tones = [{text.strip(): style for text, style in run_line(line, shape)}
+             for line in (fine, told)]
+    assert [one["✓ completed"] for one in tones] == ["good", "warn"]
+    assert tones[1]["! the loss was not finite (and 1 more)"] == "warn"
+    assert not any("!" in text for text in tones[0])
+    failed = replace(told, state="failed", reason="rank 0: boom")
+    assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
+
+
 def test_runs_without_a_value_come_last_in_any_order():
     lines = [replace(LINE, run=Run(Path(str(i))), loss=loss)
              for i, loss in enumerate((None, 2.0, float("nan"), 1.0))]

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from gpu_engine.common import places
 from gpu_engine.common.clean import clean
-from gpu_engine.interpreters import ask, near, own_torch
+from gpu_engine.interpreters import near, own_torch
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.near import Place
 from gpu_panel.common.background import in_thread
@@ -75,7 +75,7 @@ class InterpretersScreen(ModalScreen[str | None]):
         if place.stranger:
             return
         async with gate:
-            seen = await in_thread(lambda: ask.look(place.path), name="panel-interpreter")
+            seen = await in_thread(lambda: near.look(place), name="panel-interpreter")
         if self.is_attached:
             self._box.replace_option_prompt(f"o{number}", _line(place, seen))
 

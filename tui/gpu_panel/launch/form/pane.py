@@ -259,7 +259,7 @@ type in a field, digits and letters go into it: esc leaves it."""
     async def action_presets(self) -> None:
         """Choose another preset from the list and load it into the form."""
         from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
-        from gpu_panel.launch.presets.load import ask_and_load, ask_and_load_earlier
+        from gpu_panel.launch.presets.load import of_earlier, of_preset
 
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
@@ -269,8 +269,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self._forget_deleted(draft)
             if name is None:
                 return
-            loaded = await (ask_and_load_earlier(self.app, draft) if name == EARLIER
-                            else ask_and_load(self.app, draft, name))
+            loaded = await (of_earlier(self.app) if name == EARLIER else of_preset(name))
             if loaded is not None:
                 self.post_message(self.Loaded(loaded))
 

@@ -50,7 +50,9 @@ class Column:
     def part(self, line: RunLine, width: int) -> Part:
         """A run's cell of exactly `width` cells."""
         text = self.cell(line, width)
-        style = tone(line.state) if self.name == "state" else self.tone
+        style = self.tone
+        if self.name == "state":
+            style = "warn" if line.state == "completed" and line.warnings else tone(line.state)
         if self.right and (gap := width - cells(text)) > 0:
             return " " * gap + text, style
         return fit(text, width), style

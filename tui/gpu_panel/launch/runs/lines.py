@@ -79,6 +79,9 @@ def said(line: RunLine) -> list[Part]:
             parts.append((clean(line.reason), style))
     elif line.live and line.still:
         parts.append((f"! {clean(line.still)}", "warn"))
+    if line.live or line.state == "completed":
+        more = f" (and {len(line.warnings) - 1} more)" if len(line.warnings) > 1 else ""
+        parts += [(f"! {clean(first)}{more}", "warn") for first in line.warnings[:1]]
     if line.odd and line.state != "unreadable" and line.odd != line.reason:
         parts.append((clean(line.odd), "warn"))
     return parts

@@ -27,8 +27,9 @@ def about(store: RunStore, now: float, size: int | None = None,
     out: list[Content] = []
     if state is not None:
         out += _part("Attempts", attempts(store, state, now))
-    out += _part("Warnings", [Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
-                              for w in (*store.launch_warnings(), *store.warnings())])
+    out += _part("Warnings", [*_told(store), *(
+        Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
+        for w in (*store.launch_warnings(), *store.warnings()))])
     if state is not None:
         out += _part("Processes", [Content(line) for line in processes(state)])
     plan = store.plan
@@ -43,6 +44,14 @@ def about(store: RunStore, now: float, size: int | None = None,
         where.append(f"checkpoint  {clean(store.saved.path, 1000)}{held}")
     out += _part("Where", [Content(line) for line in where])
     return out + _part("What you wrote", [Content(clean(line)) for line in written])
+
+
+def _told(store: RunStore) -> list[Content]:
+    """What is told of the run, with the lines that mend it."""
+    return [Content.styled(text, "$text-warning") if first else Content(text)
+            for one in (store.state.warnings if store.state is not None else ())
+            for first, text in ((True, f"{WARNING} {clean(one.message, 1000)}"),
+                                *((False, f"    {clean(c, 1000)}") for c in one.cure))]
 
 
 def attempts(store: RunStore, state: State, now: float) -> list[Content]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
-from gpu_engine.events import hang
+from gpu_engine.events import hang, notices
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.queue.order import Wants
-from gpu_engine.runs.state import State
+from gpu_engine.runs.state import Notice, State
 from gpu_panel.common import units
 from gpu_panel.run.look import Turn
 from gpu_panel.run.store import RunStore
@@ -33,17 +33,20 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"reading what the ranks wrote…{share}"], "plain"
     mark = glyph(state.state)
     if state.state == "failed":
-        return _failed(store, state), "error"
+        return [*_failed(store, state), *_notices(store)], "error"
     if state.state == "unreadable":
         return [f"{mark} {clean(state.reason or 'its state is unknown', 200)}"], "warning"
     if state.state == "lost":
         return _lost(store, state, now), "error"
     if state.state == "completed":
-        return _completed(store, state), "success"
+        lines = _completed(store, state)
+        return lines, "warning" if len(lines) > 1 else "success"
     if state.state == "stopped":
         untrained = state.reason if store.progress().step is None else None
+        told = _notices(store)
         return [f"{mark} stopped" + (f": {clean(untrained, 300)}" if untrained else
-                                     f" · {_last_known(store, now)}")], "plain"
+                                     f" · {_last_known(store, now)}"), *told], \
+            "warning" if told else "plain"
     if state.state == "stopping":
         # There is a reason once stopping takes longer than run.grace.
         why = clean(state.reason.partition(";")[0], 300) if state.reason \
@@ -112,11 +115,9 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
     failing = store.first_error()
     if failing is not None:
         lines.append(f"{glyph('failed')} {_failed_first(failing)}")
-    if store.bad_step is not None:
-        step, rank = store.bad_step
-        lines.append(f"× the loss of rank {rank} was not finite at step {step:,}")
     if lines:
         return lines, "error"
+    lines = _notices(store)
     begun = state.attempts[-1].started if state.attempts else state.started
     notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
         if begun is None or now - begun < SHOWN_FOR else []
@@ -125,17 +126,18 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         whom = name_ranks(waited_for) if waited_for else "the ranks"
         since = units.clock(now - (begun or state.created))
         return [f"waiting for {whom} · {since} since "
-                + ("it started" if begun else "the launch"), *notes], \
-            "warning" if notes else "plain"
+                + ("it started" if begun else "the launch"), *lines, *notes], \
+            "warning" if lines or notes else "plain"
     still = standing_still(store, now)
     if still:
         stopped = next(iter(store.suspended.items()), None)
         if stopped is None and store.unheard and still[0].is_silent:
-            return [f"{WARNING} {clean(store.unheard, 300)}", *notes], "warning"
+            return [f"{WARNING} {clean(store.unheard, 300)}", *lines, *notes], "warning"
         notes.insert(0, "  d shows where" if stopped is None else
                      f"  rank {stopped[0]} was stopped by a signal: kill -CONT {stopped[1]} "
                      "continues it")
-        return [f"{WARNING} {clean(hang.describe(still), 300)}", *notes], "warning"
+        return [f"{WARNING} {clean(hang.describe(still), 300)}", *notes, *lines], "warning"
+    notes = [*lines, *notes]
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
 
@@ -152,8 +154,8 @@ def _failed(store: RunStore, state: State) -> list[str]:
         lead = f"{mark} failed: {clean(reason, 300)}"
     lines = [lead]
     # If a rank failed, the run's reason repeats its cause.
-    if state.reason and (cause is None or cause.message.splitlines()[:1] != [
-            state.reason.partition(": ")[2]]) and clean(state.reason, 300) not in lead:
+    if state.reason and (cause is None or cause.line != state.reason) \
+            and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
     return lines
 
@@ -193,7 +195,16 @@ def _completed(store: RunStore, state: State) -> list[str]:
         line += f"{DOT}loss {units.loss(done.loss)}"
     if store.saved is not None and store.saved.path:
         line += f"{DOT}{clean(store.saved.path, 80)}"
-    return [line]
+    return [line, *_notices(store)]
+
+
+def _notices(store: RunStore) -> list[str]:
+    """What is told of a run though it goes on or completes, each with the lines that mend it."""
+    told = list(store.state.warnings) if store.state is not None else []
+    if store.bad_step is not None and all(one.code != notices.NONFINITE for one in told):
+        told.insert(0, Notice(notices.NONFINITE, notices.nonfinite(*store.bad_step)))
+    return [text for one in told for text in
+            (f"{WARNING} {clean(one.message, 300)}", *(f"  {clean(c, 200)}" for c in one.cure))]
 
 
 def _last_known(store: RunStore, now: float) -> str:

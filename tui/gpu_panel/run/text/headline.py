@@ -70,8 +70,9 @@ def _how_far(store: RunStore, now: float) -> Content:
         parts.append(f"{units.clock(done.seconds_left)} left")
     if state.attempt > 1:
         parts.append(f"attempt {state.attempt}")
+    amber = state.state == "completed" and state.warnings
     return Content.assemble((f"{glyph(state.state)} {state.state}",
-                             f"bold {colour(state.state)}".strip()),
+                             f"bold {'$text-warning' if amber else colour(state.state)}".strip()),
                             " " + DOT.join(parts) if parts else "", " ")
 
 

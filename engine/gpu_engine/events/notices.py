@@ -1,0 +1,73 @@
+"""What is told of a run that goes on, and may complete, but does not do what it seems to do: for
+each kind its code, the sentence with its numbers, and the lines that would mend it. Pure.
+
+Codes are for programs: one is never given another meaning.
+
+Standard library and Python 3.9 syntax only: a rank imports this in any environment that has torch.
+"""
+
+from __future__ import annotations
+
+from .schema import Warning  # relative: see `writer`
+
+APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
+SAME_ORDER, SAME_FILE = "set-epoch", "same-file"
+NONFINITE, DIVERGED = "nonfinite", "diverged"
+ORDER = (NONFINITE, DIVERGED, APART, ONE_DEVICE, UNDIVIDED, SAME_ORDER, SAME_FILE)
+"""All of them, what spoils a training most first."""
+
+_GROUP = "torch.distributed.init_process_group()"
+_DDP = "model = torch.nn.parallel.DistributedDataParallel(model)"
+_SAMPLER = "loader = DataLoader(data, sampler=DistributedSampler(data))  # no shuffle="
+
+
+def nonfinite(step: int, rank: int) -> str:
+    """A loss is not a finite number."""
+    return f"the loss of rank {rank} was not finite at step {step:,}, for the first time"
+
+
+def diverged(loss: float, best: float, best_step: int, since: int, step: int) -> str:
+    """The loss is far above its best: see `events.divergence`."""
+    return (f"the loss is about {loss:.3g}, far above its best of {best:.3g} around step "
+            f"{best_step:,}, and has been for {step - since:,} steps")
+
+
+def apart(world: int, steps: int, *, group: bool) -> Warning:
+    """The ranks train separately. `steps`: how many were seen. `group`: whether they have a process
+    group all the same."""
+    why = f"nothing was exchanged between them in {steps:,} steps" if group \
+        else "no process group was made"
+    return Warning(
+        f"{world} ranks train, each by itself: {why}. It is the same training {world} times; fine "
+        "if each tries something else",
+        APART, (_DDP, _SAMPLER) if group else (_GROUP, _DDP, _SAMPLER))
+
+
+def one_device(devices: int) -> Warning:
+    """A single process uses one of several GPUs."""
+    return Warning(
+        f"1 of {devices} devices is used: the script never spreads its model over the others",
+        ONE_DEVICE, ("model = torch.nn.DataParallel(model)",))
+
+
+def undivided(world: int, examples: int, sampler: str) -> Warning:
+    """Each rank trains on all examples. `sampler`: the class of the loader's."""
+    return Warning(
+        f"each of {world} ranks loads all {examples:,} examples: the loader's {sampler} does not "
+        f"divide them, so an epoch takes each example {world} times", UNDIVIDED, (_SAMPLER,))
+
+
+def same_order(epochs: int, examples: int) -> Warning:
+    """A DistributedSampler shuffles alike in each epoch."""
+    return Warning(
+        f"{epochs} epochs had the same order of their {examples:,} examples: "
+        "DistributedSampler.set_epoch is not called", SAME_ORDER,
+        ("sampler.set_epoch(epoch)  # first in each epoch, before the loader is iterated over",))
+
+
+def same_file(name: str, world: int) -> Warning:
+    """Several ranks save the same file."""
+    return Warning(
+        f"more than one of {world} ranks saves {name}: they overwrite each other, and a file that "
+        "two write at once may be damaged", SAME_FILE,
+        (f'if int(os.environ["RANK"]) == 0: torch.save(…, "{name}")',))

@@ -1,0 +1,242 @@
+"""Finds out what a script does that trains less than it seems to: ranks that never exchange
+anything, devices that are not used, data that is not divided among the ranks.
+
+A script may be right in a way that is not known here: it reduces its gradients by hand, divides
+its data itself, lets each rank try another seed. So each finding needs evidence, and without it
+nothing is said. None of them needs anything from a step: modules are seen as they are put into
+others, data sets as they are iterated over, files as they are saved; the rest is looked at by the
+thread that writes the record, until the first steps are done.
+
+What is told and under which codes: `events.notices`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..common.files import open_inside
+from ..events import notices, schema
+from . import data_sets, torch_private
+
+STEPS = 3
+"""The first steps, after which there is something to tell."""
+EPOCHS = 3
+"""In two, `set_epoch` may have come too late for the second, which is hard to see from here."""
+ALONE = 100
+"""Steps without any exchange after which ranks with a process group train apart."""
+_FILES = 20
+"""The most files whose names a process notes."""
+FOLDER = "observed"
+"""The folder in the run folder in which ranks note what they load and save."""
+_OTHER_WAYS = ("horovod", "mpi4py", "byteps", "bagua", "deepspeed", "jax", "ray", "hivemind",
+               "torchft", "megatron", "colossalai")
+"""Libraries through which ranks may exchange what is not seen here."""
+
+
+class Findings:
+    """What is found in one process. Its methods never raise."""
+
+    def __init__(self, run: Path, rank: int, world: int, devices: Sequence[str]) -> None:
+        """`rank`, `world`: as the environment says. `devices`: the labels of those that the process
+        was given."""
+        self._run, self._rank, self._world, self._devices = run, rank, world, devices
+        self.plain: Callable[[], bool] = lambda: False
+        """Whether all parameters are known to be plain tensors: none is divided among ranks."""
+        self._told: set[str] = set()
+        self._new: list[schema.Warning] = []
+        self._wrapper: weakref.ref[Any] | None = None
+        """The first module that took another one in under the name `module`, as
+        DistributedDataParallel and its like do."""
+        self._had_group = False
+        """Whether there was a process group when training began."""
+        self._exchanged: tuple[int, int] | None = None
+        """(step, operations of the process group by then) as they were seen first."""
+        self._apart: bool | None = None
+        """Whether the ranks train apart from each other; None: not known yet."""
+        self._one_device = world == 1 and len(devices) > 1
+        self._loader: _Loader | None = None
+        """The loader that is iterated over before the first steps."""
+        self._files: set[str] = set()
+
+    def begins(self, plain: Callable[[], bool]) -> None:
+        """Called when the process begins to train. `plain`: see the field."""
+        self.plain = plain
+        with contextlib.suppress(Exception):
+            self._had_group = torch.distributed.is_initialized()
+
+    # --- what the script does --------------------------------------------------------------------
+
+    def registered(self, module: Any, name: str, inner: Any) -> None:
+        """Called when a module gets another one, under any name."""
+        if self._wrapper is None and name in ("module", "_fsdp_wrapped_module"):
+            self._wrapper = weakref.ref(module)
+
+    def iterated(self, loader: Any, step: int) -> None:
+        """Called when a DataLoader's iteration begins. `step`: steps so far."""
+        with contextlib.suppress(Exception):
+            before = self._loader
+            if before is not None and before.ref() is loader:
+                self._order(before, step)
+            elif before is None or step == before.step:  # nothing was trained with that one
+                self._loader = _Loader(loader, step)
+            elif step - before.step < STEPS:
+                before.judged = True  # which of the two it trains with can't be told
+
+    def saved(self, target: Any, step: int) -> None:
+        """Called when the script has saved something with torch.save. `step`: steps so far."""
+        with contextlib.suppress(Exception):
+            if not step or len(self._files) >= _FILES:
+                return
+            name = target if isinstance(target, (str, os.PathLike)) else target.name
+            path = os.path.abspath(os.fspath(name))  # noqa: PTH100  also for bytes
+            if path in self._files or not os.path.isfile(path):  # noqa: PTH113
+                return
+            self._files.add(path)
+            if self._noted_by_another(f"saves {path}"):
+                self._tell(notices.same_file(os.path.basename(path), self._world))  # noqa: PTH119
+
+    # --- what is looked at -----------------------------------------------------------------------
+
+    def look(self, step: int, gpus: Callable[[], Sequence[int]], *, losses: bool, over: bool
+             ) -> list[schema.Warning]:
+        """Look once. Returns what is to be told now. `step`: steps so far. `gpus` gives those that
+        have held memory of this process. `losses`: whether any loss is known. `over`: no more steps
+        will come."""
+        with contextlib.suppress(Exception):
+            if step >= STEPS or (over and step):
+                self._look(step, gpus, losses, over)
+        new, self._new = self._new, []
+        return new
+
+    def _look(self, step: int, gpus: Callable[[], Sequence[int]], losses: bool, over: bool
+              ) -> None:
+        if self._one_device:
+            self._one_device = False
+            if len(gpus()) == 1:
+                self._tell(notices.one_device(len(self._devices)))
+        if self._world < 2:
+            return
+        if self._apart is None:
+            self._apart = self._train_apart(step, over)
+            if self._apart:
+                self._train_alone(step, losses)
+        loader = self._loader
+        if loader is not None and not loader.judged and step - loader.step >= STEPS:
+            loader.judged = True
+            self._undivided(loader)
+
+    def _train_alone(self, step: int, losses: bool) -> None:
+        """Tell that ranks train apart, if it is not this one alone that does. With a process group
+        two that know their losses must: stages of a pipeline, which may exchange activations in a
+        way that is not counted, do not, but for the last."""
+        if not self._exchanged:
+            if self._rank == 1:
+                self._tell(notices.apart(self._world, step, group=False))
+        elif losses and self._noted_by_another("trains apart"):
+            self._tell(notices.apart(self._world, step - self._exchanged[0], group=True))
+
+    def _train_apart(self, step: int, over: bool) -> bool | None:
+        """Whether no gradient has ever left this rank; None: not known yet."""
+        distributed = torch.distributed
+        if any(name in sys.modules for name in _OTHER_WAYS) or not distributed.is_available():
+            return False
+        if not distributed.is_initialized():
+            return not self._had_group and self._wrapper is None  # else the group is gone by now
+        group: Any = distributed.group.WORLD
+        if self._wrapper is not None or group is None or distributed.get_pg_count() != 1 \
+                or not self.plain():
+            return False
+        count = torch_private.operations_of(group)
+        if self._exchanged is None:
+            self._exchanged = (step, count)
+            return None
+        began, before = self._exchanged
+        if count != before:
+            return False
+        return True if step - began >= (STEPS if over else ALONE) else None
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def _undivided(self, loader: _Loader) -> None:
+        """Tell if all ranks load the same examples, though they average their gradients."""
+        if loader.trace is None or not self._in_step():
+            return
+        if self._noted_by_another(f"loads {loader.trace}"):
+            self._tell(notices.undivided(self._world, loader.examples, loader.sampler))
+
+    def _in_step(self) -> bool:
+        """Whether the model is DistributedDataParallel's, over all ranks."""
+        ddp = self._wrapper() if self._wrapper is not None else None
+        if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
+            return False
+        group: Any = ddp.process_group
+        return group.size() == self._world
+
+    def _order(self, loader: _Loader, step: int) -> None:
+        """Note another iteration over a loader that trains. Tell if the third one has the order of
+        the first."""
+        if step <= loader.last:
+            return
+        loader.last = step
+        loader.epochs.append(loader.epoch())
+        if len(loader.epochs) == EPOCHS and loader.epochs[0] is not None \
+                and len(set(loader.epochs)) == 1:
+            self._tell(notices.same_order(EPOCHS, loader.examples))
+
+    def _noted_by_another(self, what: str) -> bool:
+        """Note that this rank does something. Returns whether another rank of this machine has
+        noted the same in this attempt."""
+        env = os.environ
+        text = "\n".join((what, socket.gethostname(), env.get("GPU_PANEL_ATTEMPT", ""),
+                          env.get("TORCHELASTIC_RESTART_COUNT", "")))
+        note = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        os.close(open_inside(self._run, f"{FOLDER}/{note}-{self._rank}", os.O_WRONLY | os.O_CREAT))
+        return len(list((self._run / FOLDER).glob(f"{note}-*"))) > 1
+
+    def _tell(self, warning: schema.Warning) -> None:
+        if warning.code is not None and warning.code not in self._told:
+            self._told.add(warning.code)
+            self._new.append(warning)
+
+
+class _Loader:
+    """What is known of the loader with which the script trains."""
+
+    def __init__(self, loader: Any, step: int) -> None:
+        """Its iteration begins after `step` steps."""
+        data = torch.utils.data
+        self.ref = weakref.ref(loader)
+        self.step = self.last = step
+        """Steps before its first and before its last iteration."""
+        self.judged = False
+        self.examples = 0
+        self.trace: str | None = None
+        """Tells its data set from another; None: it is divided among the ranks, or may be."""
+        self.sampler = type(loader.sampler).__name__
+        self._sampler = weakref.ref(loader.sampler)
+        self.epochs = [self.epoch()]
+        """For each iteration the epoch of a DistributedSampler that shuffles; else None."""
+        if isinstance(loader.dataset, data.IterableDataset):
+            return
+        self.examples = len(loader.dataset)
+        batches = type(loader.batch_sampler) in (type(None), data.BatchSampler)
+        if batches and type(loader.sampler) in (data.SequentialSampler, data.RandomSampler):
+            self.trace = data_sets.trace(loader.dataset)
+
+    def epoch(self) -> int | None:
+        """The epoch by which its examples are shuffled now."""
+        sampler = self._sampler()
+        if isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.shuffle:
+            return sampler.epoch
+        return None

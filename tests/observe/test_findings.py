@@ -1,0 +1,129 @@
+"""What is told of a script that trains less than it seems to; and that nothing is told of one that
+does it in its own way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from gpu_engine.cli import cli
+from gpu_engine.common.ports import free_port
+from gpu_engine.observe import data_sets
+from gpu_engine.observe.findings import Findings
+
+from .kit import SCRIPTS, Alone, Ran, observe
+
+TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1")
+
+
+def ran(tmp_path, words: str, epochs: int = 4) -> Ran:
+    return observe("apart.py", *words.split(), bare=False, options=TWO,
+                   env={"OUT": str(tmp_path), "EPOCHS": str(epochs)})
+
+
+@pytest.mark.parametrize(("words", "epochs", "codes"), [
+    ("save", 1, ["not-reduced", "same-file"]),
+    ("group", 150, ["not-reduced"]),
+    ("group ddp save", 1, ["data-not-divided", "same-file"]),
+    ("group ddp sampler", 4, ["set-epoch"]),
+])
+def test_what_a_script_does_not_share_is_told(home, tmp_path, words, epochs, codes):
+    seen = ran(tmp_path, words, epochs)
+    assert (seen.state["state"], seen.state["exit_code"]) == ("completed", 0), seen.log()
+    assert [n["code"] for n in seen.state["warnings"]] == codes, json.dumps(seen.state["warnings"])
+    assert all(n["message"] and n["cure"] for n in seen.state["warnings"])
+    assert not (seen.run.path / "observe-errors.log").exists()
+
+
+def test_ranks_that_are_looked_at_compute_the_same_numbers(home, tmp_path):
+    words, port = ["group", "ddp", "sampler", "set_epoch", "save"], free_port()
+    alone = [Alone(str(SCRIPTS / "apart.py"), *words, env={
+        "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "OUT": str(tmp_path), "EPOCHS": "4"}) for rank in (0, 1)]
+    outputs = [one.done().stdout.decode() for one in alone]
+    weights = (tmp_path / "weights.pt").read_bytes()
+    seen = ran(tmp_path, " ".join(words))
+    assert [seen.log(rank) for rank in (0, 1)] == outputs
+    assert "loss" in outputs[0]
+    assert (tmp_path / "weights.pt").read_bytes() == weights
+
+
+@pytest.mark.parametrize("words", [
+    "group ddp sampler set_epoch rank0", "group by_hand shard", "group ddp shard",
+    "group ddp validate sampler set_epoch", "group fsdp shard"])
+def test_nothing_is_told_of_a_script_that_shares_its_work(home, tmp_path, words):
+    seen = ran(tmp_path, words, 8)
+    assert seen.state["state"] == "completed", seen.log()
+    assert not seen.state["warnings"]
+    assert not seen.of("warning")
+    assert not (seen.run.path / "observe-errors.log").exists()
+
+
+def test_the_first_step_without_a_finite_loss_is_named_and_the_run_completes(home, tmp_path):
+    seen = observe("nonfinite.py", "321", bare=False)
+    (told,) = seen.state["warnings"]
+    assert (seen.state["state"], seen.state["exit_code"]) == ("completed", 0), seen.log()
+    assert (told["code"], told["rank"], told["step"]) == ("nonfinite", 0, 321)
+    assert "step 321" in told["message"]
+    assert sum(e["n"] for e in seen.of("step")) == 399
+    command = ["show", seen.run.id]
+    assert told["message"] in CliRunner().invoke(cli, command).output
+    assert told["message"] in CliRunner().invoke(cli, ["runs"]).output
+    listed = json.loads(CliRunner().invoke(cli, ["runs", "--json"]).output)
+    assert listed[0]["warnings"] == [told]
+    page = tmp_path / "page.md"
+    CliRunner().invoke(cli, ["report", seen.run.id, "--markdown", "-o", str(page)])
+    assert told["message"] in page.read_text()
+
+
+@pytest.mark.parametrize(("devices", "used", "told"), [
+    (("GPU 0", "GPU 1"), [0], ["one-device"]), (("GPU 0", "GPU 1"), [0, 1], []),
+    (("GPU 0", "GPU 1"), [], []), (("GPU 0",), [0], [])])
+def test_a_process_that_uses_one_of_its_gpus_is_told(tmp_path, devices, used, told):
+    found = Findings(tmp_path, 0, 1, devices)
+    assert found.look(0, lambda: used, losses=True, over=False) == []
+    seen = [found.look(step, lambda: used, losses=True, over=False) for step in (3, 4)]
+    assert [w.code for each in seen for w in each] == told
+
+
+class Files(Dataset):
+    """A data set of files, as many are."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.samples = [(name, 0) for name in names]
+        self.transform = object()
+
+    def __getitem__(self, index: int) -> object:
+        raise AssertionError("nothing of a data set is called")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def test_data_sets_are_told_apart_without_calling_them():
+    names = [f"{i}.png" for i in range(100)]
+    numbers = torch.arange(600.0).view(100, 6)
+    alike = (lambda: Files(names), lambda: TensorDataset(numbers.clone()),
+             lambda: Subset(Files(names), list(range(0, 100, 2))),
+             lambda: ConcatDataset([Files(names), TensorDataset(numbers.T)]),
+             lambda: TensorDataset(torch.zeros(0, 3)), lambda: TensorDataset(numbers[:, ::2]))
+    traces = [data_sets.trace(make()) for make in alike]
+    assert traces == [data_sets.trace(make()) for make in alike]
+    other = (Files(names[1:]), Files([*names[:-1], "x"]), TensorDataset(numbers + 1),
+             Subset(Files(names), list(range(1, 100, 2))), Subset(Files(names), range(50)),
+             ConcatDataset([Files(names), TensorDataset(numbers)]))
+    traces += map(data_sets.trace, other)
+    assert None not in traces
+    assert len(set(traces)) == len(traces)
+
+
+def test_a_data_set_of_which_nothing_is_seen_has_no_trace():
+    class Drawn(Dataset):
+        def __init__(self) -> None:
+            self.length, self.rng = 10, object()
+
+    assert data_sets.trace(Drawn()) is None

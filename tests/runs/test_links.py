@@ -1,0 +1,253 @@
+"""What stands in a run folder in place of a file of ours: a link, a file with two names, a FIFO, a
+huge file. Nothing outside is read or written, and nothing is waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.events import digest, schema
+from gpu_engine.events.paths import DIGESTED, digest_path
+from gpu_engine.events.reader import Tail, backwards
+from gpu_engine.events.writer import EventWriter, append
+from gpu_engine.notify import journal
+from gpu_engine.runs import checkpoints, marks, notes, stacks
+from gpu_engine.runs import folder as runs
+from gpu_engine.supervisor import logs
+from gpu_panel.run.log.joined import JoinedLog
+
+from .. import event_lines, odd_runs
+from ..command_line import called
+
+SECRET = "the secret of somebody"
+FILES = ("state.json", "plan.json", "spec.toml", "notes.json", "marks.jsonl", "environment.json",
+         "sweep.json", "slurm.json", "queue.json", "devices.jsonl", "supervisor.log", "notify.log",
+         "lock", "stop", "ranks/00000.jsonl", "ranks/00000.digest", "ranks/00000.log",
+         "ranks/00000.log.1", "checkpoints/step-00000001/manifest.json")
+
+
+@pytest.fixture
+def run(home: Path) -> runs.Run:
+    """A run that has ended, with a log and a checkpoint."""
+    run = odd_runs.ended()
+    run.log(0).write_text("said\n")
+    run.events(0).touch()
+    (run.checkpoints / "step-00000001").mkdir(parents=True)
+    return run
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A file that is none of a run's."""
+    path = tmp_path / "outside" / "bashrc"
+    path.parent.mkdir()
+    path.write_text(SECRET + "\n")
+    return path
+
+
+def instead(run: runs.Run, name: str) -> Path:
+    path = run.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return path
+
+
+def looked_at(run: runs.Run) -> str:
+    """All that the commands which look at a run print and write of it."""
+    out, other = run.path.parents[1] / "out", odd_runs.ended()
+    out.mkdir()
+    said = ""
+    for words in (["runs"], ["runs", "--json"], ["show", run.id], ["show", run.id, "--json"],
+                  ["logs", run.id], ["logs", run.id, "--supervisor"], ["compare", run.id, other.id],
+                  ["report", run.id, "-o", str(out / "page.html")],
+                  ["export", run.id, "--to", "csv", "-o", str(out / "figures.csv")]):
+        began = time.monotonic()
+        one = called(*words)
+        assert time.monotonic() - began < 5, words
+        assert "Traceback (" not in one.stderr, (words, one.stderr)
+        said += one.stdout + one.stderr
+    return said + "".join(p.read_text() for p in out.iterdir())
+
+
+def long_events(run: runs.Run) -> None:
+    """Events enough for a digest."""
+    line = b'{"t":1.0,"kind":"step","step":%d,"n":1,"loss":1.0,"lr":0.1,"skipped":0}\n'
+    data = b"".join(line % i for i in range(1, 2000))
+    event_lines.append(run.events(0), data * (2 * DIGESTED // len(data) + 1))
+
+
+def digested(run: runs.Run) -> None:
+    one = digest.Digester(run.events(0))
+    while one.advance():
+        pass
+
+
+def test_a_digest_that_is_a_link_is_not_written(run: runs.Run, outside: Path) -> None:
+    """Opening the finished run appended it to what the link points to."""
+    long_events(run)
+    digest_path(run.events(0)).symlink_to(outside)
+    with pytest.raises(OSError, match="it is a link"):
+        digested(run)
+    assert outside.read_text() == SECRET + "\n"
+    digest_path(run.events(0)).unlink()
+    digested(run)
+    assert digest_path(run.events(0)).stat().st_size
+
+
+def test_nothing_is_written_in_ranks_that_is_a_link(run: runs.Run, outside: Path) -> None:
+    long_events(run)
+    elsewhere = outside.parent / "ranks"
+    (run.path / "ranks").rename(elsewhere)
+    (run.path / "ranks").symlink_to(elsewhere)
+    before = sorted(elsewhere.iterdir())
+    digested(run)  # its events can't be read
+    assert Tail(run.events(0)).read() == []
+    with pytest.raises(OSError, match=r"00000\.jsonl"):
+        EventWriter(run.events(0))
+    logs.note(run.log(0), "a note")
+    assert sorted(elsewhere.iterdir()) == before
+    assert (elsewhere / "00000.log").read_text() == "said\n"
+    assert "said" not in called("logs", run.id).stdout
+
+
+def test_a_link_in_place_of_notes_is_no_way_out(run: runs.Run, outside: Path) -> None:
+    """What is written on the run is refused, and says why; its target stays."""
+    instead(run, "notes.json").symlink_to(outside)
+    with pytest.raises(UserError, match=r"notes\.json can't be read: it is a link"):
+        notes.change(run.path, lambda old: notes.Notes("mine"))
+    said = called("note", run.id, "--name", "mine")
+    assert said.returncode == 2
+    assert "it is a link" in said.stderr
+    assert outside.read_text() == SECRET + "\n"
+
+
+def test_a_linked_log_is_not_printed(run: runs.Run, outside: Path) -> None:
+    instead(run, "ranks/00000.log").symlink_to(outside)
+    assert SECRET not in called("logs", run.id).stdout
+    assert stacks.printed(run.log(0), 0) is None
+    assert logs.tail(run.log(0)) == ""
+    shown = JoinedLog(run.log(0), "log")
+    shown.update()
+    assert (len(shown), shown.trouble) == (0, "it is a link, and none is followed in a run folder")
+    shown.close()
+    logs.note(run.log(0), "a note")
+    assert not logs.bound(run.log(0), 3)
+    assert outside.read_text() == SECRET + "\n"
+
+
+def test_a_plan_leads_to_no_log_outside(run: runs.Run, outside: Path) -> None:
+    """Its first process told where the output of the run is."""
+    plan = json.loads((run.path / "plan.json").read_text())
+    plan["processes"] = [{"argv": ["x"], "env": {}, "ranks": [0, 1], "log": str(outside)}]
+    (run.path / "plan.json").write_text(json.dumps(plan))
+    run.log(0).unlink()
+    assert SECRET not in called("logs", run.id).stdout
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["symbolic", "hard", "dangling"])
+def test_no_link_is_followed(run: runs.Run, outside: Path, name: str, how: str) -> None:
+    """A file with a second name may be read: whoever made that name could read it. It is not
+    written."""
+    path, gone = instead(run, name), outside.with_name("gone")
+    if how == "hard":
+        path.hardlink_to(outside)
+    else:
+        path.symlink_to(outside if how == "symbolic" else gone)
+    said = looked_at(run)
+    assert how == "hard" or SECRET not in said
+    for write in (lambda: EventWriter(run.events(0)).close(),
+                  lambda: append(run.events(0), schema.Warning("x")),
+                  lambda: marks.write(run.path, marks.Mark("x", 1)),
+                  lambda: notes.change(run.path, lambda old: notes.Notes("mine")),
+                  lambda: run.write_state(run.state()),
+                  lambda: journal.Journal(run.path).take(),
+                  lambda: logs.note(run.log(0), "x"),
+                  lambda: logs.bound(run.log(0), 1)):
+        try:
+            write()
+        except (OSError, UserError):
+            pass
+    assert outside.read_text() == SECRET + "\n"
+    assert not gone.exists()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_waits_for_a_fifo(run: runs.Run, name: str) -> None:
+    os.mkfifo(instead(run, name))
+    looked_at(run)
+    checkpoints.best_of(run.checkpoints, "loss", largest=False)
+    list(backwards(run.events(0), schema.Start))
+    assert stat.S_ISFIFO((run.path / name).lstat().st_mode)
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.endswith((".json", ".toml", ".jsonl"))])
+def test_a_huge_file_costs_neither_memory_nor_time(run: runs.Run, name: str) -> None:
+    with instead(run, name).open("wb") as file:
+        file.truncate(600 << 20)
+    tracemalloc.start()
+    try:
+        assert called("runs").returncode == 0
+        assert called("show", run.id).returncode == 0
+        checkpoints.best_of(run.checkpoints, "loss", largest=False)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_checkpoints_that_are_a_link_are_none(run: runs.Run, outside: Path) -> None:
+    elsewhere = outside.parent / "checkpoints"
+    run.checkpoints.rename(elsewhere)
+    run.checkpoints.symlink_to(elsewhere)
+    assert checkpoints.listed(run.checkpoints) == []
+    run.checkpoints.unlink()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "step-00000001").symlink_to(elsewhere / "step-00000001")
+    assert checkpoints.listed(run.checkpoints) == []
+
+
+HOOK = Path(sys.modules["gpu_engine"].__path__[0]) / "observe" / "hook"
+
+
+def hooked(run: runs.Run, rank: str, direct: bool) -> None:
+    """Start a Python as a script's of this run, with the hook."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPU_PANEL")}
+    env |= {"PYTHONPATH": str(HOOK), "GPU_PANEL_RUN": str(run.path), "GPU_PANEL_RANK": rank}
+    env |= {"GPU_PANEL_DIRECT": str(os.getpid())} if direct else {}
+    subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60, env=env)
+
+
+def test_the_hook_of_a_script_writes_in_the_run_folder(run: runs.Run) -> None:
+    for rank, direct in (("0", True), ("0", False), ("x", True)):  # the last fails: it is noted
+        hooked(run, rank, direct)
+    assert [type(e).kind for e in Tail(run.events(0)).read()] == ["start", "phase"]
+    assert (run.path / "python-seen").exists()
+    assert "ValueError" in (run.path / "observe-errors.log").read_text()
+
+
+@pytest.mark.parametrize("what", ["ranks/00000.jsonl", "ranks", "python-seen",
+                                  "observe-errors.log"])
+@pytest.mark.parametrize("how", ["symbolic", "hard", "fifo"])
+def test_it_writes_through_no_link(run: runs.Run, outside: Path, what: str, how: str) -> None:
+    if what == "ranks":
+        outside = (run.path / "ranks").rename(outside.parent / "ranks") / "00000.jsonl"
+        (run.path / "ranks").symlink_to(outside.parent)
+        outside.write_text(SECRET + "\n")
+    elif how == "fifo":
+        os.mkfifo(instead(run, what))
+    elif how == "hard":
+        instead(run, what).hardlink_to(outside)
+    else:
+        instead(run, what).symlink_to(outside)
+    for rank, direct in (("0", True), ("0", False), ("x", True)):
+        hooked(run, rank, direct)
+    assert outside.read_text() == SECRET + "\n"

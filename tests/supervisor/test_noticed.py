@@ -1,0 +1,57 @@
+"""What is told of a run that goes on, from what its ranks have said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.events import notices, schema
+from gpu_engine.events.reader import Tail
+from gpu_engine.supervisor.noticed import found
+from gpu_engine.supervisor.rank_state import RankState
+
+
+def ranks(*each: list[schema.Event]) -> dict[int, RankState]:
+    states = {}
+    for rank, events in enumerate(each):
+        states[rank] = RankState(rank, Tail(Path("none")), 1)
+        for event in (schema.Start(rank, rank, 0, 1, 1, len(each)), *events):
+            states[rank].take(event)
+    return states
+
+
+def step(at: int, loss: float) -> schema.Step:
+    return schema.Step(at, 0.1, 0, loss=loss, losses=(loss,))
+
+
+@pytest.mark.parametrize("losses", [True, False])
+def test_each_is_told_once_and_the_worst_first(losses):
+    apart, same = notices.apart(3, 5, group=False), notices.same_file("m.pt", 3)
+    nan = float("nan")
+    seen = ranks([same, step(7, nan)], [apart, step(5, 1.0), step(6, nan), step(7, nan)],
+                 [same, apart])
+    told = found(seen, losses=losses)
+    assert [(n.code, n.rank, n.step) for n in told] == [
+        *([("nonfinite", 1, 6)] if losses else []), ("not-reduced", 1, None),
+        ("same-file", 0, None)]
+    assert told[-1].cure == same.cure
+
+
+def test_another_attempt_begins_with_nothing_told():
+    seen = ranks([notices.apart(2, 5, group=False), step(7, float("nan"))])
+    assert found(seen, losses=True)
+    seen[0].attempt = 2
+    seen[0].take(schema.Start(0, 0, 0, 1, 1, 2, attempt=2))
+    assert found(seen, losses=True) == ()
+
+
+def test_a_loss_that_went_away_is_told_with_its_figures():
+    low = [schema.Step(at, 0.1, 0, n=50, loss=4.0 if at <= 50 else 1.0, loss_min=0.5)
+           for at in range(50, 501, 50)]
+    high = [schema.Step(at, 0.1, 0, n=50, loss=3.5, loss_min=3.0) for at in range(550, 801, 50)]
+    assert found(ranks(low), losses=True) == ()
+    (told,) = found(ranks(low + high), losses=True)
+    assert (told.code, told.step) == ("diverged", 500)
+    assert told.message == ("the loss is about 3.5, far above its best of 1 around step 100, and "
+                            "has been for 300 steps")

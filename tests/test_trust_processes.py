@@ -1,0 +1,131 @@
+"""Every place that starts a process or sends a signal, with the reason why it may (docs/trust.md).
+
+What writes: test_trust.py. A new place fails here until somebody has thought about what
+decides that it is reached, and has written that down.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+STARTS = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput",
+          "fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen", "startfile",
+          "create_subprocess_exec", "create_subprocess_shell"}
+SIGNALS = {"kill", "killpg", "pidfd_send_signal", "pthread_kill", "send_signal", "terminate",
+           "tgkill", "send"}
+MODULES = {"os", "subprocess", "signal", "procs", "asyncio"}
+
+OURS = "our own program, by common/own_programs.py"
+TOOL = "a tool of the system by a fixed name, with words of ours"
+PLANNED = "what a person launches: the plan that was made of it in this process or its launcher"
+CHOSEN = "an interpreter that the person has chosen or that is chosen at a launch"
+HOSTS = "ssh, or `via` of the person's hosts.toml"
+CHILD = "a child that this process has started and not yet reaped"
+ITSELF = "this process"
+
+MAY_START = {
+    "engine/gpu_engine/devices/backends/apple.py": TOOL,
+    "engine/gpu_engine/devices/probe/client.py": OURS,
+    "engine/gpu_engine/doctor/gather.py": TOOL,
+    "engine/gpu_engine/hosts/allocation.py": TOOL,
+    "engine/gpu_engine/hosts/channel.py": HOSTS,
+    "engine/gpu_engine/hosts/setup/install_there.py":
+        "a program of its own, sent to a host that a person sets up",
+    "engine/gpu_engine/hosts/shell.py": HOSTS,
+    "engine/gpu_engine/interpreters/ask.py": CHOSEN,
+    "engine/gpu_engine/interpreters/own_torch.py":
+        "pip or uv, after a person has asked for torch by a key or an option",
+    "engine/gpu_engine/launch/detached.py": OURS,
+    "engine/gpu_engine/launch/environment.py": TOOL,
+    "engine/gpu_engine/launch/logind.py": TOOL,
+    "engine/gpu_engine/launch/notifier.py": OURS,
+    "engine/gpu_engine/launch/torchside.py": CHOSEN,
+    "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
+    "engine/gpu_engine/queue/code.py": TOOL,
+    "engine/gpu_engine/queue/starts.py": OURS,
+    "engine/gpu_engine/queue/waiter.py": OURS,
+    "engine/gpu_engine/runs/event_digests.py": OURS,
+    "engine/gpu_engine/slurm/commands.py": TOOL,
+    "engine/gpu_engine/spanning/code.py": TOOL,
+    "engine/gpu_engine/supervisor/children.py": PLANNED,
+    "engine/gpu_engine/supervisor/guard.py": ITSELF,
+    "tui/gpu_panel/export/exporting.py": OURS,
+}
+MAY_SIGNAL = {
+    "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
+    "engine/gpu_engine/devices/probe/client.py": CHILD,
+    "engine/gpu_engine/hosts/shell.py": CHILD,
+    "engine/gpu_engine/interpreters/own_torch.py": CHILD,
+    "engine/gpu_engine/notify/send.py": CHILD,
+    "engine/gpu_engine/observe/lifeline.py": ITSELF,
+    "engine/gpu_engine/queue/starts.py": CHILD,
+    "engine/gpu_engine/runs/folder.py": "a supervisor, if trust.belongs says so",
+    "engine/gpu_engine/runs/leftovers.py": "a process that has the run in its environment",
+    "engine/gpu_engine/runs/stacks.py": "a rank, if trust.belongs says so",
+    "engine/gpu_engine/supervisor/children.py": "a child, or what is below this subreaper",
+    "engine/gpu_engine/supervisor/stopping.py":
+        "a rank, if the kernel's table of processes has it below the supervisor",
+    "engine/gpu_engine/worker/rank/signals.py": ITSELF,
+    "tui/gpu_panel/launch/detail/end_process.py":
+        "a process on a GPU that the person has chosen in the list, and confirmed",
+}
+
+
+def calls(path: Path, names: set[str]) -> set[str]:
+    """What of `names` the module calls on one of MODULES, or imports from one."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            found |= {a.name for a in node.names if a.name in names or a.name.startswith(
+                ("exec", "spawn"))}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) \
+                and node.value.id in MODULES and (node.attr in names or (
+                    names is STARTS and node.value.id == "os"
+                    and node.attr.startswith(("exec", "spawn")))):
+            found.add(f"{node.value.id}.{node.attr}")
+        # Methods of a Popen, whatever it is called.
+        if names is SIGNALS and isinstance(node, ast.Call) \
+                and isinstance(node.func, ast.Attribute) \
+                and node.func.attr in ("send_signal", "terminate", "kill"):
+            found.add(node.func.attr)
+    return found
+
+
+def places(names: set[str]) -> set[str]:
+    return {str(path.relative_to(ROOT)) for room in ("engine", "tui")
+            for path in (ROOT / room).rglob("*.py") if calls(path, names)}
+
+
+@pytest.mark.parametrize(("names", "may"), [(STARTS, MAY_START), (SIGNALS, MAY_SIGNAL)],
+                         ids=["starts", "signals"])
+def test_every_place_has_a_reason(names, may):
+    assert places(names) == set(may)
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("import subprocess\nsubprocess.run(['a'])", STARTS), ("import os\nos.execv('a', [])", STARTS),
+    ("import os\nos.system('a')", STARTS), ("from subprocess import Popen", STARTS),
+    ("import os\nos.kill(1, 9)", SIGNALS), ("def f(p):\n    p.terminate()", SIGNALS),
+    ("from os import killpg", SIGNALS), ("from os import spawnv", STARTS)])
+def test_a_new_place_is_seen(tmp_path, text, names):
+    (tmp_path / "a.py").write_text(text)
+    assert calls(tmp_path / "a.py", names)
+
+
+@pytest.mark.parametrize("name", ["queue.json", "slurm.json", "hosts/NAME.json", "state.json"])
+def test_the_page_says_what_each_file_may_cause(name):
+    assert f"| `{name}`" in (ROOT / "docs/trust.md").read_text()
+
+
+def test_the_tests_that_the_page_names_exist():
+    import re
+
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "docs/trust.md").read_text())
+    missing = {name for name in named if not (ROOT / name.rstrip(".")).exists()}
+    assert len(named) > 10
+    assert not missing

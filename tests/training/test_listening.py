@@ -1,0 +1,62 @@
+"""Where a run can be reached over a network: it has no secret that keeps others out."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+import psutil
+import pytest
+
+from gpu_engine.launch import launcher
+from gpu_engine.spec.read import from_dict
+from gpu_engine.worker.rank import store
+
+from ..conftest import wait_for
+from ..spanning.kit import ENDLESS, TWO_HERE, losses_so_far
+
+pytestmark = pytest.mark.usefixtures("home")
+SOON = timedelta(seconds=20)
+
+
+def listening(pid: int | None = None) -> set[tuple[str, int]]:
+    """The addresses and ports on which a process listens; None: this one."""
+    return {tuple(c.laddr) for c in psutil.Process(pid).net_connections("inet")
+            if c.status == psutil.CONN_LISTEN}
+
+
+def test_ranks_on_one_machine_listen_to_it_alone():
+    run = launcher.launch(from_dict(TWO_HERE | ENDLESS))
+    wait_for(lambda: all(
+        run.events(rank).exists() and losses_so_far(run.path, rank) for rank in (0, 1)))
+    found = set().union(*(listening(process.pid) for process in run.state().processes))
+    run.stop()
+    assert found
+    assert {address for address, _ in found} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_store_listens_where_the_ranks_meet(host):
+    before = listening()
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        free.bind((host, 0))
+        port = free.getsockname()[1]
+    made = store.tcp(host, port, 2, holds=True, timeout=SOON)
+    assert listening() - before == {(host, port)}
+    other = store.tcp(host, port, 2, holds=False, timeout=SOON)
+    other.set("word", "heard")
+    assert store.another(made).get("word") == b"heard"
+
+
+def test_an_address_that_is_not_this_machines_own_is_that_of_a_way_to_it():
+    """Behind address translation, the address that others know is not ours to listen on."""
+    assert store._listener("192.0.2.1", 29500) is None
+    assert store._listener("a-name", 29500) is None
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(RuntimeError, match="address already in use"):
+            store.tcp("127.0.0.1", taken.getsockname()[1], 1, holds=True, timeout=SOON)

@@ -1,0 +1,83 @@
+"""The commands that take a run or list runs, as they are called on a hostile one."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from .hostile_runs import GOOD
+from .watching import Watch
+
+_COMPLETED = ("gpu-engine show ", "gpu-engine stop ", "gpu-engine sweep ",
+              "gpu-engine queue cancel ", "gpu-engine runs --tag ", "gpu-engine runs -f tag:")
+
+
+def look(watch: Watch, path: Path, *, few: bool = False) -> None:
+    """All commands that only look: at this run, and at all. `few`: each way to read it once."""
+    run, good, out = str(path), str(path.parent / GOOD), watch.world.root / "out"
+    listed = watch.call("runs", "-n", "5000")
+    if GOOD not in listed:
+        watch.problems.append(f"runs: the good run is not listed: {listed[-200:]!r}")
+    if few:
+        for words in (("show", "--", run), ("logs", "-n", "3", "--", run),
+                      ("report", "-o", str(out / "r.html"), "--", run)):
+            watch.call(*words)
+        return
+    watch.call("runs", "-f", "state:failed note:a mode:ddp task:digits")
+    for words in (("runs", "--json", "-n", "5000"), ("show", "--json", "--", run),
+                  ("queue", "--json"), ("sweep", "--json"), ("sweep", "show", "s1", "--json"),
+                  ("compare", "--json", "--", run, good), ("note", "--json", "--", run)):
+        text = watch.call(*words)
+        for word in ("NaN", "Infinity"):
+            if f": {word}" in text or f": -{word}" in text:
+                watch.problems.append(f"{words[0]} --json: {word} is no JSON")
+    for words in (("show", "--", run), ("logs", "--", run), ("logs", "-n", "3", "--", run),
+                  ("logs", "--rank", "0", "--", run), ("logs", "--supervisor", "--", run),
+                  ("compare", "--", run, good), ("compare", "--markdown", "--", good, run),
+                  ("report", "-o", str(out / "r.html"), "--", run),
+                  ("report", "--markdown", "-o", str(out / "r.md"), "--", run, good),
+                  ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
+                  ("export", "--to", "csv", "--rank", "0", "-o", str(out / "r0.csv"), "--", run),
+                  ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
+                  ("sweep", "show", "s1", "--by", "eval:loss"),
+                  ("runs", "prune", "--keep", "0", "--dry-run")):
+        watch.call(*words)
+    if not (watch.world.locks or (path / "queue.json").exists() or (path / "slurm.json").exists()):
+        watch.call("logs", "-f", "--", run)
+        watch.call("export", "--to", "csv", "--follow", "-o", str(out / "f.csv"), "--", run)
+    for line in _COMPLETED:
+        watch.call("complete", COMP_LINE=line, _GPU_ENGINE_COMPLETE="zsh_complete")
+    judge_tables(watch, watch.call("sweep", "show", "s1", "--csv"),
+                 *(path.read_text() for path in out.glob("*.csv")))
+
+
+def judge_tables(watch: Watch, *texts: str) -> None:
+    """No cell of these CSV texts, which a spreadsheet opens, begins a formula."""
+    for cell in (cell for text in texts for line in csv.reader(text.splitlines()) for cell in line):
+        if cell[:1] in ("=", "@", "+", "\t", "\r") or (cell[:1] == "-" and not _is_number(cell)):
+            watch.problems.append(ascii(f"CSV has a formula: {cell}"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def act(watch: Watch, path: Path) -> None:
+    """All commands that change something of this run, or ask its processes."""
+    run, out = str(path), watch.world.root / "out"
+    for words in (("note", "--", run, "a note"), ("note", "--name", "x", "--tag", "y", "--", run),
+                  ("note", "--step", "5", "--", run, "here"),
+                  ("stacks", "--wait", "0", "--", run),
+                  ("export", "--", run, str(out / "w.safetensors")),
+                  ("export", "--from", "best", "--", run, str(out / "w.pt")),
+                  ("queue", "move", "--", run, "first"), ("queue", "priority", "--", run, "5"),
+                  ("queue", "cancel", "--", run),
+                  ("sweep", "stop", "--no-wait", "s1"),
+                  ("stop", "--no-wait", "--", run), ("stop", "--no-wait", "--now", "--", run),
+                  ("runs", "rm", "--here", "--", run), ("runs", "rm", "--", run),
+                  ("runs", "prune", "--keep", "1")):
+        watch.call(*words)

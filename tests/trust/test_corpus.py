@@ -1,0 +1,67 @@
+"""Every hostile run folder against every command: nothing is executed, signalled or written outside
+of the home, nothing is printed that a terminal obeys, and there is neither traceback nor wait.
+
+`test_corpus_files` has those of which one file is not what it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from gpu_engine.common import procs
+
+from .commands import act, look
+from .hostile_runs import CASES, GOOD, HEAVY, NAMES, OF_FILES, World, make, runs_now
+from .watching import Watch
+
+Begin = Callable[[], Watch]
+
+
+@pytest.mark.parametrize("name", [*(name for name in CASES if name not in OF_FILES), *NAMES])
+def test_folder(name: str, world: World, watch: Begin):
+    path = make(name, world)
+    watching = watch()
+    look(watching, path, few=name in HEAVY)
+    act(watching, path)
+    assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
+
+
+def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
+    """The good run alone: every command does what it is for."""
+    path = make("", world, "77aa")
+    watching = watch()
+    look(watching, path)
+    assert "77aa" in watching.call("runs")
+    for name in ("r.html", "r.md", "r.csv", "r0.csv", "f.csv"):
+        assert (world.root / "out" / name).stat().st_size > 100
+    act(watching, path)
+    assert not watching.problems, "\n".join(watching.problems)
+    assert not path.exists()
+    assert os.listdir(world.root / "work") == []  # noqa: PTH208
+
+
+@pytest.mark.parametrize("linked", ["ranks", "ranks/00000.jsonl", "lock"])
+def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, watch: Begin):
+    """Its files are links to those that a process of another run has open, and it names that."""
+    other, path = world.runs / GOOD, make("", world, "77aa")
+    with subprocess.Popen(["sleep", "1000"], stdin=(other / "ranks/00000.jsonl").open("rb"),
+                          stdout=(other / "lock").open("wb")) as process:
+        try:
+            for name in ("lock", "ranks/00000.jsonl", "ranks"):
+                if name == linked:
+                    shutil.rmtree(path / name) if name == "ranks" else (path / name).unlink()
+                    (path / name).symlink_to(other / name)
+            world.victim = process.pid, procs.start_ticks(process.pid)
+            runs_now(path, world)
+            watching = watch()
+            for words in (("stacks", "--wait", "0", str(path)), ("stop", "--no-wait", str(path)),
+                          ("stop", "--no-wait", "--now", str(path))):
+                watching.call(*words)
+            assert process.poll() is None
+            assert not watching.problems, "\n".join(watching.problems)
+        finally:
+            process.kill()

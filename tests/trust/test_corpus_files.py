@@ -1,0 +1,20 @@
+"""As `test_corpus`: folders of which one file is a link, a FIFO, a device, huge, closed, …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .commands import act, look
+from .hostile_runs import HEAVY, OF_FILES, World, make
+from .watching import Watch
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_folder(name: str, world: World, watch: Callable[[], Watch]):
+    path = make(name, world)
+    watching = watch()
+    look(watching, path, few=name in HEAVY)
+    act(watching, path)
+    assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
