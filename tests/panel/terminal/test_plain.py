@@ -24,6 +24,10 @@ def test_every_screen_keeps_its_shape_and_loses_nothing(golden):
         assert plain.count("?") == line.count("?"), line
 
 
+READ = "\uff1d\uff0b\uff0d\uff20\u221a"
+"""Never shown in the panel: a cell of a CSV must not begin with the first four."""
+
+
 def test_every_character_of_the_program_has_one():
     files = [f for room in ("tui", "engine") for f in (ROOT / room).rglob("*.py")]
     assert len(files) > 100
@@ -34,7 +38,7 @@ def test_every_character_of_the_program_has_one():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) \
                     and id(node) not in told:
                 lost = [c for c in node.value if c != "?" and unicodedata.category(c)[0] in "SP"
-                        and "?" in ascii_only(c)]
+                        and "?" in ascii_only(c) and c not in READ]
                 assert not lost, (file.name, node.lineno, lost)
 
 
