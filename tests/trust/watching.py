@@ -92,7 +92,7 @@ def noted(*let: str) -> Iterator[_Noted]:
 
 
 @contextmanager
-def limits() -> Iterator[None]:
+def limits(memory: int = MEMORY) -> Iterator[None]:
     """Within this, memory and time have an end: MemoryError, `Waits`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -100,7 +100,7 @@ def limits() -> Iterator[None]:
               (signal.SIGALRM, signal.SIGPROF)]
     others = signal.setitimer(signal.ITIMER_REAL, STILL, 1.0)
     signal.setitimer(signal.ITIMER_PROF, PATIENCE, 1.0)
-    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (size + memory, hard))
     try:
         yield
     finally:
@@ -186,7 +186,10 @@ class Watch:
     """Calls commands and says what each did that it may not."""
 
     def __init__(self, world: World, victim: Victim, *kept: Path) -> None:
-        """`kept`: folders in which nothing may change."""
+        """`kept`: folders in which nothing may change. `let`: words of processes that may be
+        started; `memory`: as for `limits`."""
+        self.let: tuple[str, ...] = ()
+        self.memory = MEMORY
         self.world, self.victim, self._kept = world, victim, kept
         self.problems: list[str] = []
         self._before = tree(*kept)
@@ -196,9 +199,9 @@ class Watch:
         text, at = "", len(self.problems)
         label = " ".join(words).replace(f"{self.world.root}/", "") if not variables else \
             f"completing {variables.get('COMP_LINE')!r}"
-        with noted() as seen:
+        with noted(*self.let) as seen:
             try:
-                with limits(), _variables(variables):
+                with limits(self.memory), _variables(variables):
                     done = called(*words)
                 text = done.stdout + done.stderr
                 if "Traceback (most recent call last)" in text:

@@ -1,0 +1,220 @@
+"""Hosts of the person's own hosts.toml that answer hostilely: what is wrong with them is told, in
+bounded time, memory and disk, and nothing outside of the run's own files is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpu_engine import __version__
+from gpu_engine.common.inbox import Inbox
+from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
+from gpu_engine.hosts import protocol
+from gpu_engine.hosts.watcher import Watcher
+from gpu_engine.runs import trust
+from gpu_engine.runs.folder import Run, all_runs
+from gpu_engine.spanning import allowance, link, parts
+
+from ..conftest import slots, wait_for
+from ..panel.panel_kit import panel, screen_text, until
+from . import hostile_host
+from .hostile_host import CHECKPOINTS, FILES, FLOOD, OPENINGS, REMOVALS, RUNS
+from .hostile_runs import GOOD, STEP, World, change, good, on_hosts, read, state_of
+from .watching import OBEYED, Watch
+
+PROGRAM = str(Path(hostile_host.__file__))
+GIB = 1 << 30
+
+
+@pytest.fixture
+def watching(world: World, watch: Callable[[], Watch]) -> Iterator[Watch]:
+    """It may start what reaches the hosts, and what holds a run on them together."""
+    found = watch()
+    found.let = (PROGRAM, "gpu_engine.spanning")
+    found.memory = 8 * GIB  # addresses: each connection has threads
+    yield found
+    for child in psutil.Process().children(recursive=True):
+        if str(world.root) in " ".join(child.cmdline()):
+            child.kill()
+    assert not found.problems, "\n".join(dict.fromkeys(found.problems))
+
+
+def hosts(world: World, *hows: str) -> dict[str, str]:
+    """Have hosts.toml name a host for each. Returns the names."""
+    names = {f"h{number}": how for number, how in enumerate(hows)}
+    answers = world.root / "answers.json"
+    answers.write_text(json.dumps(_answers()))
+    (world.root / "home" / "hosts.toml").write_text("".join(
+        f"[hosts.{name}]\nvia = {json.dumps([sys.executable, '-S', PROGRAM, str(answers), how])}\n"
+        for name, how in names.items()))
+    return names
+
+
+def _answers() -> dict[str, Any]:
+    """What a good host answers."""
+    slot = Device("cpu:0", "cpu", "CPU core 0", 0, None, 16 * GIB, (0,))
+    found: dict[str, list[protocol.Answer]] = {
+        "hello": [protocol.Welcome(
+            protocol.VERSION, __version__, sys.executable, "3.12.4", "evil", "me", "/home/me", "/",
+            "boot", "net", "place", 0.0, ("192.0.2.7",), protocol.Torch("2.13.0"), "/x/python",
+            disk_free=GIB)],
+        "watch": [protocol.Devices(Inventory((slot,), "cpu")),
+                  protocol.Looked(Snapshot(1e9, (Sample(slot, utilization=0.5),)),
+                                  (protocol.FreedomOf("cpu:0", "free", "free"),))],
+        "check": [protocol.Checked(folder="/x")],
+        "start": [protocol.Started("ab12", "/x/runs/ab12")],
+        "listen": [protocol.Listening(29500)],
+        "remove": [protocol.Removed("/x/runs/ab12", 1)]}
+    told = {kind: [json.loads(protocol.pack(1, answer)) for answer in answers]
+            for kind, answers in found.items()}
+    for answer in (answer for answers in told.values() for answer in answers):
+        del answer["id"]
+    return told | {"state": state_of("toy", "completed") | {"attempt": 1, "cause": None}}
+
+
+def on(name: str, world: World) -> Path:
+    """A finished run that was started here, whose first rank was on the host `name`; its newest
+    checkpoint is here too."""
+    path = world.runs / "77aa"
+    good(path, world)
+    on_hosts(path)
+    for host in ("a", "b"):
+        (path / f"hosts/{host}.json").rename(path / f"hosts/{name}.json" if host == "a" else
+                                             path / "hosts/left.json")
+    (path / "hosts/left.json").unlink()
+    (path / "hosts/former/c.json").unlink()
+    change(path / f"hosts/{name}.json", host=name, state="completed")
+    change(path / "state.json", state="completed")
+    for file, data in FILES.items():
+        (path / STEP / file).write_bytes(data)
+    trust.note_started(path)
+    return path
+
+
+def test_a_good_one(world: World, watching: Watch):
+    """What is hostile below differs from this."""
+    name, = hosts(world, "good")
+    assert "ready" in watching.call("hosts", "check")
+    watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
+    run = next(run for run in all_runs() if run.id != GOOD)
+    wait_for(lambda: not run.state().live)
+    assert run.state().state == "completed", run.state()
+    path = on(name, world)
+    (path / STEP / "state.pt").unlink()
+    watching.call("export", str(path), str(world.root / "out" / "w.pt"))
+    assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
+    watching.problems.clear()  # nothing may load what came
+    assert "77aa on h0" in watching.call("runs", "rm", "77aa")
+
+
+def test_asked_who_they_are(world: World, watching: Watch):
+    names = hosts(world, *OPENINGS)
+    said = watching.call("hosts", "check")
+    assert all(name in said for name in names), said
+    told = watching.call("hosts", "check", "--json")
+    assert len(told) < 4 << 20
+    assert OBEYED.search(watching.call("hosts")) is None
+    for name in list(names)[::4]:
+        watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
+
+
+async def test_their_devices_in_the_panel(world: World, watching: Watch):
+    names = hosts(world, *(how for how in OPENINGS if "device" in how or "escapes" in how))
+    watcher = Watcher(0.2)
+    try:
+        async with panel(slots(1), hosts=watcher, size=(140, 60)) as (pilot, _):
+            await until(pilot, lambda: {s.host.name for s in watcher.seen} >= set(names) and all(
+                s.state != "asking" for s in watcher.seen), 60)
+            for key in ("end", "home", *["pagedown"] * 6):
+                await pilot.press(key)
+                watching.judge_text("the devices", screen_text(pilot.app).replace("\n", " "))
+                assert "Something went wrong" not in screen_text(pilot.app)
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_a_run_on_one(how: str, world: World, watching: Watch):
+    name, = hosts(world, how)
+    watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
+    run = next(run for run in all_runs() if run.id != GOOD)
+    part = run.path / f"hosts/{name}.json"
+    wait_for(lambda: not run.state().live or read(part)["problem"])
+    out = str(world.root / "out")
+    for words in (("runs",), ("show", run.id), ("show", "--json", run.id), ("logs", run.id),
+                  ("logs", "--supervisor", run.id), ("report", "-o", f"{out}/r.html", run.id),
+                  ("export", "--to", "csv", "-o", f"{out}/r.csv", run.id),
+                  ("stacks", "--wait", "0", run.id), ("stop", "--no-wait", run.id),
+                  ("stop", "--no-wait", "--now", run.id)):
+        watching.call(*words)
+    names = {str(p.relative_to(run.path)) for p in run.path.rglob("*") if p.is_file()}
+    assert names <= {"spec.toml", "plan.json", "state.json", "lock", "supervisor.log",
+                     "environment.json", "notify.log", "ranks/00000.jsonl", "ranks/00000.log",
+                     "node0.log", *(f"hosts/{name}.{e}" for e in ("json", "log", "devices.jsonl"))}
+    assert run.size() < 4 << 20
+    _end(run)
+    watching.call("runs", "rm", "--here", run.id)
+
+
+def _end(run: Run) -> None:
+    """End the process here: what the host says of the run may never end it."""
+    state = run.state()
+    if state.live and state.pid is not None and trust.belongs(state.pid, run.path):
+        os.kill(state.pid, signal.SIGKILL)
+        wait_for(lambda: not run.supervised())
+        change(run.path / "state.json", state="failed")
+
+
+@pytest.mark.parametrize("how", list(CHECKPOINTS))
+def test_weights_of_one(how: str, world: World, watching: Watch):
+    """What is here stays, and what comes is kept only where its hash fits."""
+    name, = hosts(world, how)
+    path = on(name, world)
+    for which in ("newest", "best", "10", "20"):
+        watching.call("export", "--from", which, str(path), str(world.root / "out" / "w.pt"))
+        assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
+    (path / STEP / "state.pt").unlink()
+    watching.call("export", str(path), str(world.root / "out" / "w.pt"))
+    assert Run(path).size() < 4 << 20
+    assert not (path / STEP / "state.pt").exists() \
+        or (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
+    assert not [p for p in path.rglob("*") if p.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("how", [*REMOVALS, "ends with escapes", "NaN"])
+def test_removing_from_one(how: str, world: World, watching: Watch):
+    name, = hosts(world, how)
+    path = on(name, world)
+    watching.call("runs", "rm", "77aa")
+    assert path.exists() is (how != "it was the root")
+    watching.call("runs", "prune", "--keep", "1")
+
+
+def test_no_more_than_a_budget_is_mirrored(world: World, watching: Watch,
+                                           monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(allowance, "BUDGET", 4 << 20)
+    how, = FLOOD
+    name, = hosts(world, how)
+    path = on(name, world)
+    shutil.rmtree(path / "ranks")
+    (path / "ranks").mkdir()
+    reports: Inbox[link.Report] = Inbox()
+    part, = parts.read(path)
+    way = link.Link(path, part, 1 << 20, reports)
+    way.start()
+    seen: list[link.Report] = []
+    wait_for(lambda: seen.extend(reports.take(0.1)) or
+             any(isinstance(report, link.NotKept) for report in seen))
+    assert (path / "ranks/00000.jsonl").stat().st_size <= 4 << 20
+    way.give_up()
+    way.join(60)
+    assert not way.is_alive()
