@@ -24,14 +24,16 @@ def test_every_screen_keeps_its_shape_and_loses_nothing(golden):
         assert plain.count("?") == line.count("?"), line
 
 
-READ = "\uff1d\uff0b\uff0d\uff20\u221a"
-"""Never shown in the panel: a cell of a CSV must not begin with the first four."""
+READ = "\uff1d\uff0b\uff0d\uff20"
+"""Never shown: a cell of a CSV must not begin with them."""
 
 
 def test_every_character_of_the_program_has_one():
     files = [f for room in ("tui", "engine") for f in (ROOT / room).rglob("*.py")]
     assert len(files) > 100
     for file in files:
+        if file.name == "output.py":  # the command line has a table of its own
+            continue
         tree = ast.parse(file.read_text())
         told = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
         for node in ast.walk(tree):
