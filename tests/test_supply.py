@@ -33,3 +33,14 @@ def test_what_builds_the_package_has_one_version():
     assert set(built_by) < pinned
     assert all("==" in name for name in built_by)
     assert any(name.startswith("build==") for name in pinned)
+
+
+def test_all_that_make_installs_but_torch_has_hashes():
+    locked = re.findall(r"^(\S+?)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
+                        (ROOT / "locked.txt").read_text(), re.MULTILINE)
+    assert len(locked) == (ROOT / "locked.txt").read_text().count("==") > 80
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()
+                  if "==" in line)
+    assert not [name for name, version, _ in locked if pinned.get(name, version) != version]
+    assert not {"torch", "triton"} & {name for name, _, _ in locked}
+    assert "--no-deps --require-hashes -r locked.txt" in (ROOT / "Makefile").read_text()
