@@ -45,7 +45,7 @@ lint: $(READY)
 # locked.txt anew, after a version in constraints.txt has changed: what the environment has, with the hashes.
 lock: $(READY)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv -e '.[dev]'
-	$(VENV)/bin/python -m pip freeze --exclude-editable | grep -vE '^(torch|triton|nvidia-|cuda-|uv)' > $(VENV)/has.txt
+	$(VENV)/bin/python -m pip freeze --exclude-editable | grep -vE '^(torch==|triton|nvidia-[a-z]+-cu|cuda-|uv==)' > $(VENV)/has.txt
 	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
