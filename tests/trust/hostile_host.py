@@ -18,6 +18,7 @@ from pathlib import Path
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]0;owned\x07\x9d0;owned\x9c\x9b31m\x1b[2J\u202ereversed\u2066\x00\r\b"
 PIECE = 256 << 10
+BOMB = bytes(256 << 20)
 STEP = "step-00000010"
 WRONG = (None, -1, 1e308, EVIL, [], [[1]], {}, {"a": 1}, True, 10**30)
 
@@ -259,7 +260,7 @@ RUNS = {
             "../../../outside/made", "/outside/made", "ranks/../../made", "state.json",
             "plan.json", "ranks/00007.jsonl", "ranks/00000.digest", "notes.json", "node1.log",
             "hosts/evil.json", "checkpoints/step-00000010/state.pt", "", "\0", ".", EVIL))),
-    "a bomb": follows(packed("ranks/00000.jsonl", 0, bytes(1 << 30)), then=None),
+    "a bomb": follows(lambda host: packed("ranks/00000.jsonl", 0, BOMB), then=None),
     "bytes at another place": follows(piece("ranks/00000.log", 10**12, b"x"), then=None),
     "bytes before its beginning": follows(piece("ranks/00000.log", -5, b"x"), then=None),
     "all with escapes": follows(
@@ -295,7 +296,7 @@ CHECKPOINTS = {
     "a state at another place": {"read": lambda host, request: [
         piece(request["name"], 10**9, b"x"), {"kind": "done"}]},
     "a state that is a bomb": {"read": lambda host, request: [
-        packed(request["name"], 0, bytes(1 << 30)), {"kind": "done"}]},
+        packed(request["name"], 0, BOMB), {"kind": "done"}]},
     "a state that is refused": just("read", {"kind": "failed", "message": EVIL * 99}),
     "checkpoints are refused": just("checkpoints", {"kind": "failed", "message": EVIL * 99}),
     "checkpoints of wrong types": wrong("checkpoints", 3),

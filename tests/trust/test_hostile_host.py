@@ -3,11 +3,13 @@ bounded time, memory and disk, and nothing outside of the run's own files is wri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,9 @@ def watching(world: World, watch: Callable[[], Watch]) -> Iterator[Watch]:
     found.memory = 8 * GIB  # addresses: each connection has threads
     yield found
     for child in psutil.Process().children(recursive=True):
-        if str(world.root) in " ".join(child.cmdline()):
-            child.kill()
+        with contextlib.suppress(psutil.Error):
+            if str(world.root) in " ".join(child.cmdline()):
+                child.kill()
     assert not found.problems, "\n".join(dict.fromkeys(found.problems))
 
 
@@ -190,7 +193,7 @@ def test_weights_of_one(how: str, world: World, watching: Watch):
     assert not [p for p in path.rglob("*") if p.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("how", [*REMOVALS, "ends with escapes", "NaN"])
+@pytest.mark.parametrize("how", [*REMOVALS, "ends with escapes"])
 def test_removing_from_one(how: str, world: World, watching: Watch):
     name, = hosts(world, how)
     path = on(name, world)
@@ -216,5 +219,4 @@ def test_no_more_than_a_budget_is_mirrored(world: World, watching: Watch,
              any(isinstance(report, link.NotKept) for report in seen))
     assert (path / "ranks/00000.jsonl").stat().st_size <= 4 << 20
     way.give_up()
-    way.join(60)
-    assert not way.is_alive()
+    wait_for(lambda: way not in threading.enumerate())

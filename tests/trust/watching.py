@@ -66,7 +66,8 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         path = os.fsdecode(args[0])
         # With O_NOFOLLOW a link in its place is not opened.
         folder, name = os.path.split(path) if args[2] & os.O_NOFOLLOW else (path, "")
-        _noted.written.append(f"{os.path.realpath(folder)}/{name}".rstrip("/"))
+        if "/" in path:  # else it is in a folder that was opened before, or in the present one
+            _noted.written.append(f"{os.path.realpath(folder)}/{name}".rstrip("/"))
 
 
 def _argv(event: str, args: tuple[Any, ...]) -> list[Any]:
@@ -246,8 +247,10 @@ class Watch:
         self._before = after
 
     def _may_start(self, argv: list[str]) -> bool:
-        """The interpreter of the tests to look at weights, Slurm to ask, ssh to a host by its name;
-        what waits may have its waiter."""
+        """The interpreter of the tests to look at weights, git and Slurm to ask, ssh to a host by
+        its name; what waits may have its waiter, and what was started here is taken up again."""
+        if Path(argv[0]).name == "git":
+            return argv[1] == "--no-optional-locks"
         if Path(argv[0]).name in ("squeue", "sacct"):
             return all(trust.started_here(path) for path in self.world.runs.iterdir()
                        if (path / "slurm.json").exists())

@@ -1,0 +1,221 @@
+"""Readers of what others may have written, given anything: each returns what it says or raises the
+error that it says. `make fuzz` tries many more examples than the suite."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_engine.common.errors import UserError
+from gpu_engine.events import hang
+from gpu_engine.events.frequent import grouped
+from gpu_engine.hosts import protocol
+from gpu_engine.hosts.protocol import BadMessage
+from gpu_engine.hosts.strict import read as strictly
+from gpu_engine.notify import journal
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import (
+    checkpoints,
+    digest,
+    environment,
+    facts,
+    job,
+    marks,
+    notes,
+    sweep,
+    waiting,
+)
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.state import State
+from gpu_engine.spanning import parts
+from gpu_engine.spec.read import from_dict, from_dict_leniently, load
+from gpu_engine.spec.write import to_toml
+
+from .hostile_runs import (
+    EVIL,
+    JSON_FILES,
+    LONE,
+    STEP,
+    as_json,
+    events_of,
+    finished,
+    places,
+    plan_of,
+    prepared,
+    read,
+    replaced,
+    state_of,
+)
+
+pytestmark = pytest.mark.usefixtures("world")
+SOME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from([EVIL, LONE, "", "NaN", "-Infinity", "1" * 400, 2**63, -(2**63), 10**30, 1e308,
+                     "../..", "/etc/passwd", "\0"]))
+JSON = st.recursive(LEAVES, lambda inner: st.one_of(
+    st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    max_leaves=8)
+
+
+@st.composite
+def like(draw: Callable[..., Any], value: Any, most: int = 3) -> Any:
+    """A copy of `value` with other values at some places, or without them."""
+    for _ in range(draw(st.integers(1, most))):
+        found = list(places(value))
+        if not found:
+            break
+        value = replaced(value, draw(st.sampled_from(found)), draw(JSON))
+    return value
+
+
+@SOME
+@given(st.one_of(JSON, like(state_of())))
+def test_states(data: object):
+    state = State.from_dict(data)
+    if state is not None:
+        assert isinstance(state.took(time.time()), int | float | None)
+        assert state.cause is None or isinstance(state.cause.line, str)
+        told = json.loads(json.dumps(state.to_dict(), allow_nan=False))
+        assert State.from_dict(told) == state
+
+
+@SOME
+@given(st.one_of(JSON, like(plan_of(Path("/x")))))
+def test_plans(data: object):
+    found = LaunchPlan.from_dict(data)
+    if found is not None:
+        assert all(isinstance(text, str) for text in found.sentences())
+        assert isinstance(to_toml(found.spec), str)
+        json.dumps(found.to_dict())
+
+
+@SOME
+@given(st.one_of(JSON, like({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
+                             "devices": {"ids": ["0"]}, "run": {"python": "x"},
+                             "task": {"use": "a:b", "params": {"x": 1}}})))
+def test_specs(data: Any):
+    assert from_dict_leniently(data) is not None
+    if isinstance(data, dict):
+        with contextlib.suppress(UserError):
+            from_dict(data)
+
+
+@SOME
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(
+    lambda text: text.encode("utf-8", "surrogatepass")), st.sampled_from([
+        b"a = " + b"[" * 5000, b"a = " + b"9" * 5000, b"a = 1979-05-27", b"[a]\n[a]\n",
+        b"[task]\nuse = 5\n", b'name = "\\u001b]52"\n', b"train.lr = inf\n", b"train.lr = nan\n",
+        b"train.steps = 0x7fffffffffffffffffffffff\n", b'"\\u0000" = 1\n'])))
+def test_preset_files(tmp_path: Path, data: bytes):
+    path = tmp_path / "x.toml"
+    path.write_bytes(data)
+    with contextlib.suppress(UserError):
+        assert to_toml(load(path))
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "state.json": lambda run: Run(run).state(), "plan.json": lambda run: digest.read(Run(run)),
+    "environment.json": environment.read, "notes.json": lambda run: notes.lines(notes.read(run)),
+    "sweep.json": sweep.read, "queue.json": waiting.read, "hosts/a.json": parts.read,
+    "hosts/former/c.json": parts.former,
+    "slurm.json": lambda run: (found := job.read(run)) and found.sentence(),
+    f"{STEP}/manifest.json": lambda run: checkpoints.choose(run / "checkpoints", "best", None)}
+
+
+@pytest.mark.parametrize("name", JSON_FILES)
+@SOME
+@given(st.data())
+def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
+    run = tmp_path / "77aa"
+    if not run.exists():
+        finished(run)
+        prepared(name, run)
+        shutil.copy(run / name, tmp_path / "known")
+    (run / name).write_bytes(data.draw(st.one_of(
+        st.binary(max_size=60), JSON.map(lambda v: as_json(v).encode()),
+        like(read(tmp_path / "known")).map(lambda v: as_json(v).encode()))))
+    with contextlib.suppress(UserError):
+        READERS[name](run)
+    with contextlib.suppress(UserError):
+        facts.read(Run(run))
+
+
+EVENTS = [json.loads(line) for line in events_of(0)]
+
+
+@SOME
+@given(st.lists(st.one_of(
+    st.binary(max_size=60), st.sampled_from(EVENTS).flatmap(like).map(
+        lambda event: as_json(event).encode()), JSON.map(lambda v: as_json(v).encode())),
+    max_size=12))
+def test_events(tmp_path: Path, lines: list[bytes]):
+    """Followed as `show`, `logs` and the panel do."""
+    path = tmp_path / "77aa"
+    if not path.exists():
+        finished(path)
+    (path / "ranks/00000.jsonl").write_bytes(b"\n".join([*events_of(0), *lines, b""]))
+    follower = Follower(Run(path))
+    while follower.poll(budget=1.0):
+        pass
+    for view in follower.ranks.values():
+        json.dumps(view.to_dict())
+    list(hang.stalled(follower.ranks.values(), time.time()))
+    follower.progress()
+    grouped(lines, lambda line: None)
+
+
+@SOME
+@given(st.lists(st.one_of(st.binary(max_size=80), JSON.map(lambda v: as_json(v).encode())),
+                max_size=8))
+def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
+    for name in ("marks.jsonl", "notify.log"):
+        (tmp_path / name).write_bytes(b"\n".join(lines))
+    assert all(isinstance(mark.text, str) for mark in marks.read(tmp_path))
+    assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
+
+
+_KINDS = sorted({*protocol._REQUESTS, *protocol._ANSWERS})  # the names of all messages
+
+
+@SOME
+@given(st.one_of(st.binary(max_size=80), st.builds(
+    lambda number, kind, more: as_json({"id": number, "kind": kind} | more).encode(),
+    st.one_of(st.integers(0, 9), JSON), st.one_of(st.sampled_from(_KINDS), JSON),
+    st.dictionaries(st.sampled_from([
+        "run", "spec", "key", "path", "state", "files", "name", "offset", "data", "packed",
+        "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
+        "folders", "port", "addresses", "tried"]), JSON, max_size=8))))
+def test_messages(line: bytes):
+    for reader in (protocol.answer, protocol.request):
+        try:
+            _, message = reader(line)
+        except BadMessage:
+            continue
+        if isinstance(message, protocol.Piece):
+            with contextlib.suppress(BadMessage):
+                message.content()
+        if isinstance(message, protocol.Told):
+            assert strictly(State, message.state.to_dict() | {
+                "processes": [], "attempts": [], "cause": None, "changed": []})
+
+
+@SOME
+@given(like(state_of()))
+def test_a_state_that_a_host_tells(state: Any):
+    with contextlib.suppress(BadMessage):
+        _, message = protocol.answer(as_json({"id": 1, "kind": "told", "state": state}).encode())
+        assert isinstance(message, protocol.Told)
+        message.state.took(time.time())
+        told = json.loads(json.dumps(message.state.to_dict(), allow_nan=False))
+        assert State.from_dict(told) is not None
