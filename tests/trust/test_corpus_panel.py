@@ -4,6 +4,7 @@ commands, nothing is executed, signalled, written outside or sent to the termina
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,7 +80,9 @@ async def _seen(watch: Watch, label: str, screen: Screen[Any], ready: Callable[[
         except Exception as err:  # noqa: BLE001 - it would end the panel
             watch.say(label, f"ends the panel: {type(err).__name__}: {str(err)[:200]}")
         for child in psutil.Process().children():
-            if DIGEST in child.cmdline():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
+                if DIGEST not in child.cmdline():
+                    continue
                 try:
                     child.wait(_PATIENCE)
                 except psutil.TimeoutExpired:

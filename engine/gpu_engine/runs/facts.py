@@ -28,7 +28,8 @@ def read(run: Run) -> RunFacts:
 def without_figures(run: Run, state: State) -> RunFacts:
     """The facts of a run that do not follow from its events. Raises UserError if its spec can't be
     read."""
-    return RunFacts(run.id, clean(notes.read(run.path).name or state.name), Figures(state.state),
+    name = clean(notes.read(run.path).name or state.name)
+    return RunFacts(clean(run.id), name, Figures(state.state),
                     flat(from_dict(attempts.read_spec(run))), environment.read(run.path))
 
 

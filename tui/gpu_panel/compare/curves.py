@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual import work
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.ticks import time_ticks
 from gpu_panel import keys
 from gpu_panel.charts.axes import Axes
@@ -57,7 +58,7 @@ script logs, learning rate, speed, gradient norm."""
         over, axes = _AXES[self.axis]
         self.axes = axes if store.caught_up else Axes(
             x_text=axes.x_text, x_name=axes.x_name, x_ticks=axes.x_ticks, empty="reading …")
-        self.show([Curve(i, f"{one.run.id} {one.facts.name}", one.curve.over(self.axis))
+        self.show([Curve(i, clean(f"{one.id} {one.facts.name}"), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
         self.entitle(f"{store.name} over {over}{reading}")

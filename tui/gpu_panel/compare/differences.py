@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from gpu_engine.common.clean import clean
 from gpu_engine.runs import compare
 from gpu_panel import keys
 from gpu_panel.common.rows import Line, Part, Row, cells, fit
@@ -47,7 +48,7 @@ and machine, as far as they differ too. Everything that is not listed is the sam
         top: list[Part] = [(" " * head, "dim")]
         top += [(f"  {strokes.sample(self.app, i)} " + fit(facts[i].id, size - 3),
                  f"{strokes.PREFIX}{i}") for i in shown]
-        problems = [f"{one.run.id}: its settings can't be read: {one.problem}"
+        problems = [clean(f"{one.id}: its settings can't be read: {one.problem}")
                     for one in self.store.runs if one.problem is not None]
         rows = [Row("", (((text, "warn"),),)) for text in problems]
         for title, found in (("settings", settings), ("environment", others)):

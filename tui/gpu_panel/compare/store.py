@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.paths import ranks_with_files
 from gpu_engine.events.run_reader import RunReader
@@ -43,6 +44,8 @@ class Compared:
 
     def __init__(self, run: Run, name: str = LOSS) -> None:
         self.run = run
+        self.id = clean(run.id)
+        """Its id, to be shown: a folder may have any name."""
         self.state: State | None = None
         """None before it was read."""
         self.problem: str | None = None
@@ -61,7 +64,7 @@ class Compared:
     @property
     def facts(self) -> RunFacts:
         """What is compared of it, as far as it is known."""
-        told = self._told or RunFacts(self.run.id, self.run.id, Figures("…"), {}, Environment())
+        told = self._told or RunFacts(self.id, self.id, Figures("…"), {}, Environment())
         return told if self.state is None else facts.with_figures(told, self.state, self.view)
 
     @property
@@ -83,7 +86,7 @@ class Compared:
                 self.problem = None
             except (UserError, OSError) as err:
                 self.problem = str(err)
-                self._told = RunFacts(self.run.id, self.state.name, Figures(self.state.state), {},
+                self._told = RunFacts(self.id, self.state.name, Figures(self.state.state), {},
                                       Environment())
         self.curve.learn(self.state)
         return self.state != before
