@@ -150,7 +150,7 @@ class RunCurve:
         at = self._ranks[rank]
         began = self._began.get(at.attempt)
         if began is not None:
-            xs = [max(int((t - began) * 1000), 0) for t in times]
+            xs = [_since(began, t) for t in times]
             if all(map(le, xs, islice(xs, 1, None))):
                 self._time.add_rising(xs, values, *more)
             else:
@@ -183,10 +183,15 @@ class RunCurve:
         at = self._ranks[rank]
         began = self._began.get(at.attempt)
         if began is not None:
-            self._time.add(max(int((t - began) * 1000), 0), value, lo, hi)
+            self._time.add(_since(began, t), value, lo, hi)
         if step is None or step < 0:
             return
         self._steps.put(rank, step, value, lo, hi)
         examples = at.examples(step)
         if examples is not None:
             self._examples.put(rank, examples, value, lo, hi)
+
+
+def _since(began: float, t: float) -> int:
+    """Milliseconds from `began` to `t`, at most a few thousand years: a file may hold any time."""
+    return int(min(max((t - began) * 1000, 0.0), 1e14))
