@@ -6,7 +6,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 PEERS := build/peers/.venv
 
-.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint man docs bench bench-peers clean
+.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -26,7 +26,7 @@ fuzz: $(READY)
 	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 -m hypothesis
 
 test-gpu: $(READY)
-	$(VENV)/bin/python -m pytest -m gpu
+	$(VENV)/bin/python -m pytest tests/gpu
 
 faults: $(READY)
 	$(VENV)/bin/python -m tests.faults
@@ -41,6 +41,13 @@ matrix: $(READY)
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/basedpyright --level error
+
+# locked.txt anew, after a version in constraints.txt has changed: what the environment has, with the hashes.
+lock: $(READY)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv -e '.[dev]'
+	$(VENV)/bin/python -m pip freeze --exclude-editable | grep -vE '^(torch==|triton|nvidia-[a-z]+-cu|cuda-|uv==)' > $(VENV)/has.txt
+	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
+		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
 # The manual pages, after a command has changed.
 man: $(READY)
@@ -65,9 +72,11 @@ $(PEERS)/.ready: bench/peers/requirements.txt
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt
+# Everything but torch by its hash; then torch, which is another file on each index, and ours.
+$(READY): pyproject.toml constraints.txt locked.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gpu-panel needs Python 3.11 or newer; this is %d.%d: make PYTHON=python3.12 …" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r locked.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 

@@ -10,13 +10,14 @@ any map-style dataset of (picture, class number).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from gpu_engine import Task
+from gpu_engine import Bounds, Task
 
 
 @dataclass
@@ -26,13 +27,13 @@ class Shapes(Task):
     Shapes: pictures (B, 1, side, side), class numbers (B,), logits (B, 4).
     """
 
-    channels: int = 16
+    channels: Annotated[int, Bounds(ge=1)] = 16
     "Channels of the first convolution; the second has twice as many."
-    side: int = 32
+    side: Annotated[int, Bounds(ge=4)] = 32
     "Height and width of a picture."
-    examples: int = 4096
+    examples: Annotated[int, Bounds(ge=1)] = 4096
     "Pictures to train on; 1,024 more are held out."
-    noise: float = 0.5
+    noise: Annotated[float, Bounds(ge=0)] = 0.5
     "Strength of the noise; the shapes have strength 1."
 
     def model(self) -> nn.Module:

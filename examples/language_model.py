@@ -15,13 +15,14 @@ import sysconfig
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from gpu_engine import Task
+from gpu_engine import Bounds, Task
 
 PADDING, UNKNOWN, START, END = range(4)
 
@@ -34,20 +35,18 @@ class Words(Task):
     logits (B, T, vocabulary).
     """
 
-    width: int = 96
+    width: Annotated[int, Bounds(ge=1)] = 96
     "Size of the vector that stands for each word."
-    hidden: int = 192
+    hidden: Annotated[int, Bounds(ge=1)] = 192
     "Units of the GRU."
-    vocabulary: int = 2000
+    vocabulary: Annotated[int, Bounds(ge=10)] = 2000
     "How many of the most frequent words are known; all others count as one unknown word."
-    longest: int = 24
+    longest: Annotated[int, Bounds(ge=1)] = 24
     "The most words of a sentence that are read."
-    files: int = 150
+    files: Annotated[int, Bounds(ge=1)] = 150
     "Source files of the standard library to read."
 
     def __post_init__(self):
-        if self.vocabulary < 10:
-            raise ValueError("vocabulary must be at least 10")
         self._parts = None
 
     def model(self) -> nn.Module:

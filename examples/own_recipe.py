@@ -10,7 +10,7 @@ decay on weights but not on biases, a one-cycle learning rate, and three measure
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
@@ -18,22 +18,22 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import TensorDataset
 
 import gpu_engine
-from gpu_engine import Task
+from gpu_engine import Bounds, Task
 
 
 @dataclass
 class Curve(Task):
     """Regression. Shapes: points (B, 2), values (B, 1)."""
 
-    width: int = 64
+    width: Annotated[int, Bounds(ge=1)] = 64
     "Units in each of the two hidden layers."
     activation: Literal["tanh", "gelu"] = "gelu"
     "The activation function after each hidden layer."
-    momentum: float = 0.9
+    momentum: Annotated[float, Bounds(ge=0)] = 0.9
     "The momentum of SGD."
-    decay: float = 1e-4
+    decay: Annotated[float, Bounds(ge=0)] = 1e-4
     "Weight decay; biases are left out."
-    examples: int = 8192
+    examples: Annotated[int, Bounds(ge=1)] = 8192
     "Points to train on; 2,000 more are held out."
 
     def model(self) -> nn.Module:

@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from gpu_engine.common import procs
@@ -40,12 +39,16 @@ if os.environ.get("PYTHONDONTWRITEBYTECODE") != "mutants":
 
 # No deadline: how long an example takes only shows how busy the machine is. The suite tries the
 # same examples each time, so that it fails for what was changed; `make fuzz` looks for new ones.
-hypothesis.settings.register_profile(
-    "suite", deadline=None, derandomize=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("fuzz", hypothesis.settings.get_profile("suite"),
-                                     derandomize=False, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # `make test-gpu` does without
+    pass
+else:
+    settings.register_profile("suite", deadline=None, derandomize=True,
+                              suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False,
+                              max_examples=1000)
+    settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
 PATIENCE = 600.0
 """Seconds after which a test stops waiting for something. It is long, as the machine may be busy

@@ -23,6 +23,7 @@ WRITING = {
         launch/launcher.py: open_inside in supervise
         launch/notifier.py: open_inside in start
         notify/journal.py: open_inside in take
+        observe/findings.py: open_inside in _noted_by_another
         observe/notes.py: open_inside in note
         queue/start.py: write_inside in _write, write_json_inside in _write
         runs/attempts.py: write_inside in keep
@@ -78,6 +79,7 @@ WRITING = {
         slurm/watch.py: open in refresh
         sweep/figures.py: write_json in keep
         worker/restarts.py: write_json in remember
+        interpreters/own_torch.py: open in install, touch in install
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -218,3 +219,20 @@ def test_a_circle_is_seen(tmp_path: Path):
         known[f"x.{name}"].write_text(text)
     graph = {name: imported_modules(name, file, known) for name, file in known.items()}
     assert circles(graph) == [("x.a", "x.b", "x.c")]
+
+
+def test_the_tests_on_a_gpu_need_only_torch_and_pytest():
+    """Beside what gpu-panel needs: a machine with GPUs often can't fetch the rest."""
+    others = ["accelerate", "hypothesis", "jsonschema", "lightning", "nvitop", "pyte",
+              "pytest_asyncio", "pytest_timeout", "sklearn", "tensorboardX", "transformers",
+              "xdist", "yaml"]
+    code = (f"import sys; sys.modules |= dict.fromkeys({others}); import pytest; "
+            "sys.exit(pytest.main(['tests/gpu', '--collect-only', '-qq', '-W', 'ignore']))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, timeout=600,
+                          check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "tests/gpu/test_gpu.py" in done.stdout
+    marked = {file.parent.name for file in (ROOT / "tests").rglob("*.py")
+              if "pytest.mark" + ".gpu" in file.read_text()}
+    assert marked == {"gpu"}  # others would not be among those of `make test-gpu`

@@ -10,15 +10,18 @@ TYPE_CHECKING = False  # as type checkers know it, without importing typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpu_engine.common.values import Bounds, Existing
     from gpu_engine.launch.launcher import launch
     from gpu_engine.spec.schema import RunSpec
     from gpu_engine.training.task import Task
 
-__all__ = ["RunSpec", "Task", "launch", "log"]
+__all__ = ["Bounds", "Existing", "RunSpec", "Task", "launch", "log"]
 __version__ = "0.1.0"
 
 _WHERE = {
     "Task": "gpu_engine.training.task",
+    "Bounds": "gpu_engine.common.values",
+    "Existing": "gpu_engine.common.values",
     "RunSpec": "gpu_engine.spec.schema",
     "launch": "gpu_engine.launch.launcher",
 }

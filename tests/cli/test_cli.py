@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -35,17 +37,19 @@ def script(tmp_path):
 
 def test_run_completes_with_0_and_fails_with_1(home, script):
     out = engine("run", "--devices", "cpu:0", "--", *script, "{batch.per_gpu}")
-    assert (out.returncode, out.stdout) == (0, "")
-    assert "completed" in out.stderr
+    assert out.returncode == 0
+    first, last = out.stdout.splitlines()
+    assert first == "args ['64']"
+    assert "completed" in last
     assert engine("logs").stdout == "args ['64']\n"
     out = engine("run", "--devices", "cpu:0", "--", *script, "fail")
     assert out.returncode == 1
     assert "rank 0 failed first: ValueError: as asked" in out.stderr
 
 
-def test_json_is_one_document_and_nothing_else(home, script):
+def test_json_is_json_and_nothing_else(home, script):
     out = engine("run", "--json", "--devices", "cpu:0", "--", *script, "fail")
-    state = json.loads(out.stdout)
+    state = json.loads(out.stdout.splitlines()[-1])
     assert (out.returncode, state["state"], state["cause"]["type"]) == (1, "failed", "ValueError")
     listed = json.loads(engine("runs", "--json").stdout)
     assert [r["id"] for r in listed] == [state["id"]]
@@ -61,6 +65,67 @@ def test_json_is_one_document_and_nothing_else(home, script):
     assert {"id", "state", "reason", "memory_total"} <= set(devices["devices"][0])
 
 
+TALKING = "import sys; print('out'); print('err', file=sys.stderr); print('no end', end='')"
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_pipe_gets_what_the_script_prints_and_the_result(home, quiet):
+    out = engine("run", *(["-q"] if quiet else []), "--", sys.executable, "-uc", TALKING)
+    *said, result = out.stdout.splitlines()
+    assert said == ["out", "err", "no end"]
+    assert result.startswith(f"{runs.all_runs()[0].id} completed")
+    assert (out.stderr == "") == quiet
+    assert quiet or "on CPU" in out.stderr or "on GPU" in out.stderr
+
+
+def test_ranks_in_a_pipe_are_told_apart(home):
+    out = engine("run", "-q", "--mode", "ddp", "--devices", "cpu:0,cpu:1", "--", sys.executable,
+                 "-c", "import os; print('I am', os.environ['RANK'])")
+    assert sorted(out.stdout.splitlines()[:-1]) == ["rank 0| I am 0", "rank 1| I am 1"]
+
+
+def test_it_comes_while_the_run_goes_on(home, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine", "run", "-q", "--devices", "cpu:0", "--",
+         sys.executable, "-uc", f"print('first'); open({str(tmp_path / 'gate')!r}).read()"],
+        stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "first\n"
+    (tmp_path / "gate").write_text("go on")
+    assert "completed" in process.stdout.read()
+    assert process.wait(600) == 0
+
+
+def test_a_terminal_gets_a_table_in_its_place(home):
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-m", "gpu_engine", "run", "--devices", "cpu:0", "--",
+                             sys.executable, "-c", "print('from the script')"], stdout=theirs,
+                            stderr=theirs, env=os.environ | {"COLUMNS": "120"})
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # the end, on Linux
+        while part := os.read(ours, 4096):
+            said += part
+    os.close(ours)
+    assert done.wait(600) == 0
+    assert b"host GiB" in said
+    assert b"completed in" in said
+    assert b"from the script" not in said
+
+
+def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
+    out = engine("run", "--json", "--devices", "cpu:0", "--set", "steps=3", "single")
+    told = [json.loads(line) for line in out.stdout.splitlines()]
+    kinds = [one["kind"] for one in told]
+    assert (kinds[0], kinds[-1]) == ("run", "ended")
+    assert {"start", "step", "eval", "checkpoint"} <= set(kinds)
+    assert [one["rank"] for one in told if one["kind"] == "step"] == \
+        [0] * kinds.count("step")
+    assert told[-1]["state"] == "completed"
+    assert told[0]["id"] == told[-1]["id"]
+
+
 @pytest.mark.parametrize(("args", "says"), [
     (["run", "defalt"], "did you mean default"),
     (["plan", "single", "--as", "slurmm"], "'skypilot', 'kubeflow'"),
@@ -72,6 +137,10 @@ def test_json_is_one_document_and_nothing_else(home, script):
     (["plan", "single", "--set", "amp.dtype=fp16", "--devices", "cpu:0"], "fp16 needs a GPU"),
     (["run", "single", "--set", "task.use=nope:X"], "no module nope"),
     (["run", "single", "--set", "task.params.widht=1"], "no such parameter"),
+    (["plan", "default", "--set", "task.params.width=-1"], "width = -1: expected a whole number"),
+    (["run", "default", "--set", "task.params.heads=3"], "a multiple of heads, which is 3"),
+    (["run", "default", "--queue", "--set", "task.params.text=/nonexist"], "no such file"),
+    (["run", "default", "--grid", "task.params.width=128,130"], "width = 130: expected a multiple"),
     (["run", "--devices", "cpu:0", "--", "no-such-program"], "no such program"),
     (["run", "single", "--set", "run.python=/no/python"], "no such interpreter"),
     (["stop", "zzzz"], "no run 'zzzz'"),
@@ -139,7 +208,7 @@ def test_prune_keeps_the_newest(home, script):
     ids = []
     for _ in range(3):
         out = called("run", "--json", "--devices", "cpu:0", "--", *script)
-        ids.append(json.loads(out.stdout)["id"])
+        ids.append(json.loads(out.stdout.splitlines()[-1])["id"])
     assert "would be removed" in called("runs", "prune", "--keep", "1", "--dry-run").stdout
     assert len(runs.all_runs()) == 3
     called("runs", "prune", "--keep", "1")

@@ -121,3 +121,27 @@ def test_raw_is_for_pipes_and_files(home):
     with pytest.raises(OSError, match="Input/output"):  # nothing was written
         os.read(ours, 1)
     os.close(ours)
+
+
+@pytest.mark.parametrize("env", [
+    {"LC_ALL": "C"}, {"LANG": "POSIX"}, {"LC_ALL": "C", "PYTHONUTF8": "0",
+                                        "PYTHONCOERCECLOCALE": "0"},
+    {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_our_signs_are_ascii_where_the_locale_has_none(home, env):
+    told = {k: v for k, v in os.environ.items() if k not in ("LC_ALL", "LC_CTYPE", "LANG")}
+    for words in (["plan", "default"], ["devices"], ["plan", "--set", "lr=x", "single"]):
+        done = subprocess.run([sys.executable, "-m", "gpu_engine", *words], capture_output=True,
+                              env=told | env, timeout=600)
+        assert b"Traceback" not in done.stderr
+        assert (done.stdout + done.stderr).isascii(), done.stdout
+        assert words != ["plan", "default"] or b" x 1" in done.stdout
+
+
+def test_what_an_encoding_has_is_left(home):
+    told = {k: v for k, v in os.environ.items() if k not in ("LC_ALL", "LC_CTYPE")}
+    done = subprocess.run([sys.executable, "-m", "gpu_engine", "plan", "--devices", "cpu:0",
+                           "--set", "name=a × b", "--", "true"], capture_output=True, timeout=600,
+                          check=True,
+                          env=told | {"PYTHONIOENCODING": "latin-1", "LANG": "en_GB.ISO-8859-1"})
+    said = done.stdout.decode("latin-1")
+    assert "a × b" in said

@@ -72,7 +72,7 @@ def test_a_folder_of_ones_own_is_enough(tmp_path):
         assert "Traceback" not in done.stderr
     done = nameless("gpu-engine run --devices cpu:0 -- python -c pass", **home)
     assert done.returncode == 0, done.stderr
-    assert "completed" in done.stderr
+    assert "completed" in done.stdout
 
 
 def test_a_folder_that_platformdirs_could_not_find_is_never_taken(monkeypatch):

@@ -187,7 +187,8 @@ from gpu_engine.worker.rank import job
 torch.backends.mps.is_available = lambda: True
 with_torch.use = without_supervisor.use = lambda device: None
 job.Job.devices = property(lambda self: ("cpu",))
-from gpu_engine.worker.start import exit_process, main
+from gpu_engine.worker.rank.leaving import exit_process
+from gpu_engine.worker.start import main
 exit_process(main(sys.argv[1:], os.environ))
 """
     done = subprocess.run(

@@ -113,7 +113,10 @@ def test_a_build_that_is_put_in_its_place_is_noticed(environment):
     prepare(spec(python, "0"), inventory=gpus(1))
 
 
-def test_of_ones_own_command_it_is_a_warning(environment, tmp_path):
+def test_of_ones_own_command_it_is_a_warning(environment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "x.py"):
+        (tmp_path / name).touch()
     python = environment(CPU)
     script = tmp_path / "torchrun"
     script.write_text(f"#!{python}\nprint()\n")

@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
         train__checkpoint_every=5, train__best="max:loss"),
         env=os.environ | {"GPU_PANEL_HOME": str(folder)})
     assert out.returncode == 0, out.stderr
-    return folder, json.loads(out.stdout)["id"]
+    return folder, json.loads(out.stdout.splitlines()[-1])["id"]
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_from_the_best_or_a_step(run, tmp_path):
 
 def test_an_own_command_has_no_checkpoints_of_ours(home):
     out = called("run", "--json", "--set", "devices.ids=cpu:0", "--", "true")
-    run = json.loads(out.stdout)["id"]
+    run = json.loads(out.stdout.splitlines()[-1])["id"]
     refused = called("resume", run, "--from", "best")
     assert refused.returncode == 2
     assert "a command of your own" in refused.stderr

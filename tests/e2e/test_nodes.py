@@ -35,7 +35,7 @@ def check_two_nodes(nodes: list[subprocess.Popen], home, expected: list[float]) 
     for rank, process in enumerate(nodes):
         out, err = process.communicate(timeout=600)
         assert process.returncode == 0, (out, err)
-        state = json.loads(out)
+        state = json.loads(out.splitlines()[-1])
         assert state["state"] == "completed"
         run = runs.Run(home / f"node{rank}" / "runs" / state["id"])
         assert events(run, rank)[0]["node"] == rank

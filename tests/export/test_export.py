@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -268,13 +269,29 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
         with pytest.raises(exporter.UserError) as found:
             needed.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
                         else "no_such_module_at_all")
-        assert f"{sys.executable} -m pip install 'gpu-panel[{extra}]'" in str(found.value)
+        assert re.search(rf"{sys.executable} -m pip install '{extra}[<>]", str(found.value))
     assert "can't be imported" in str(found.value)
     # The folder that W&B makes is not its library.
     (tmp_path / "no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(exporter.UserError, match="no_library is not installed"):
         needed.load("no_library", "no_library")
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_an_attempt_that_only_evaluates_takes_nothing_away(home, tmp_path, step):
+    """As one that is resumed from its last step, or ends before it has done one."""
+    with Written() as it:
+        it.start()
+        it.steps(0, 3, [3.0, 2.0, 1.0], 3.0)
+        it.start(attempt=2, t=50)
+        it.tell(0, "eval", t=50.5, step=step, accuracy=0.75)
+    out = tmp_path / "x.csv"
+    done = called("export", it.run.id, "--to", "csv", "-o", str(out))
+    assert done.returncode == 0, done
+    lines = list(csv.DictReader(out.open()))
+    assert [(line["step"], line["attempt"]) for line in lines] == [
+        ("1", "1"), ("2", "1"), ("3", "1"), (str(step), "2")]
 
 
 def test_two_exports_at_once_do_not_mix(run, tmp_path):

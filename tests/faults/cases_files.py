@@ -322,7 +322,7 @@ def a_path_of_all_kinds(box: Box) -> None:
                            "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT", "--set",
                            f"run.python={box.interpreter()}")
     assert done.returncode == 0, done.stderr
-    state = json.loads(done.stdout)
+    state = json.loads(done.stdout.splitlines()[-1])
     assert state["state"] == "completed"
     assert box.cli("show", state["id"]).returncode == 0
     assert [p.name for p in (home / "runs").iterdir()] == [state["id"]]

@@ -1,14 +1,16 @@
 """Training on a real GPU, through the command line as a person would.
 
-    make test-gpu          # or: python -m pytest -m gpu
+    make test-gpu          # or: python -m pytest tests/gpu
 
 Skipped if no NVIDIA driver answers. docs/gpu-verification.md has the results on real GPUs.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +23,12 @@ from gpu_engine.runs import folder as runs
 
 from .. import event_lines
 from ..conftest import wait_for
+from ..devices.machines import take_once
+from ..observe.kit import observe
 
+MIB = 1 << 20
+SMI = ("index,uuid,name,memory.total,memory.used,temperature.gpu,power.draw,enforced.power.limit,"
+       "clocks.sm,pstate,persistence_mode")
 TASK = f"{Path(__file__).with_name('probe_task.py')}:Probe"
 
 pytestmark = pytest.mark.gpu
@@ -42,7 +49,7 @@ def train(*sets: str, expect: int = 0) -> runs.Run:
     argv += [word for s in (*base, *sets) for word in ("--set", s)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == expect, done.stdout + done.stderr
-    return runs.find(json.loads(done.stdout)["id"])
+    return runs.find(json.loads(done.stdout.splitlines()[-1])["id"])
 
 
 def events(run: runs.Run, kind: str, rank: int = 0) -> list[dict]:
@@ -215,3 +222,35 @@ def test_bus_rates_of_the_gpu_that_is_looked_at(gpu):
         wait_for(lambda: running.latest and running.latest.samples[0].pcie_sent is not None)
         assert running.latest.samples[0].pcie_received >= 0
         assert running.latest.samples[0].throttle is not None
+
+
+def test_losses_of_a_script_are_seen_without_waiting_for_the_gpu(home):
+    seen = observe("on_gpu.py", options=("--devices", "0"))
+    assert seen.state["state"] == "completed", seen.log()
+    seen.same_as_without()
+    assert seen.losses() == pytest.approx(seen.printed())
+    assert len(seen.losses()) == 12
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
+def test_the_machine_is_as_nvidia_smi_shows_it(gpu):
+    command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader,nounits"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = {row[1]: row for row in csv.reader(text.splitlines(), skipinitialspace=True)}
+    for sample in take_once(gpu).samples:
+        if sample.device.kind != "gpu":
+            continue
+        row = rows[sample.device.uuid]
+        assert sample.problem is None
+        assert (sample.device.id, sample.device.name) == (row[0], row[2])
+        assert sample.memory_total / MIB == pytest.approx(float(row[3]), rel=0.01)
+        assert sample.memory_used / MIB == pytest.approx(float(row[4]), abs=256)
+        for value, shown, off in (
+            (sample.temperature, row[5], 5),
+            (sample.power, row[6], 60),
+            (sample.power_limit, row[7], 1),
+        ):
+            if "N/A" not in shown:
+                assert value == pytest.approx(float(shown), abs=off)
+        assert f"P{sample.performance_state}" == row[9] or sample.performance_state is None
+        assert sample.persistence == (row[10] == "Enabled")

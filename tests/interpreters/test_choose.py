@@ -122,8 +122,8 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
     python = tmp_path / "env" / "bin" / "python"
     chosen = choose.of_ranks(None, tmp_path, environ)
     assert chosen.problem is not None
-    for words in ("no interpreter near by has torch", f"{python} -m pip install torch installs it",
-                  "'gpu-panel[torch]' into gpu-panel's own", "--set run.python=",
+    for words in ("no interpreter near by has torch", "torch --install makes a place for it; ",
+                  f"{python} -m pip install torch installs it into $VIRTUAL_ENV", "run.python=",
                   f"$VIRTUAL_ENV ({tmp_path / 'env'}) has no torch"):
         assert words in chosen.problem.message
     assert "\n" not in chosen.problem.message
@@ -136,20 +136,21 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
     monkeypatch.setattr(ask, "look", lambda p: bare if ask.ours(p) else look(p))
     alone = choose.of_ranks(None, tmp_path, {"PATH": ""}).problem
     assert alone is not None
-    assert f"{sys.executable} -m pip install 'gpu-panel[torch]' installs it;" in alone.message
+    assert "gpu-engine torch --install makes a place for it; or name one" in alone.message
+    assert "pip" not in alone.message
 
 
 @pytest.mark.parametrize(("file", "text", "said"), [
-    ("uv-receipt.toml", "", "uv tool install 'gpu-panel[torch]'"),
-    ("pipx_metadata.json", "{}", "pipx install --force 'gpu-panel[torch]'"),
-    ("pyvenv.cfg", "home = /x\nuv = 0.9\n", "uv pip install --python {} 'gpu-panel[torch]'"),
-    ("pyvenv.cfg", "home = /x\n", "{} -m pip install 'gpu-panel[torch]'")])
+    ("pipx_metadata.json", "{}", "pipx inject gpu-panel 'tensorboard>=2.16'"),
+    ("pyvenv.cfg", "home = /x\nuv = 0.9\n",
+     "uv pip install --python {} 'tensorboard>=2.16'"),
+    ("pyvenv.cfg", "home = /x\n", "{} -m pip install 'tensorboard>=2.16'")])
 def test_the_command_is_that_of_the_installer(tmp_path, monkeypatch, file, text, said):
     (tmp_path / file).write_text(text)
     python = str(tmp_path / "bin" / "python")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "executable", python)
-    assert install.extra("torch") == said.format(python)
+    assert install.extra("tensorboard") == said.format(python)
 
 
 def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> None:

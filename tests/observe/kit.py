@@ -80,7 +80,7 @@ def engine_run(*args: str, env: dict[str, str] | None = None) -> tuple[runs.Run,
     """`gpu-engine run --json` with these arguments, in this process: (the run, its state)."""
     done = CliRunner().invoke(cli, ["run", "--json", *args], env=env)
     assert isinstance(done.exception, SystemExit | None), repr(done.exception)
-    state = json.loads(done.stdout)
+    state = json.loads(done.stdout.splitlines()[-1])
     return runs.find(state["id"]), state
 
 

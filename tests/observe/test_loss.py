@@ -1,4 +1,4 @@
-"""Losses on their way from a GPU: tested without a GPU, and also with one if there is one."""
+"""Losses on their way from a GPU, without one: tests/gpu has the same on a GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from gpu_engine.observe.loss import _EMPTY, Losses, PendingLoss, _Ring, has_arrived, value_of
-
-from .kit import observe
 
 
 @pytest.fixture
@@ -63,13 +61,3 @@ def test_a_scaled_loss_is_traced_to_the_unscaled_one():
     losses.scaled(other, [loss, loss], scale)
     losses.add(sum(other), None)
     assert losses.take() == pytest.approx(0.2)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_losses_on_a_gpu_are_seen_without_waiting_for_it(home):
-    seen = observe("on_gpu.py", options=("--devices", "0"))
-    assert seen.state["state"] == "completed", seen.log()
-    seen.same_as_without()
-    assert seen.losses() == pytest.approx(seen.printed())
-    assert len(seen.losses()) == 12

@@ -120,6 +120,8 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("single", task__use=None), gpus(1), "task.use", "name a task"),
     (spec_of("single", task__command=["python", "{batch.sizes}"]), gpus(1), "task.command",
      "no such placeholder"),
+    (spec_of("single", task__use=None, task__command=["python", "--steps={steps}"]), gpus(1),
+     "train.steps", "the command has {steps}"),
 ])
 def test_what_does_not_fit_is_said_at_its_key(spec, inventory, key, says):
     assert says in problems(spec, inventory)[key]
@@ -130,6 +132,12 @@ def test_what_does_not_fit_is_said_at_its_key(spec, inventory, key, says):
 def test_pick_beyond_what_there_is_is_refused():
     spec = from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}})
     assert "offers 2" in problems(spec, slots(2))["devices.pick"]
+
+
+def test_a_command_gets_the_learning_rate_with_all_its_digits():
+    p = made(spec_of("single", task__use=None, task__command=["python", "{lr}", "{steps}"],
+                     train__lr=0.00123456789, train__steps=7), gpus(1))
+    assert p.processes[0].argv == ("python", "0.00123456789", "7")
 
 
 # --- processes ---------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_a_second_start_finds_the_same_copy(line):
 
 
 def test_what_no_longer_fits_fails_and_does_not_try_again(line):
-    Path("t.sh").write_text("true\n")
+    Path("t.sh").write_text("#!/bin/sh\n")
     Path("t.sh").chmod(0o755)
     run = queue(str(Path("t.sh").absolute()))
     Path("t.sh").unlink()
@@ -188,7 +188,7 @@ def test_what_no_longer_fits_fails_and_does_not_try_again(line):
     said = run.state()
     assert said.state == "failed"
     assert "could not start when its turn came" in said.reason
-    assert "no such program" in said.cause.message
+    assert "there is no file" in said.cause.message
     assert change.line() == []
 
 
@@ -229,7 +229,7 @@ def test_what_waiting_would_not_cure_is_refused(line):
             ({"devices": {"hosts": ["gpu1"]}}, "waits for devices of this machine only"),
             ({"parallel": {"mode": "multinode", "nodes": 2}}, "would wait for this one in vain"),
             ({"devices": {"ids": ["cpu:0"], "free_gib": 3.0}}, "goes with devices.pick"),
-            ({"devices": {"ids": ["7"]}}, "no such device"),
+            ({"devices": {"ids": ["cpu:77"]}}, "no such device"),
             ({"task": {"command": ["no-such-program-x"]}}, "no such program")):
         with pytest.raises(SpecError, match=words):
             submit.submit(from_dict({"name": "t", "task": {"command": ["true"]},
@@ -237,6 +237,37 @@ def test_what_waiting_would_not_cure_is_refused(line):
     with pytest.raises(UserError, match="--free-for"):
         queue(when=When(free_for=-1.0))
     assert sorted(places.runs_folder().glob("*")) == before
+
+
+CHECKS = """
+from dataclasses import dataclass
+
+from gpu_engine import Task
+
+@dataclass
+class Own(Task):
+    width: int = 4
+
+    def check(self):
+        if self.width % 2:
+            yield "width", "is odd"
+"""
+
+
+def test_a_task_that_checks_its_parameters_does_so_when_it_is_submitted(line):
+    from gpu_engine.sweep import grid, values
+    from gpu_engine.sweep import submit as sweep
+
+    Path("own.py").write_text(CHECKS)
+    axes = [values.parse("task.params.width=4,5,7")]
+    own = spec(task={"use": "own.py:Own", "params": {"width": 5}})
+    for put in (lambda: submit.submit(own, When(), begin=False),
+                lambda: sweep.submit(grid.members(own, axes, 1), When(), "t")):
+        with pytest.raises(SpecError, match="width = 5: is odd"):
+            put()
+        assert not change.line()
+    even = replace(own, task=replace(own.task, params={"width": 4}))
+    assert state(submit.submit(even, When(), begin=False)) == "queued"
 
 
 def test_times_as_people_give_them():
@@ -250,3 +281,12 @@ def test_times_as_people_give_them():
                         ("+999d", "more than a year")):
         with pytest.raises(UserError, match=words):
             moment(text, now)
+
+
+def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
+    first = queue("sh", "-c", "echo text > made.txt")
+    waits = from_dict({"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT",
+                                "params": {"text": "made.txt"}}, "devices": {"ids": ["cpu:0"]}})
+    with pytest.raises(SpecError, match="no such file"):
+        submit.submit(waits, When(), begin=False)
+    assert state(submit.submit(waits, When(after=first.id), begin=False)) == "queued"

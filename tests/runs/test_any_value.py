@@ -214,7 +214,7 @@ def test_the_list_and_what_is_shown_end_in_no_traceback(home, data: dict[str, An
         assert "Traceback (" not in said.stderr, said.stderr
         assert said.returncode == 0, said.stderr
         if words == ["runs"]:
-            assert len(said.stdout.splitlines()) == 2
+            assert len(said.stdout.splitlines()) == 3
 
 
 def test_a_damaged_state_says_so_in_its_row(home) -> None:

@@ -32,13 +32,13 @@ def test_what_is_written_on_a_run_is_found_by_every_command():
         "id": run.id, **known, "marks": []}
     assert [r["notes"] for r in json.loads(called("runs", "--json").stdout)] \
         == [known, {"name": None, "tags": [], "note": ""}]
-    first, second = called("runs").stdout.splitlines()
+    _, first, second = called("runs").stdout.splitlines()
     assert "best one" in first
     assert "[lr, base]" in first
     assert "toy" in second
     assert "tags: lr, base\nnote: diverges after 2k\n" in called("show", run.id).stdout
-    assert called("runs", "--tag", "lr").stdout.split()[0] == run.id
-    assert called("runs", "-f", "-tag:ba state:comp").stdout.split()[0] == other.id
+    assert called("runs", "--tag", "lr").stdout.splitlines()[1].split()[0] == run.id
+    assert called("runs", "-f", "-tag:ba state:comp").stdout.splitlines()[1].split()[0] == other.id
     assert called("runs", "-f", "tag:lr tag:x").stderr == "no run matches\n"
     assert "'sate' is no field; there are id, name" in called("runs", "-f", "sate:x").stderr
 

@@ -33,7 +33,7 @@ def test_the_command_line_lists_all_of_them(made):
     good = odd_runs.ended()
     said = engine("runs", "-n", "50")
     assert said.returncode == 0, said.stderr
-    lines = {line.split()[0]: line for line in said.stdout.splitlines()}
+    lines = {line.split()[0]: line for line in said.stdout.splitlines()[1:]}
     assert set(lines) == {good.id, *(path.name for path, _ in made.values())}
     assert "completed" in lines[good.id]
     for what, (path, words) in made.items():

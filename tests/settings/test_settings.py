@@ -48,7 +48,7 @@ def test_what_is_in_force_and_from_where(home: Path, monkeypatch: pytest.MonkeyP
     for name in "ab":
         (home / "runs" / name).mkdir(parents=True)
     out = called("runs")
-    assert out.stdout.count("\n") == 1
+    assert out.stdout.count("\n") == 2  # the heads, and a run
     assert "and 1 older" in out.stderr
 
 

@@ -51,7 +51,7 @@ def test_inside_a_job_its_nodes_are_hosts_and_runs_start_there(cluster):
     assert "it is the same machine as n1" in done.stdout
     done = engine("run", "--json", "--set", "devices.hosts=n2:cpu:0", "--", sys.executable, "-c",
                   "import os; print('on', os.environ['SLURMD_NODENAME'])", env=env)
-    said = json.loads(done.stdout)
+    said = json.loads(done.stdout.splitlines()[-1])
     assert said["state"] == "completed", done.stdout + done.stderr
     # The nodes share this file system: their part of the run is a run in the same folder.
     runs = {run.id: run for run in folder.all_runs()}

@@ -81,7 +81,7 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     run, job = submitted(*(word for text in words for word in ("--set", text)))
     waits = f"Slurm job {job} waits for free nodes (Resources)"
     wait_for(lambda: seen(run).reason == waits)
-    assert f"{run.id}   queued " in (said := say("runs")), said
+    assert f"{run.id}  queued " in (said := say("runs")), said
     assert waits in said
     assert waits in say("show", run.id)
     cluster.ask("scancel", str(other))

@@ -128,7 +128,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     assert holding == [run.state().pid]
     run.stop()
     assert ended(run).state == "stopped"
-    assert json.loads(follows.communicate()[0])["state"] == "stopped"
+    assert json.loads(follows.communicate()[0].splitlines()[-1])["state"] == "stopped"
     same_here_and_there(run)
     steps = len(losses(run.path, 0))
     assert not left(*folders(run))

@@ -68,6 +68,30 @@ def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
     assert not catalog.describe(f"{file}:Odd").whole
 
 
+def test_a_task_that_a_package_re_exports_is_found(tmp_path, file):
+    package = tmp_path / "pkg"
+    (package / "deep").mkdir(parents=True)
+    file.rename(package / "tasks.py")
+    (package / "__init__.py").write_text("from .deep import Mine\nfrom .round import Gone\n"
+                                         "from ........far import Far\n")
+    (package / "deep" / "__init__.py").write_text("from ..tasks import Mine\n"
+                                                  "from pkg.tasks import Odd\n")
+    (package / "round.py").write_text("from . import Gone\nfrom .round import Gone\n")
+    (tmp_path / "over.py").write_text("from pkg import Mine\n"
+                                      "class More(Mine):\n    more: int = 1\n")
+    whole = catalog.describe("pkg.tasks:Mine", cwd=tmp_path)
+    for use in ("pkg:Mine", "pkg.deep:Mine"):
+        found = catalog.describe(use, cwd=tmp_path)
+        assert (found.use, found.file, found.fields) == (use, whole.file, whole.fields)
+    more = catalog.describe("over:More", cwd=tmp_path)
+    assert more.whole
+    assert more.fields[:-1] == whole.fields
+    assert catalog.describe("pkg.deep:Odd", cwd=tmp_path).fields
+    for use in ("pkg:Gone", "pkg:Far", "pkg:Mime"):
+        with pytest.raises(UserError, match=f"there is no class {use[4:]} in pkg"):
+            catalog.describe(use, cwd=tmp_path)
+
+
 def test_built_in_tasks_are_found_without_importing_them():
     before = set(sys.modules)
     found = {i.use for i in catalog.builtin()}
@@ -118,6 +142,44 @@ def test_params_are_held_against_the_source(file):
     assert found({"folder": "x", "names": 7}) == {"task.params.names": "expected a list"}
 
 
+LIMITS = '''
+from typing import Annotated
+from gpu_engine import Bounds, Existing, Task
+
+Positive = Annotated[int, Bounds(ge=1)]
+
+class Limited(Task):
+    width: Annotated[int, gpu_engine.Bounds(1, multiple_of="heads")] = 64
+    heads: Positive = 4
+    rate: "Annotated[float, Bounds(gt=0, le=1)] | None" = None
+    data: Annotated[str, Existing("folder")] = ""
+    odd: Annotated[int, Bounds(ge="a"), Bounds(multiple_of=0), Bounds(nope=1), Elsewhere(3), 7] = 1
+    computed: Annotated[int, Bounds(ge=len("abc"))] = 1
+'''
+
+
+def test_limits_are_read_from_the_source_too(tmp_path):
+    (tmp_path / "limited.py").write_text(LIMITS)
+    (tmp_path / "there").mkdir()
+
+    def found(**params):
+        spec = from_dict({"task": {"use": "limited.py:Limited", "params": params}})
+        return {p.key: p.message for p in probe(spec, slots(1), tmp_path)}
+
+    assert [f.type for f in catalog.describe("limited.py:Limited", cwd=tmp_path).fields] == [
+        "int", "Positive", "float | None", "str", "int", "int"]
+    assert found(width=128, heads=8, rate=1, data="there", odd=-9) == found() == {}
+    assert found(width=0)["task.params.width"].startswith("expected a whole number at least 1")
+    assert found(heads=0) == {"task.params.heads": "expected a whole number at least 1"}
+    assert found(heads=3) == {"task.params.width": "expected a multiple of heads, which is 3"}
+    assert found(rate=0) == {"task.params.rate":
+                             "expected a number greater than 0 and at most 1"}
+    assert found(data="gone") == {"task.params.data":
+                                  f"there is no such folder: {tmp_path}/gone"}
+    assert found(data=str(tmp_path / "limited.py")) == {
+        "task.params.data": "there is no such folder"}
+
+
 DESCRIBE = """
 import gc, json, sys
 gc.disable()
@@ -146,6 +208,22 @@ def test_source_and_import_describe_the_same(home):
         for imported, read in zip(told, info.fields, strict=True):
             assert imported.get("default") == read.default, info.use
             assert " ".join(imported["help"].split()) == read.help
+
+
+def test_source_and_import_know_the_same_limits():
+    from gpu_engine.common.hints import hints_of
+    from gpu_engine.common.values import kind_of
+    from gpu_engine.training import params
+
+    examples = Path(__file__).parents[2] / "examples"
+    uses = [*catalog.BUILTIN, f"{examples}/cnn.py:Shapes", f"{examples}/own_recipe.py:Curve",
+            f"{examples}/language_model.py:Words"]
+    for info in map(catalog.describe, uses):
+        hints = hints_of(params.load(info.use))
+        assert {f.name: f.kind for f in info.fields} == {
+            f.name: kind_of(hints[f.name]) for f in info.fields}
+        numbers = [f for f in info.fields if f.kind.name in ("int", "float")]
+        assert all(f.kind.bounds.describe() for f in numbers), info.use
 
 
 def test_a_task_that_fails_to_import_says_where_and_why(tmp_path):

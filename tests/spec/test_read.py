@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.spec import read, write
 from gpu_engine.spec import schema as sp
+from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 
 
 def refused(data: dict) -> dict[str, str]:
@@ -220,3 +222,60 @@ def test_every_key_is_documented():
     for struct in sp.SECTIONS.values():
         assert inspect.getdoc(struct)
     assert "batch.size" in sp.known_keys()
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    ("amp=bf16", "did you mean amp.dtype=bf16?"), ("amp=true", "did you mean amp.tf32=true?"),
+    ("precision.amp=bf16", "did you mean amp.dtype=bf16?"), ("batch=64", "batch.size=64?"),
+    ("devices=0,1", "devices.ids=0,1?"), ("train.epoch=3", "did you mean train.epochs?"),
+    ("trian.lr=3", "did you mean train.lr?"),
+    ("train.wokrs=3", "did you mean train.workers?")])
+def test_a_key_that_is_meant_is_named(given, says):
+    with pytest.raises(SpecError, match=re.escape(says)):
+        apply_sets({}, [given])
+
+
+@pytest.mark.parametrize("given", ["foo=1", "precision.level=1", "train.x=1", "a.b.c=1"])
+def test_an_unknown_key_does_not_bring_them_all(given):
+    with pytest.raises(SpecError) as got:
+        apply_sets({}, [given])
+    assert str(got.value).count(".") < 8
+    assert "gpu-engine presets --keys" in str(got.value)
+
+
+def test_a_key_may_be_named_without_its_section():
+    names = [key.name for key in sp.keys().values()]
+    assert len(names) == len(set(names)), "what two keys are called is not understood"
+    data = {}
+    apply_sets(data, ["lr=1e-3", "dtype=bf16", "use=a:B", "name=x", "task.params.lr=3"])
+    assert data == {"train": {"lr": 1e-3}, "amp": {"dtype": "bf16"}, "name": "x",
+                    "task": {"use": "a:B", "params": {"lr": 3}}}
+    assert spelled_out("steps=3") == "train.steps=3"
+    assert spelled_out("batch.size=3") == "batch.size=3"
+    assert spelled_out("lr") == "lr"
+
+
+@pytest.mark.parametrize(("given", "steps"), [("1e6", 10**6), ("3.0", 3), ("1_000", 1000)])
+def test_a_whole_number_may_be_written_as_a_float(given, steps):
+    data = {}
+    apply_sets(data, [f"train.steps={given}"])
+    assert from_dict(data).train.steps == steps
+    assert type(from_dict(data).train.steps) is int
+    assert from_dict({"train": {"steps": float(steps)}}).train.steps == steps
+
+
+@pytest.mark.parametrize("given", [1.5, 1e300, float("inf"), float("nan"), 1e-3])
+def test_no_other_float_is_a_whole_number(given):
+    with pytest.raises(SpecError, match="a whole number"):
+        from_dict({"train": {"steps": given}})
+
+
+def test_a_command_is_split_as_a_shell_splits_it():
+    data = {}
+    apply_sets(data, ["task.command=python train.py --name 'two words' a,b"])
+    assert data["task"]["command"] == ["python", "train.py", "--name", "two words", "a,b"]
+    apply_sets(data, ['task.command=["python", "a b"]'])
+    assert data["task"]["command"] == ["python", "a b"]
+    apply_sets(data, ["task.command=python a | tee b"])
+    with pytest.raises(SpecError, match=r"sh -c 'python a \| tee b'"):
+        from_dict(data)

@@ -12,13 +12,16 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.events.convert import from_dict as event_from
+from gpu_engine.events.paths import events_path
 from gpu_engine.launch.launcher import launch
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import Failure, describe_exit, first_cause, traceback_in
 from gpu_engine.supervisor.children import descendants
 
 from ..conftest import PATIENCE, slots, wait_for
+from ..faults.kit import Box
 
 SCRIPT = """
 import os, signal, subprocess, sys, time
@@ -209,6 +212,28 @@ while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.lo
     assert not [p for p in orphans if procs.start_ticks(p)]
 
 
+@pytest.mark.parametrize(("said", "state"), [(True, "completed"), (False, "failed")])
+def test_a_rank_that_has_completed_may_end_slowly(home, tmp_path, monkeypatch, said, state):
+    """With an upload at its end, for example. One that has not completed is ended."""
+    made = Box(home, tmp_path, monkeypatch).prepared(f"""
+start()
+meet()
+if rank == 1 or {said}:
+    tell("end", outcome="completed", steps=1, seconds=1.0)
+if rank == 0:
+    time.sleep(3)
+    tell("warning", message="uploaded")
+""")
+    run, lock = create_run("test", "", made.plan)
+    os.close(lock)
+    quick = ("import sys; from pathlib import Path; from gpu_engine.runs.folder import Run; "
+             "from gpu_engine.supervisor import supervise; supervise.LINGER = 0.2; "
+             "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
+    subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=PATIENCE)
+    assert run.state().state == state
+    assert ("uploaded" in events_path(run.path, 0).read_text()) == said
+
+
 def test_after_a_failure_the_whole_run_starts_again(go):
     run = go("""
 if os.environ["GPU_PANEL_ATTEMPT"] == "1" and rank == "1":
@@ -221,10 +246,9 @@ print("port", os.environ["MASTER_PORT"], flush=True)
 
 
 def test_a_program_that_cannot_be_started_is_named(go, tmp_path):
-    script = tmp_path / "not executable"
-    script.write_text("")
-    run = go("", task={"command": [sys.executable, "x"]})
-    state = ended(run)  # python can't find x: an exit code in words
+    # Python can't find it; what a shell is told to do is not looked into before the launch.
+    run = go("", task={"command": ["sh", "-c", f"exec {sys.executable} x"]})
+    state = ended(run)  # an exit code in words
     assert state.cause.message == "exited with 2"
     assert "No such file" in state.cause.traceback
 
@@ -363,6 +387,17 @@ def test_the_last_traceback_of_a_log_is_found():
            "after")
     assert traceback_in(log).splitlines()[-1] == "ValueError: two"
     assert traceback_in("nothing") is None
+
+
+@pytest.mark.parametrize(("status", "after", "kind"), [
+    (1, "", "KeyError"), (1, "one more line\n", "KeyError"), (3, "\n", "KeyError"),
+    (3, "trained on without the cache\n", None)])
+def test_a_traceback_that_was_caught_is_no_cause(status, after, kind):
+    log = "Traceback (most recent call last):\n  File \"a\"\nKeyError: 'cache'\n" + after
+    cause = first_cause([Failure(0, status, 1.0, log_tail=log)])
+    assert cause.type == kind
+    assert cause.message == ("'cache'" if kind else describe_exit(status, None))
+    assert cause.traceback
 
 
 def test_the_run_folder_holds_what_the_contract_says(go):

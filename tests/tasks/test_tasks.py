@@ -123,6 +123,7 @@ def test_mnist_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_mnist_missing_or_broken(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
     run = ranks.write_plan(tmp_path / "run", "gpu_engine.tasks.mnist:Mnist", size=4,
                            params={"folder": str(tmp_path / "none")})
     ranks.train(run, expect=1)

@@ -96,13 +96,17 @@ def test_data_smaller_than_a_global_batch_is_refused() -> None:
                 device=torch.device("cpu"), collate=default_collate, default_collate=True)
 
 
-def test_a_tensor_dataset_read_at_once_is_what_collate_makes() -> None:
-    data = TensorDataset(torch.arange(20.0).view(10, 2), torch.arange(10))
+@pytest.mark.parametrize("x", [
+    torch.arange(20.0).view(10, 2), torch.arange(20.0).view(2, 10).t(),
+    torch.arange(120.0).view(10, 3, 2, 2).to(memory_format=torch.channels_last)])
+def test_a_tensor_dataset_read_at_once_is_what_collate_makes(x: torch.Tensor) -> None:
+    data = TensorDataset(x, torch.arange(10))
     indices = torch.tensor([3, 1, 7])
     fast = Reader(data, default_collate, True).read(indices)
     slow = Reader(data, default_collate, False).read(indices)
     assert type(fast) is type(slow)
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
+    assert [t.stride() for t in fast] == [t.stride() for t in slow]
 
 
 class Batches(Dataset):

@@ -118,6 +118,9 @@ class Plain:
     def check(self) -> None:
         pass
 
+    def check_pass(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("evaluates", "settled"), [(True, 3), (False, 1)])
 def test_an_epochs_end_is_waited_for_if_there_is_an_evaluation(

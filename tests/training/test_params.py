@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
+from gpu_engine import Bounds, Existing
 from gpu_engine.training.params import TaskError, build, describe, load
 from gpu_engine.training.task import Task
 
@@ -33,6 +34,21 @@ class Needy(Task):
     def __post_init__(self):
         if not self.text:
             raise ValueError("text is empty")
+
+
+@dataclass
+class Checked(Task):
+    width: Annotated[int, Bounds(ge=1, multiple_of="heads")] = 64
+    heads: Annotated[int, Bounds(ge=1)] = 4
+    side: Annotated[int, Bounds(multiple_of=32)] = 32
+    text: Annotated[str, Existing("file")] = ""
+    deep: bool = False
+
+    def check(self):
+        if self.width > 64 and not self.deep:
+            yield "width", "more than 64 needs deep = true"
+        if self.side == 96:
+            raise ValueError("side 96 is not known")
 
 
 def test_values_arrive_as_their_types() -> None:
@@ -72,6 +88,29 @@ def test_what_is_missing_or_refused() -> None:
         build(Needy, {})
     with pytest.raises(TaskError, match="refuses them: text is empty"):
         build(Needy, {"text": ""})
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"width": 0}, "width = 0: expected a whole number at least 1 and divisible by heads"),
+    ({"width": 6}, "width = 6: expected a multiple of heads, which is 4"),
+    ({"heads": 5}, "width = 64: expected a multiple of heads, which is 5"),
+    ({"side": 48}, "side = 48: expected a whole number divisible by 32"),
+    ({"text": "/nonexist"}, "text = '/nonexist': there is no such file"),
+    ({"text": "gone"}, "text = 'gone': there is no such file: /"),
+    ({"text": "/"}, "text = '/': there is no such file"),
+    ({"width": 128}, "width = 128: more than 64 needs deep = true"),
+    ({"side": 96}, "task.params: Checked refuses them: side 96 is not known"),
+])
+def test_a_task_says_which_values_it_takes(given: dict, said: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        build(Checked, given)
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_a_task_takes_it_gets() -> None:
+    task = build(Checked, {"width": 128, "deep": True, "side": 64, "text": __file__})
+    assert (task.width, task.text) == (128, __file__)
 
 
 def test_describe() -> None:

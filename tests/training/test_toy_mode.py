@@ -183,6 +183,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "--plan":
         make_plan(Path(sys.argv[2]))
     else:
-        from gpu_engine.worker.start import exit_process, main
+        from gpu_engine.worker.rank.leaving import exit_process
+        from gpu_engine.worker.start import main
 
         exit_process(main(sys.argv[1:], os.environ))

@@ -157,6 +157,8 @@ KEYS: tuple[Key, ...] = (
         "Start the run that is shown under What will run", footer=True, priority=True),
     Key("launch.queue", "launch", "Q", "queue", "queue",
         "Have the run wait in the queue until its devices are free; asks what for"),
+    Key("launch.torch", "launch", "T", "torch", "get torch",
+        "Where no interpreter near by has torch: offer to install it, or to choose another"),
     Key("pane.leave", "launch", "escape", "leave", "leave",
         "Leave the field, so that the letter keys work again", palette=False),
     Key("sweep.open", "sweep", "enter", "open", "open",

@@ -16,16 +16,17 @@ from importlib import import_module
 import click
 
 from gpu_engine.cli import output
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.version import version_option
 from gpu_engine.common.errors import UserError
 
 _VERBS = ("run", "plan", "devices", "check", "runs", "show", "note", "compare", "compare-modes",
           "logs", "stacks", "stop", "queue", "sweep", "resume", "export", "report", "presets",
-          "describe", "hosts", "slurm", "notify", "doctor", "settings", "completion",
-          "agent")
+          "describe", "hosts", "slurm", "notify", "doctor", "torch", "settings",
+          "completion", "agent")
 
 
-class _Lazy(click.Group):
+class _Lazy(Commands):
     """Imports only the command that is used, so that `gpu-engine stop` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

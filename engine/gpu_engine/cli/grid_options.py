@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_engine.cli.output import echo
-from gpu_engine.cli.spec_options import SpecChoice
+from gpu_engine.cli.spec_options import SpecChoice, spelled_out
 
 if TYPE_CHECKING:
     from gpu_engine.sweep.grid import Member
@@ -31,7 +31,8 @@ def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Mem
     from gpu_engine.sweep import values
     from gpu_engine.sweep.grid import members
 
-    return members(choice.spec, [values.parse(text) for text in grid], repeat)
+    whole = spelled_out(grid, choice.spec)
+    return members(choice.spec, [values.parse(text) for text in whole], repeat)
 
 
 def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:

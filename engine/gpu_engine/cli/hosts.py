@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import agreed, echo
 from gpu_engine.common.errors import UserError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from gpu_engine.hosts.records import Host
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Commands, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

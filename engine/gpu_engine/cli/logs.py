@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,12 +88,40 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
     return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
 
 
-def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
+class Output:
+    """Prints what a run's ranks print, while it runs."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._readers: dict[Path, Generator[tuple[list[bytes], bool], bool, None]] = {}
+
+    def show(self, last: bool) -> None:
+        """Print what is new; `last`: also a line that has no end."""
+        files = _files(self._run, None)
+        for name, path in files.items():
+            if path not in self._readers:
+                self._readers[path] = _lines(path, None)
+                self._print(name, next(self._readers[path])[0], len(files) > 1)
+            at_end = False
+            while not at_end:
+                lines, at_end = self._readers[path].send(last)
+                self._print(name, lines, len(files) > 1)
+
+    @staticmethod
+    def _print(name: str, lines: Sequence[bytes], many: bool) -> None:
+        from gpu_engine.common.clean import clean_bytes
+
+        for line in lines:
+            echo((f"{name}| " if many else "") + clean_bytes(line, len(line)))
+
+
+def _lines(path: Path, count: int | None) -> Generator[tuple[list[bytes], bool], bool, None]:
     """Each `next` returns the new lines, and whether these were all of them. The first call returns
-    all lines so far, or the last `count`."""
-    offset, rest, first = 0, b"", True
+    all lines so far, or the last `count`. Who sends True also gets a line that has no end yet."""
+    offset, rest, first, last = 0, b"", True, False
     if count is None:
-        yield from ((lines, False) for lines in _older(path))
+        for lines in _older(path):
+            yield lines, False
     while True:
         try:
             with file_inside(*inside(path)) as file:
@@ -109,10 +137,10 @@ def _lines(path: Path, count: int | None) -> Iterator[tuple[list[bytes], bool]]:
         offset += len(data)
         at_end = len(data) < 1 << 20
         lines, rest = _split(rest + data)
-        if first and at_end and rest:  # a finished file may lack its last newline
+        if (first or last) and at_end and rest:  # a finished file may lack its last newline
             lines.append(rest)
             rest = b""
-        yield lines, at_end
+        last = yield lines, at_end
         first = first and not at_end
 
 

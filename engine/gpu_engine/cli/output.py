@@ -24,7 +24,7 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True) -> N
     first, for example ("ok", "green"), where colour is wanted. err: on standard error."""
     text = "".join(_painted(*part, err) if isinstance(part, tuple) else clean_text(part)
                    for part in parts)
-    click.echo(text, err=err, nl=nl, color=True)
+    click.echo(_carried(text, err), err=err, nl=nl, color=True)
 
 
 def agreed(question: str) -> bool:
@@ -50,6 +50,27 @@ def unchanged(line: bytes) -> None:
         raise UserError("a terminal obeys what a log may contain: write it into a file, or colours "
                         "alone pass in: gpu-engine logs --raw | less -R")
     sys.stdout.buffer.write(line + b"\n")
+
+
+_STAND_INS = str.maketrans({"×": "x", "→": "->", "…": "...", "–": "-", "·": "-", "•": "*", "─": "-",
+                            "Σ": "sum", "µ": "u", "±": "+-", "√": "sqrt", "⁻": "^-", "¹": "1",
+                            "✓": "ok", "✗": "x", "●": "*", "○": "o"})
+
+
+def _carried(text: str, err: bool) -> str:
+    """`text` with ASCII in the place of our signs, where the locale is C or the stream's encoding
+    lacks them. What else it lacks becomes "?"."""
+    if text.isascii():
+        return text
+    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    told = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), None)
+    if told == "C.UTF-8" and not os.environ.get("LC_ALL"):  # Python made it of C, in LC_CTYPE
+        told = os.environ.get("LANG")
+    try:
+        text.encode(encoding)
+        return text.translate(_STAND_INS) if told in ("C", "POSIX") else text
+    except UnicodeEncodeError:
+        return text.translate(_STAND_INS).encode(encoding, "replace").decode(encoding)
 
 
 def _painted(text: str, colour: str, err: bool) -> str:

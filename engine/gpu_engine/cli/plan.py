@@ -42,6 +42,8 @@ def command(choice: SpecChoice, as_json: bool, platform: str | None, grid: tuple
                + (f", backend {plan.backend}" if plan.backend != "none" else ""))
     for sentence in plan.sentences():
         echo(sentence)
+    if plan.chosen is not None:
+        echo(plan.chosen)
     if plan.code is not None:
         for line in (plan.code.sentence(), *(s.sentence() for s in plan.code.sendings)):
             echo(clean(line))

@@ -12,17 +12,21 @@ from gpu_engine.cli.output import echo
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@click.option("--keys", "list_keys", is_flag=True, help="List all keys of presets and --set.")
 @click.option("--describe", metavar="TEXT", help="Say what NAME is for; an empty TEXT removes it.")
 @click.option("--rename", metavar="NEW", help="Give NAME, a preset of your own, another name.")
 @click.option("--duplicate", metavar="NEW", help="Copy NAME as a preset of your own.")
 @click.option("--delete", is_flag=True, help="Delete NAME, a preset of your own.")
-def command(name: str | None, as_json: bool, describe: str | None, rename: str | None,
-            duplicate: str | None, delete: bool) -> None:
+def command(name: str | None, as_json: bool, list_keys: bool, describe: str | None,
+            rename: str | None, duplicate: str | None, delete: bool) -> None:
     """List the presets, print NAME's file, or change which there are."""
     from gpu_engine.runs.folder import dumps
     from gpu_engine.spec import presets
     from gpu_engine.spec.write import to_dict
 
+    if list_keys:
+        _keys()
+        return
     asked = {"--describe": describe is not None, "--rename": rename is not None,
              "--duplicate": duplicate is not None, "--delete": delete}
     given = [option for option, there in asked.items() if there]
@@ -46,6 +50,17 @@ def command(name: str | None, as_json: bool, describe: str | None, rename: str |
         preset = presets.load(name)
         echo(dumps(to_dict(preset.spec)) if as_json
                    else preset.path.read_text(encoding="utf-8").rstrip())
+
+
+def _keys() -> None:
+    """Print each key with what it takes and means."""
+    from gpu_engine.common.values import describe, show
+    from gpu_engine.spec.key_docs import docs
+    from gpu_engine.spec.schema import keys
+
+    for key in keys().values():
+        default = f"; unless given: {show(key.default)}" if show(key.default) else ""
+        echo(f"{key.dotted}: {describe(key.kind)}{default}\n    {docs()[key.dotted]}")
 
 
 def _list(as_json: bool) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import echo
 
 if TYPE_CHECKING:
     from gpu_engine.runs.waiting import Entry
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Commands, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the line as JSON.")
 @click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
               help="As root: make the folder through which the runs of all users of this machine "

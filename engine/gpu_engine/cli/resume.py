@@ -8,6 +8,7 @@ import sys
 import click
 
 from gpu_engine.cli.output import echo
+from gpu_engine.cli.spec_options import spelled_out
 from gpu_engine.common.clean import clean
 
 
@@ -21,9 +22,11 @@ from gpu_engine.common.clean import clean
               help="Continue from the best checkpoint (by train.best), or from the one of a step; "
                    "later checkpoints are moved aside.")
 @click.option("--detach", is_flag=True, help="Return at once.")
-@click.option("--json", "as_json", is_flag=True, help="Print the run's state as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, as run does.")
+@click.option("--quiet", "-q", is_flag=True,
+              help="Print only what the ranks print, and the result.")
 def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detach: bool,
-            as_json: bool) -> None:
+            as_json: bool, quiet: bool) -> None:
     """Continue RUN (an id, the beginning of one, or "last") from its newest checkpoint that loads.
 
     With the same mode and number of ranks, the losses continue bit for bit as if the run had never
@@ -34,13 +37,13 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     from gpu_engine.launch.launcher import resume
     from gpu_engine.runs import attempts, folder, job
 
-    found = find(run)
+    found, changes = find(run), spelled_out(sets)
     doubtful = attempts.failed_settings(found, found.state()) if like is None else None
-    prepared = resume(found, sets, like=like, start=start,
+    prepared = resume(found, changes, like=like, start=start,
                       say=lambda text: echo(clean(text), err=True))
     if doubtful is not None:
         number, other = doubtful
-        given = {s.partition("=")[0].strip() for s in sets}
+        given = {s.partition("=")[0].strip() for s in changes}
         left = [o for o in other if o.partition("=")[0] not in given]
         if left:
             echo(clean(f"note: {' '.join(map(shlex.quote, left))} is kept, though the last "
@@ -53,4 +56,4 @@ def command(run: str, sets: tuple[str, ...], like: int | None, start: str, detac
     if detach or slurm is not None:
         echo(folder.dumps({"id": found.id, "path": str(found.path)}) if as_json else found.id)
         return
-    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json))
+    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))

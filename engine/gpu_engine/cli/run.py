@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.command(cls=WithCommand)
 @click.option("--detach", is_flag=True, help="Print the run's id and return at once.")
 @click.option("--json", "as_json", is_flag=True,
-              help="Print the run's state as JSON, at the end (with --detach: now).")
+              help="Print lines of JSON: what the ranks record, and at the end the run's state "
+                   "(with --detach: its id).")
+@click.option("--quiet", "-q", is_flag=True,
+              help="Print only what the ranks print, and the result.")
 @click.option("--queue", "queued", is_flag=True,
               help="Print the run's id and return at once; it starts when its devices are free and "
                    "the runs before it have theirs.")
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
 @click.option("--no-notify", is_flag=True,
               help="Tell nobody how this run ends, whatever notify.toml says.")
 @spec_options
-def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after: str | None,
-            begin: str | None, priority: int | None, free_for: float | None,
+def command(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
+            after: str | None, begin: str | None, priority: int | None, free_for: float | None,
             grid: tuple[str, ...], repeat: int, dry_run: bool, no_notify: bool) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
@@ -82,13 +85,15 @@ def command(choice: SpecChoice, detach: bool, as_json: bool, queued: bool, after
         interrupts.hold()  # from here on it stops the run
     run = start(prepared, tell=not no_notify, alone=True)
     if detach:
+        if prepared.plan.chosen is not None:
+            echo(prepared.plan.chosen, err=True)
         for warning in prepared.plan.warnings:
             echo(f"warning: {warning}", err=True)
         echo(folder.dumps({"id": run.id, "path": str(run.path)}) if as_json else run.id)
         return
     from gpu_engine.cli import watch
 
-    sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json))
+    sys.exit(watch.to_the_end(run, prepared.plan, as_json=as_json, quiet=quiet))
 
 
 def _when(after: str | None, begin: str | None, priority: int | None, free_for: float | None

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import echo
+from gpu_engine.cli.tables import table
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
     from gpu_engine.runs.digest import Digest
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.query import Query
     from gpu_engine.spanning.removal import Outcome
+    from gpu_engine.sweep.figures import Figures
+
+    Row: TypeAlias = tuple[Digest, Figures]
+
+_ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
+_HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "took", "created", "")
+_MAY_LACK = ("steps", "loss", "best eval", "")
+"""Columns that are left out where no run has anything in them."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Commands, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")
 @click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
                    "preset, task, mode, tag, state and note; -WORD leaves runs out.")
+@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="created",
+              help="By which column: the newest, the least loss, the best evaluation, the most "
+                   "steps, the longest first.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            tags: tuple[str, ...]) -> None:
+            order: str, reverse: bool, tags: tuple[str, ...]) -> None:
     """List the runs, newest first."""
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.common import units
-    from gpu_engine.common.clean import clean
     from gpu_engine.launch.taking_up import take_up_all
     from gpu_engine.runs import folder, query
     from gpu_engine.settings import file
@@ -44,46 +58,129 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     watch.refresh()
     now = time.time()
     asked = query.parse(wanted)
-    rows, more = _found(asked, tags, count)
+    if asked.doubt:
+        raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
+    rows, more = _found(asked, tags, count, _Order(order, reverse, now))
     if as_json:
-        echo(folder.dumps([_to_dict(one, now) for one in rows]))
+        echo(folder.dumps([_to_dict(one, figures, now) for one, figures in rows]))
         return
-    for one in rows:
-        run, state = one.run, one.state
-        labels = f" [{', '.join(one.notes.tags)}]" if one.notes.tags else ""
-        echo(f"{run.id:<6} {state.state:<10} {clean(one.name):<20.20} "
-                   f"{clean(one.mode) or '?':<9} ×{one.world_size or '?':<3} "
-                   f"{units.clock(state.took(now)):>8}  {units.ago(now - state.created):<12}"
-                   + labels
-                   + "".join(f" {clean(why)};" for why in _why(one)).rstrip(";"))
+    lines = [_line(one, figures, now) for one, figures in rows]
+    kept = [at for at, head in enumerate(_HEADS) if head not in _MAY_LACK
+            or any(line[at] for line in lines)]
+    for line in table([[line[at] for at in kept] for line in (_HEADS, *lines)] if lines else []):
+        echo(line)
     if not rows and (asked or tags):
-        echo("no run matches" + (f": {asked.doubt}" if asked.doubt else ""), err=True)
+        echo("no run matches", err=True)
     elif not rows:
         echo("no runs yet; gpu-engine run default starts one", err=True)
     elif more:
-        echo(f"and {more:,} older ones; -n shows more", err=True)
+        echo(f"and {more:,} {'older ones' if order == 'created' and not reverse else 'more'}; "
+             "-n shows more", err=True)
 
 
-def _found(asked: Query, tags: tuple[str, ...], count: int) -> tuple[list[Digest], int]:
-    """The newest `count` runs that match, and how many more do."""
+@frozen(slots=True)
+class _Order:
+    """In which order runs are listed."""
+
+    by: str
+    reverse: bool
+    now: float
+
+    def sorted(self, rows: list[Row]) -> list[Row]:
+        """The rows in this order; those that lack the value last."""
+        told = [(self._key(row), row) for row in rows]
+        known = [(key, row) for key, row in told if key is not None]
+        known.sort(key=lambda each: each[0], reverse=self.reverse)
+        return [row for _, row in known] + [row for key, row in told if key is None]
+
+    def _key(self, row: Row) -> float | str | None:
+        one, figures = row
+        best, took = _best(one, figures), one.state.took(self.now)
+        if self.by == "loss":
+            return _finite(_loss(figures))
+        if self.by == "best":
+            return None if best is None else -best[1] if best[2] else best[1]
+        if self.by == "steps":
+            return None if figures.steps is None else -figures.steps
+        if self.by == "took":
+            return None if took is None else -took
+        return {"created": -one.state.created, "name": one.name, "state": one.state.state}[self.by]
+
+
+def _found(asked: Query, tags: tuple[str, ...], count: int, order: _Order
+           ) -> tuple[list[Row], int]:
+    """The first `count` runs that match, with their figures, and how many more do."""
     from gpu_engine.runs import digest, folder
+    from gpu_engine.sweep.figures import FiguresOf
 
-    every = folder.all_runs()
-    if not asked and not tags:
-        return [digest.read(run) for run in every[:count]], max(len(every) - count, 0)
-    found = [one for one in map(digest.read, every)
-             if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
-    return found[:count], max(len(found) - count, 0)
+    every, figures = folder.all_runs(), FiguresOf()
+    newest = order.by == "created" and not order.reverse
+    if newest and not asked and not tags:
+        found, more = [digest.read(run) for run in every[:count]], max(len(every) - count, 0)
+    else:
+        found = [one for one in map(digest.read, every)
+                 if set(tags).issubset(one.notes.tags) and asked.matches(one.asked)]
+        found, more = found[:count] if newest else found, max(len(found) - count, 0)
+    rows = [(one, figures.read(one.run, one.state)) for one in found]
+    figures.keep()
+    return (rows if newest else order.sorted(rows)[:count]), more
 
 
-def _to_dict(one: Digest, now: float) -> dict[str, object]:
+def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
+    """The cells of a run, as `_HEADS` names them."""
+    from gpu_engine.common import units
+    from gpu_engine.common.clean import clean
+
+    state, best = one.state, _best(one, figures)
+    tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
+    return (one.run.id, state.state, clean(one.name, 16),
+            f"{clean(one.mode, 10) or '?'} ×{one.world_size or '?'}",
+            "" if figures.steps is None else units.count(figures.steps),
+            "" if _loss(figures) is None else units.loss(_loss(figures)),
+            "" if best is None else f"{clean(best[0], 10)} {units.loss(best[1])}",
+            units.clock(state.took(now)), units.ago(now - state.created),
+            " ".join([*tags, "; ".join(map(clean, _why(one)))]).strip())
+
+
+def _loss(figures: Figures) -> float | None:
+    """The loss of the last step, which may not be finite; None: not known."""
+    found = figures.values.get("loss")
+    return None if found is None else found.last
+
+
+def _best(one: Digest, figures: Figures) -> tuple[str, float, bool] | None:
+    """The best value of the evaluations: (its name, the value, whether larger is better). By
+    train.best, else by the loss or the accuracy, whichever there is."""
+    from gpu_engine.spec.best import parse_best
+
+    try:
+        asked = parse_best(one.best)
+    except UserError:
+        asked = None
+    for name, largest in ([asked] if asked else [("loss", False), ("accuracy", True)]):
+        found = figures.values.get(f"eval:{name}")
+        value = None if found is None else found.greatest if largest else found.least
+        if value is not None:
+            return name, value, largest
+    return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     from dataclasses import asdict
 
+    from gpu_engine.events.convert import json_safe
     from gpu_engine.runs import job
 
-    return one.state.to_dict() | {"path": str(one.run.path), "notes": asdict(one.notes),
-                                  "task": one.task, "mode": one.mode,
-                                  "seconds": one.state.took(now)} | job.to_dict(one.run.path)
+    best = _best(one, figures)
+    return one.state.to_dict() | {
+        "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
+        "seconds": one.state.took(now), "steps": figures.steps, "loss": json_safe(_loss(figures)),
+        "best": None if best is None else {"name": best[0], "value": best[1]},
+        } | job.to_dict(one.run.path)
 
 
 def _why(one: Digest) -> list[str]:

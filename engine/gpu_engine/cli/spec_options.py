@@ -4,11 +4,12 @@ after `--`."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_engine.cli.output import echo
 from gpu_engine.common.frozen import frozen
 
 if TYPE_CHECKING:
@@ -43,20 +44,39 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                   help="Set any key of the preset, for example batch.size=512.")
     @click.option("--mode", help="Short for --set parallel.mode=…")
     @click.option("--devices", help="Short for --set devices.ids=0,1")
+    @click.option("-n", "count", type=click.IntRange(1), metavar="N",
+                  help="Short for --set devices.pick=N: the N freest devices.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, **rest: Any) -> Any:
+                devices: str | None, count: int | None, **rest: Any) -> Any:
         short = [f"parallel.mode={mode}"] if mode else []
         short += [f"devices.ids={devices}"] if devices else []
+        if count and devices:
+            raise click.UsageError("-n takes the freest devices, --devices those that it names: "
+                                   "give one of them", ctx)
+        short += [f"devices.pick={count}"] if count else []
         command = ctx.meta.get("command")
         if preset is None and not sets and not command:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
-        return function(choice=choose_spec(preset, [*short, *sets], command), **rest)
+        return function(choice=choose_spec(preset, [*short, *spelled_out(sets)], command), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
+
+
+def spelled_out(sets: Iterable[str], spec: RunSpec | None = None) -> list[str]:
+    """The `key=value`s with whole keys; says so where a section was left out. With the `spec` of a
+    command, its own words keep their names."""
+    from gpu_engine.spec.read import spelled_out
+
+    ours = spec is None or spec.task.command is None
+    whole = [spelled_out(given) if ours else given for given in sets]
+    for given, meant in zip(sets, whole, strict=True):
+        if given != meant:
+            echo(f"{given} means {meant}", err=True)
+    return whole
 
 
 def choose_spec(preset: str | None, sets: list[str], command: list[str] | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_engine.cli.group import Commands
 from gpu_engine.cli.output import echo
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-class _Sweep(click.Group):
+class _Sweep(Commands):
     """A first word that is no command is a sweep's id: `sweep ID` is `sweep show ID`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:

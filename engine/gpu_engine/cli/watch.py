@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpu_engine.cli import interrupts
+from gpu_engine.cli.logs import Output
 from gpu_engine.cli.output import echo
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
+from gpu_engine.events.convert import json_safe, to_dict
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.runs.folder import EXIT_CODES, Run, State, dumps
+from gpu_engine.events.reader import Tail
+from gpu_engine.runs.folder import EXIT_CODES, Run, State
 from gpu_engine.runs.follow import Follower
 
 if TYPE_CHECKING:
@@ -24,29 +29,77 @@ if TYPE_CHECKING:
 
 GoesOn = Callable[[State], bool]
 """Whether a run in this state goes on; may take it up."""
+Each = Callable[[bool], None]
+"""Called at each look, the last time with True."""
 _PLAIN_EVERY = 2.0
 """Seconds between two lines of progress."""
 _LOOK_EVERY = 0.25
 
 
-def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False) -> int:
-    """Follow a run that was just started. Returns the exit code for this program."""
-    if not as_json:
+def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool = False) -> int:
+    """Follow a run that was just started. Returns the exit code for this program.
+
+    What the ranks print and the result go to standard output, progress to standard error. In a
+    terminal a table of the ranks takes the place of what they print. quiet: no progress. as_json:
+    nothing but lines of JSON, on standard output.
+    """
+    follower = Follower(run)
+    if as_json:
+        told = _Json(follower, plan)
+        state = watch(follower, quiet=True, each=told.tell)
+        told.end(state)
+        return EXIT_CODES[state.state]
+    if not quiet:
         for warning in plan.warnings:
             echo(f"warning: {warning}", err=True)
-        echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}",
-                   err=True)
-    follower = Follower(run)
-    state = watch(follower, quiet=as_json)
-    if as_json:
-        echo(dumps(state.to_dict()))
-    else:
-        report_end(follower)
+        echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}", err=True)
+        if plan.chosen is not None:
+            echo(plan.chosen, err=True)
+    table = not quiet and sys.stdout.isatty() and sys.stderr.isatty()
+    state = watch(follower, quiet=quiet, each=_nothing if table else Output(run).show)
+    report_end(follower)
     return EXIT_CODES[state.state]
 
 
-def watch(follower: Follower, *, quiet: bool = False) -> State:
-    """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it."""
+def _nothing(last: bool) -> None:
+    pass
+
+
+class _Json:
+    """Tells of a run in lines of JSON: what its ranks record and print, and its state."""
+
+    def __init__(self, follower: Follower, plan: LaunchPlan) -> None:
+        self._run = follower.run
+        self._tails: dict[int, Tail] = {}
+        self._state: str | None = None
+        self._say("run", {"id": self._run.id, "path": str(self._run.path), "name": plan.name,
+                          "chosen": plan.chosen, "warnings": list(plan.warnings)})
+
+    def tell(self, last: bool) -> None:
+        """Print what is new."""
+        state = self._run.state()
+        if state.state != self._state and state.live:
+            self._state = state.state
+            self._say("state", {"state": state.state})
+        for rank in self._run.ranks():
+            tail = self._tails.setdefault(rank, Tail(self._run.events(rank)))
+            while events := tail.read():
+                for event in events:
+                    self._say(event.kind, to_dict(event) | {"rank": rank})
+
+    def end(self, state: State) -> None:
+        """Print the state in which the run has ended."""
+        self._say("ended", state.to_dict())
+
+    @staticmethod
+    def _say(kind: str, told: dict[str, object]) -> None:
+        echo(json.dumps(json_safe({"kind": kind} | told), allow_nan=False))
+        sys.stdout.flush()
+
+
+def watch(follower: Follower, *, quiet: bool = False, each: Each = _nothing) -> State:
+    """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
+    called at each look, the last time with True."""
     from gpu_engine.launch.taking_up import StillOn
 
     pressed, goes_on = 0, StillOn(follower.run)
@@ -54,10 +107,10 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
         try:
             interrupts.release()
             if quiet:
-                return _silent(follower, goes_on)
-            if sys.stderr.isatty():
-                return _in_place(follower, goes_on)
-            return _plain(follower, goes_on)
+                return _silent(follower, goes_on, each)
+            if sys.stderr.isatty() and not _is_pipe():
+                return _in_place(follower, goes_on, each)
+            return _plain(follower, goes_on, each)
         except KeyboardInterrupt:
             interrupts.hold()
             pressed += 1
@@ -70,15 +123,22 @@ def watch(follower: Follower, *, quiet: bool = False) -> State:
                            "to end them now", err=True)
 
 
-def _silent(follower: Follower, goes_on: GoesOn) -> State:
+def _is_pipe() -> bool:
+    """Whether standard output is a pipe, whose end may write into the same terminal as a table."""
+    return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+
+
+def _silent(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     # Only the state is read, and not often: the ranks need the cores.
     while goes_on(follower.run.state()):
+        each(False)
         follower.wait(_LOOK_EVERY)
+    each(True)
     follower.poll(budget=2.0)
     return follower.state
 
 
-def _plain(follower: Follower, goes_on: GoesOn) -> State:
+def _plain(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     shown = 0.0
     last: tuple[object, ...] = ()
     said: str | None = None
@@ -90,6 +150,7 @@ def _plain(follower: Follower, goes_on: GoesOn) -> State:
             # A host that can't be reached.
             said = follower.state.reason
             echo(clean(said or ""), err=True)
+        each(not live)
         if not live:
             follower.poll(budget=2.0)
         else:  # at the end all are told once more, with their cures
@@ -117,7 +178,7 @@ def _rank_text(view: RankView) -> str:
             f"{units.pace(view.samples_per_s, view.steps_per_s)}")
 
 
-def _in_place(follower: Follower, goes_on: GoesOn) -> State:
+def _in_place(follower: Follower, goes_on: GoesOn, each: Each = _nothing) -> State:
     from rich.console import Console
     from rich.live import Live
 
@@ -130,7 +191,9 @@ def _in_place(follower: Follower, goes_on: GoesOn) -> State:
         while True:
             follower.poll()
             live.update(_table(follower))
-            if not goes_on(follower.state):
+            on = goes_on(follower.state)
+            each(not on)
+            if not on:
                 return follower.state
             follower.wait(0.2)
 
@@ -179,7 +242,7 @@ def report_end(follower: Follower) -> None:
         line += f", loss {units.loss(p.loss)}"
     for name, value in evaluations.items():
         line += f", eval {name} {units.loss(value)}"
-    echo(line, err=True)
+    echo(line)
     explain(state)
     tell_notices(state, err=True)
 

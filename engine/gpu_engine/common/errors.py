@@ -44,7 +44,7 @@ class SpecError(UserError):
 def with_type(kind: str | None, message: str) -> str:
     """An exception as it is shown, "ValueError: …". The sentence of an error that the person can
     correct says all; the name of its class does not help."""
-    if kind is None or kind in (UserError.__name__, SpecError.__name__):
+    if kind is None or kind in (UserError.__name__, SpecError.__name__, "TaskError"):
         return message
     return f"{kind}: {message}"
 

@@ -28,14 +28,25 @@ def known_hints_of(cls: type) -> dict[str, Any]:
 
 
 def text_of(annotation: Any) -> str:
-    """The annotation of a dataclass's field as its source has it, or nearly so."""
+    """The annotation of a dataclass's field as its source has it, or nearly so; of an `Annotated`
+    its type."""
     if isinstance(annotation, str):
-        return annotation.strip("'\"")
+        return plain(annotation.strip("'\""))
     from inspect import formatannotation
 
     # Python 3.14 leaves a name that is not there at run time as a ForwardRef.
     text = getattr(annotation, "__forward_arg__", None)
-    return text if isinstance(text, str) else formatannotation(annotation)
+    return plain(text if isinstance(text, str) else formatannotation(annotation))
+
+
+def plain(text: str) -> str:
+    """An annotation without what `Annotated` adds to a type."""
+    if "Annotated" not in text:
+        return text
+    try:
+        return ast.unparse(_Plain().visit(ast.parse(text, mode="eval")))
+    except SyntaxError:
+        return text
 
 
 def _each(cls: type, *, forgiving: bool) -> dict[str, Any]:
@@ -75,6 +86,15 @@ def _evaluated(annotation: Any, names: Any) -> Any:
 
 
 _UNION = "_gpu_panel_union"
+
+
+class _Plain(ast.NodeTransformer):
+    """Writes `Annotated[A, …]` as `A`."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        noted = ast.unparse(node.value).rpartition(".")[2] == "Annotated"
+        return node.slice.elts[0] if noted and isinstance(node.slice, ast.Tuple) else node
 
 
 class _Unions(ast.NodeTransformer):

@@ -38,10 +38,13 @@ def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
                 raise ValueError(f"{cls.__name__} has no {field.name}")
             continue
         value: Any = data[field.name]
-        fits = type(value) is field.exact \
-            and (field.most is None or field.least <= value <= field.most)
-        if fits or (value is None and field.optional):
-            values[field.name] = value  # as nearly all are: a list of runs reads thousands
+        if value is None:
+            as_it_is = field.optional
+        else:  # as nearly all are: a list of runs reads thousands
+            as_it_is = type(value) is field.exact \
+                and (field.most is None or field.least <= value <= field.most)
+        if as_it_is:
+            values[field.name] = value
             continue
         try:
             values[field.name] = _value(value, field, strict)

@@ -13,8 +13,9 @@ import collections.abc
 import enum
 import json
 import math
+import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -35,17 +36,39 @@ class Bounds:
     """Greater than."""
     le: float | None = None
     """At most."""
+    multiple_of: float | str | None = None
+    """A number that it must be a multiple of, or the task's parameter that is this number."""
 
     def hold(self, value: float) -> bool:
         """Whether `value` is within the bounds."""
         return (isinstance(value, int) or math.isfinite(value)) \
             and (self.ge is None or value >= self.ge) \
-            and (self.gt is None or value > self.gt) and (self.le is None or value <= self.le)
+            and (self.gt is None or value > self.gt) \
+            and (self.le is None or value <= self.le) \
+            and (not isinstance(self.multiple_of, (int, float)) or value % self.multiple_of == 0)
 
     def describe(self) -> str:
         """The bounds in words: "at least 0 and at most 65535"; "" if there are none."""
-        limits = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le))
+        limits = (("at least", self.ge), ("greater than", self.gt), ("at most", self.le),
+                  ("divisible by", self.multiple_of))
         return " and ".join(f"{how} {limit}" for how, limit in limits if limit is not None)
+
+
+@frozen
+class Existing:
+    """That a path must be there when a run starts, used in a type: `Annotated[str,
+    Existing("file")]`. A relative one starts at the ranks' folder. An empty text names nothing."""
+
+    what: str = "file or folder"
+    """"file", "folder" or "file or folder"."""
+
+    def missing(self, path: str | Path, folder: Path) -> str | None:
+        """What is wrong with `path`, seen from `folder`; None if it is there."""
+        full = str(folder / expanded(path))
+        is_there = {"file": os.path.isfile, "folder": os.path.isdir}.get(self.what, os.path.exists)
+        if is_there(full):
+            return None
+        return f"there is no such {self.what}" + ("" if full == str(path) else f": {full}")
 
 
 @frozen
@@ -73,6 +96,8 @@ class Kind:
     """Whether a tuple holds any number of values of one type (`tuple[int, ...]`)."""
     bounds: Bounds = Bounds()
     """The limits of an int or a float."""
+    existing: Existing | None = None
+    """What a path, or a text that is one, must be."""
 
     def has(self, name: str) -> bool:
         """Whether this is the type `name`, or a union that contains it."""
@@ -89,6 +114,8 @@ ANY = Kind()
 _NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
           "path": "a path", "list": "a list", "tuple": "a list", "dict": "a table",
           "none": "nothing", "any": "anything"}
+_EXACT = 1 << 53
+"""The largest float of which all smaller whole numbers are floats too."""
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
 
@@ -109,18 +136,41 @@ def convert(value: Any, kind: Kind) -> object:
         return _table(value, kind)
     if kind.name == "path" and isinstance(value, (str, Path)):
         return expanded(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and (
+    number = _is_number(value) and (
         kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
         try:
             return float(value)
         except OverflowError:  # a whole number of 400 digits
             number = False
+    if kind.name == "int" and number and isinstance(value, float) and value.is_integer() \
+            and abs(value) <= _EXACT:
+        return int(value)  # 1e6 is a million
     fits = {"int": number and isinstance(value, int), "bool": isinstance(value, bool),
             "str": isinstance(value, str), "none": value is None}
     if not fits.get(kind.name, False):
         raise ValueError("expected " + describe(kind))
     return value
+
+
+def amiss(values: Mapping[str, object], kinds: Mapping[str, Kind], folder: Path | None
+          ) -> dict[str, str]:
+    """What is wrong with a task's parameters, each of which is of its type, seen together and from
+    the ranks' `folder` (None: files are not looked for): the parameter's name, and what was
+    expected."""
+    found = {}
+    for name, kind in kinds.items():
+        value: Any = values.get(name)
+        plain = kind.without_none
+        of = plain.bounds.multiple_of
+        by: Any = values.get(of) if isinstance(of, str) else None
+        if _is_number(value) and _is_number(by) and by and value % by:
+            found[name] = f"expected a multiple of {of}, which is {show(by)}"
+        elif plain.existing and folder and isinstance(value, (str, Path)) and str(value):
+            why = plain.existing.missing(value, folder)
+            if why is not None:
+                found[name] = why
+    return found
 
 
 def describe(kind: Kind) -> str:
@@ -221,7 +271,8 @@ def kind_of(hint: Any) -> Kind:
             return Kind("choice", choices=tuple((text, text) for text in registry.texts()))
         kind = kind_of(hint.__origin__)
         bounds = next((m for m in hint.__metadata__ if isinstance(m, Bounds)), kind.bounds)
-        return replace(kind, bounds=bounds)
+        existing = next((m for m in hint.__metadata__ if isinstance(m, Existing)), kind.existing)
+        return replace(kind, bounds=bounds, existing=existing)
     if origin is Literal:
         return Kind("choice", choices=tuple((show(a), a) for a in args))
     if origin is Union or origin is getattr(types, "UnionType", Union):
@@ -234,6 +285,10 @@ def kind_of(hint: Any) -> Kind:
     if origin in (dict, collections.abc.Mapping):
         return Kind("dict", tuple(map(kind_of, args)))
     return ANY
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # --- values ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ with everything on the machine anyway: it is busy if it was used above `CPU_BUSY
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -166,7 +167,7 @@ def judge_all(
 
 
 def freest(
-    n: int,
+    n: int | None,
     snapshots: Sequence[Snapshot],
     leases: Mapping[str, Holder],
     *,
@@ -174,7 +175,8 @@ def freest(
     free: int | None = None,
     share: bool = False,
 ) -> list[Device]:
-    """Choose the `n` devices to take; returns them in the machine's order.
+    """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
+    of the model of which most are.
 
     free: only those with so many bytes of free memory. share: with `free`, those will do that are
     not free but have the memory; the most memory first.
@@ -194,6 +196,8 @@ def freest(
         if share:
             able += [s for s in newest if s.problem is None and s not in able]
         able = [s for s in able if (free_memory(s) or 0) >= free]
+    if n is None:
+        n = _most_alike(able)
     if len(able) < n:
         raise UserError(_too_few(n, newest, states, free))
     able = unmixed(able, n)
@@ -213,6 +217,14 @@ def freest(
     if len(by_model) == 1 or enough:
         able.sort(key=lambda s: _load(s, states[s.device.id], order[s.device.id]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
+
+
+def _most_alike(able: Sequence[Sample]) -> int:
+    """How many of one model there are, whole GPUs before slices; at least 1."""
+    kinds = Counter((s.device.is_slice, s.device.source, _model(s.device),
+                     s.device.memory_total or 0) for s in able)
+    whole = {kind: count for kind, count in kinds.items() if not kind[0]}
+    return max((whole or kinds).values(), default=1)
 
 
 def unmixed(able: Sequence[Sample], n: int) -> list[Sample]:

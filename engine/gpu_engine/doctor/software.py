@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_engine.doctor.records import Finding, note, ok, problem
+from gpu_engine.interpreters import wheels
 from gpu_engine.interpreters.build import Build
 
 
@@ -72,7 +74,8 @@ def judge_install(facts: Install) -> list[Finding]:
            ok(f"its code is in {facts.folder}")]
     if facts.packages is None:
         out.append(note("it is not installed as a package, so the versions of what it needs can't "
-                        "be compared", f"{facts.executable} -m pip install gpu-panel"))
+                        "be compared",
+                        f"{facts.executable} -m pip install -e {Path(facts.folder).parents[1]}"))
         return out
     good: list[str] = []
     for package in facts.packages:
@@ -177,9 +180,8 @@ def _unfit(one: Torch, gpus: str | None, cuda: str | None) -> tuple[str, str] | 
         return None
     if gpus == "nvml":
         major = _numbers(cuda or "")[:1]
-        wheels = "cu130" if major >= (13,) else "cu126"
         cure = (f"{one.python} -m pip install --force-reinstall torch --index-url "
-                f"https://download.pytorch.org/whl/{wheels}")
+                f"{wheels.index(wheels.for_cuda(cuda))}")
         if build.cuda is None:
             return "it can't use the NVIDIA GPUs of this machine", cure
         if major and _numbers(build.cuda)[:1] > major:
@@ -188,5 +190,5 @@ def _unfit(one: Torch, gpus: str | None, cuda: str | None) -> tuple[str, str] | 
     elif gpus == "amd" and build.hip is None:
         return ("it can't use the AMD GPUs of this machine",
                 f"{one.python} -m pip install --force-reinstall torch --index-url "
-                "https://download.pytorch.org/whl/rocm6.4")
+                f"{wheels.index(wheels.ROCM)}")
     return None

@@ -80,6 +80,8 @@ class _Export:
     def __init__(self, run: Run, open_target: Callable[[], Target], rank: int | None) -> None:
         self._run, self._open, self._rank = run, open_target, rank
         self._last: Row | None = None
+        self._stepped: Row | None = None
+        """The last row of a step."""
         self._rows = 0
 
     def once(self) -> Exported:
@@ -130,19 +132,22 @@ class _Export:
             time.sleep(_LOOK_EVERY)
 
     def _begin(self, target: Target) -> Source:
-        self._last, self._rows = None, 0
+        self._last, self._stepped, self._rows = None, None, 0
         state = self._state()
         with self._taken_back(target):
             target.begin(about(self._run, state))
             return Source(self._run.path, self._rank)
 
     def _write(self, target: Target, rows: Iterable[Row]) -> None:
-        last = self._last
+        last = self._stepped
         for row in rows:
-            if last is not None and row.attempt > last.attempt and row.step <= last.step:
-                target.rewind(row.step)
+            # What an attempt evaluates before its first step takes no step away.
+            if any(name.startswith("train/") for name in row.values):
+                if last is not None and row.attempt > last.attempt and row.step <= last.step:
+                    target.rewind(row.step)
+                self._stepped = last = row
             target.write(row)
-            self._last = last = row
+            self._last = row
             self._rows += 1
 
     def _close(self, target: Target, source: Source, state: State, interrupted: bool = False

@@ -1,18 +1,20 @@
 """Which interpreter the ranks of a task run in, and why.
 
-`run.python`, if it is set: it is never replaced. Else the first that has torch of `near.in_order`.
+`run.python`, if it is set: it is never replaced. Else the first that has torch of `near.in_order`,
+and then the one that `own_torch` has made.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from gpu_engine.common import floors, places
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
-from gpu_engine.interpreters import ask, install, near
+from gpu_engine.interpreters import ask, install, near, own_torch
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.near import Place
 
@@ -72,7 +74,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     if python is not None:
         return _as_set(python)
     passed: list[Passed] = []
-    for place in near.in_order(folder, environ):
+    for place in chain(near.in_order(folder, environ), own_torch.made()):
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
@@ -147,14 +149,12 @@ def _nothing(passed: list[Passed]) -> str:
         return (f"{slow.sentence()}, and no other interpreter near by has torch, which ranks "
                 "need: try again, or name one that has it, as in --set "
                 "run.python=/path/to/env/bin/python")
-    own = near.own()
     into = next((p.place for p in passed if not p.place.stranger and Path(p.place.path).exists()
-                 and install.is_environment(p.place.path)), own)
-    other = "" if ask.ours(into.path) else f", {install.extra('torch')} into gpu-panel's own"
-    where = f" into {_called(into)}" if not ask.ours(into.path) else ""
+                 and not ask.ours(p.place.path) and install.is_environment(p.place.path)), None)
+    there = f"; {install.torch_into(into.path)} installs it into {_called(into)}" if into else ""
     said = [p.sentence() for p in passed]
     if len(said) > _NAMED:
         said = [*said[:_NAMED], f"{len(said) - _NAMED} more have none either"]
-    return (f"no interpreter near by has torch, which ranks need. {install.torch_into(into.path)} "
-            f"installs it{where}{other}; or name one that has it, as in --set "
+    return (f"no interpreter near by has torch, which ranks need. {install.own_place()} makes a "
+            f"place for it{there}; or name one that has it, as in --set "
             f"run.python=/path/to/env/bin/python ({'; '.join(said)})")

@@ -24,7 +24,7 @@ from gpu_engine.launch import (
 )
 from gpu_engine.launch.overtaking import overtaken
 from gpu_engine.launch.preflight import meeting_at, occupied, probe
-from gpu_engine.plan.check import check
+from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, leftovers, trust
 from gpu_engine.runs import folder as runs
@@ -72,7 +72,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
     alone = inventory is None
     inventory = inventory or discover_for(spec)
-    named = spec.devices.ids
+    named, asked = spec.devices.ids, counted(spec)
     spec = pick(spec, inventory, looks)
     checked = check(spec, inventory)
     taken = interpreter.of(spec, near or cwd) if for_here else None
@@ -84,12 +84,29 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         problems, doubts = occupied(spec, inventory, looks)
         if problems:
             raise SpecError(problems)
-    resolved = interpreter.planned(checked, taken, base=base)
+    resolved = replace(interpreter.planned(checked, taken, base=base),
+                       chosen=_why(asked, spec, inventory))
     return Prepared(spec, inventory, _warned(
         resolved, None if in_turn else overtaken(spec, inventory), *doubts,
         taken.doubt if taken is not None else None,
         torch_build.doubt(spec, inventory), logind.here().warning, meeting_at(spec),
         notifier.doubt()))
+
+
+def _why(asked: RunSpec, spec: RunSpec, inventory: Inventory) -> str | None:
+    """Which devices were chosen for what was asked, in words; None: they were named."""
+    chosen = [d for d in map(inventory.find, spec.devices.ids or ()) if d is not None]
+    if asked.devices.ids or not chosen:
+        return None
+    which, many = ", ".join(d.label for d in chosen), len(inventory.devices)
+    if len(chosen) == many:
+        how = "all that there are" if many > 1 else "the only one"
+    elif asked.devices.pick is None:
+        how = f"all that are free of {many}"
+    else:
+        how = f"the freest of {many}" if len(chosen) == 1 else \
+            f"the {len(chosen)} freest of {many}"
+    return f"on {which}: {how}"
 
 
 def _warned(plan: LaunchPlan, *said: str | None) -> LaunchPlan:
@@ -304,21 +321,23 @@ def discover_for(spec: RunSpec) -> Inventory:
 
 def pick(spec: RunSpec, inventory: Inventory, looks: Sequence[Snapshot] = ()) -> RunSpec:
     """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.free`, judged
-    by `looks` (newest last), or by some taken now.
+    by `looks` (newest last), or by some taken now. A spec that names no devices gets the freest
+    one, or all that are free if its mode uses several.
 
     Raises UserError saying what holds the others where there are too few, and where the GPUs
     can't be used: a run that was meant for them does not begin on the processor unasked.
     """
+    spec = counted(spec)
     count = spec.devices.pick
-    if not count or spec.devices.ids:
+    if not (count or names_none(spec)) or not inventory.devices:
         return spec
     from gpu_engine.devices import availability, leases, sampler
 
     if inventory.problem and inventory.is_cpu and not inventory.hidden:
         slots = ",".join(d.id for d in inventory.devices[:count])
-        raise UserError(f"devices.pick = {count}: no GPU can be used: {inventory.problem}. To "
+        raise UserError(f"no GPU can be used: {inventory.problem}. To "
                         f"train on the processor all the same, name its slots: devices.ids={slots}")
-    if count > len(inventory.devices):
+    if count is not None and count > len(inventory.devices):
         return spec  # plan.check says so, with what there is
     looks = looks or sampler.take_several(inventory)
     free = spec.devices.free_gib

@@ -6,6 +6,7 @@ They change nothing. `plan.check`, which is pure, checks the values themselves.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import places, ports
 from gpu_engine.common.errors import Problem, UserError
-from gpu_engine.common.values import Kind, convert
+from gpu_engine.common.files import expanded, open_file
+from gpu_engine.common.values import Kind, amiss, convert
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launch import torch_build
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import port_of
 from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.typed_command import ASSIGNMENT
 
 if TYPE_CHECKING:
     from gpu_engine.interpreters.choose import Chosen
@@ -41,11 +45,11 @@ def probe(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
 
 
 def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
-            interpreter: Chosen | None = None) -> list[Problem]:
+            interpreter: Chosen | None = None, *, files: bool = True) -> list[Problem]:
     """Those of `probe` that do not pass by waiting: somebody else may let go of a device or a port.
-    """
+    `files`: whether the files that the task's parameters name must be there already."""
     found = _python(spec) if interpreter is None else _torch(spec, inventory, interpreter)
-    return _task(spec, cwd, interpreter) + _command(spec) + found + _meeting(spec)
+    return _task(spec, cwd, interpreter, files) + _command(spec, cwd) + found + _meeting(spec)
 
 
 def _torch(spec: RunSpec, inventory: Inventory, interpreter: Chosen) -> list[Problem]:
@@ -124,7 +128,8 @@ def _gpus(spec: RunSpec, inventory: Inventory) -> list[Device]:
     return [d for d in dict.fromkeys(found) if d is not None and not d.is_cpu]
 
 
-def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[Problem]:
+def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bool
+          ) -> list[Problem]:
     use = spec.task.use
     if use is None:
         return []
@@ -155,6 +160,11 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None) -> list[P
     out += [Problem(f"task.params.{f.name}", None, f"{info.name} needs it"
                     + (f": {f.help}" if f.help else ""))
             for f in info.fields if f.required and f.name not in spec.task.params]
+    if not out:
+        given = {f.name: spec.task.params.get(f.name, f.default) for f in info.fields}
+        wrong = amiss(given, {f.name: f.kind for f in info.fields},
+                      cwd or Path.cwd() if files else None)
+        out = [Problem(f"task.params.{name}", given[name], why) for name, why in wrong.items()]
     return out
 
 
@@ -168,13 +178,56 @@ def _unlike(value: object, kind: Kind) -> str | None:
     return None
 
 
-def _command(spec: RunSpec) -> list[Problem]:
+def _command(spec: RunSpec, cwd: Path | None) -> list[Problem]:
+    """The problems of a person's own command that show before it runs: no such program or script.
+    """
     command = spec.task.command
     if not command:
         return []
-    if shutil.which(command[0]) is None:
-        return [Problem("task.command", command[0], "there is no such program on the PATH")]
+    program, here = command[0], places.folder(cwd)
+    if shutil.which(program) is None:
+        return [Problem("task.command", program, _no_program(command, here))]
+    if "/" in program and _is_bare_script(here / program):
+        return [Problem("task.command", program, "its first line does not begin with #!, which "
+                        f"names what runs it: write {_interpreter(program)} {program}")]
+    script = own_command.script(command)
+    if script is not None and not os.path.exists(here / script):  # noqa: PTH110 - as below
+        return [Problem("task.command", script, f"there is no file {here / script}")]
     return []
+
+
+def _no_program(command: Sequence[str], here: Path) -> str:
+    """Why the first word of a command can't be run, and what would do."""
+    program = command[0]
+    rest = shlex.join(command)
+    if ASSIGNMENT.fullmatch(program):
+        return f"is a variable and no program: write env {rest}"
+    if program.startswith("~"):
+        return f"only a shell reads ~ as the home folder: write {expanded(program)}"
+    there = os.path.isfile(here / program)  # noqa: PTH113 - Path's raises for a name too long
+    if "/" in program and there:
+        return f"is not executable: write {_interpreter(program)} {rest}, or chmod +x {program}"
+    if "/" in program:
+        return f"there is no file {here / program}"
+    if there:
+        return f"a file of this folder is run as {_interpreter(program)} {rest}"
+    if len(program.split()) > 1:
+        return "there is no program of this name: write its words without quotes around them, " \
+               f"or sh -c {shlex.quote(program)}"
+    return "there is no such program on the PATH"
+
+
+def _interpreter(script: str) -> str:
+    return "sh" if script.endswith(".sh") else "python"
+
+
+def _is_bare_script(path: Path) -> bool:
+    """Whether this is a script that does not say what runs it."""
+    try:
+        with open_file(path) as file:
+            return path.suffix in (".py", ".sh") and file.read(2) != b"#!"
+    except OSError:
+        return False
 
 
 def _python(spec: RunSpec) -> list[Problem]:

@@ -17,17 +17,12 @@ from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.common.frozen import frozen
 from gpu_engine.devices.records import Inventory
+from gpu_engine.interpreters import wheels
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
     from gpu_engine.interpreters.ask import Seen
-
-_WHEELS = ((13, "cu130"), (12, "cu126"), (11, "cu118"))
-"""The driver's CUDA, major version, and PyTorch's wheels that any such driver runs: CUDA's minor
-versions are compatible within a major one."""
-_ROCM = "rocm6.4"
-"""PyTorch's wheels for AMD: they bring ROCm along, and need no more than the kernel's driver."""
 
 
 @frozen(slots=True)
@@ -97,17 +92,14 @@ def _why(python: Seen, source: str, inventory: Inventory) -> str | None:
         f"for NVIDIA's CUDA {build.cuda}" if build.cuda else "for the processor alone"
     return (f"torch {build.version} is built {what} and can't use {vendor.gpu}"
             f"{_driver(source, inventory)}. Install one that can: {python.path} -m pip install "
-            f"--force-reinstall torch --index-url https://download.pytorch.org/whl/"
-            f"{_wheels(source, inventory)}; or name an interpreter that has such a build in "
-            "run.python; or train on CPU slots (in the panel: c; --devices cpu:0)")
+            f"--force-reinstall torch --index-url {wheels.index(_wheels(source, inventory))}; or "
+            "name an interpreter that has such a build in run.python; or train on CPU slots (in "
+            "the panel: c; --devices cpu:0)")
 
 
 def _wheels(source: str, inventory: Inventory) -> str:
     """The folder of PyTorch's wheels that fits the driver."""
-    if source == "amd":
-        return _ROCM
-    major = (inventory.cuda or "").partition(".")[0]
-    return next((w for m, w in _WHEELS if major.isdecimal() and int(major) >= m), "cu126")
+    return wheels.ROCM if source == "amd" else wheels.for_cuda(inventory.cuda)
 
 
 def _driver(source: str, inventory: Inventory) -> str:

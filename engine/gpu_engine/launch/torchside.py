@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -59,6 +60,13 @@ def describe(task: str, *, python: str | None = None) -> Described:
     return _ask("describe", task, python=python)
 
 
+def refused(task: str, params: Sequence[Mapping[str, object]], *, python: str | None,
+            folder: Path) -> list[str | None]:
+    """Import a task in `folder` and have it check each of `params`: what is wrong, or None. Raises
+    UserError where it can't be imported."""
+    return _ask("check", task, python=python, said=json.dumps(params, default=str), folder=folder)
+
+
 class NoTorch(UserError):
     """No interpreter with torch was found."""
 
@@ -76,9 +84,10 @@ def export(checkpoints: Path, out: Path, name: str | None, *, python: str | None
     return _ask("export", str(checkpoints), str(out), *([name] if name else []), python=python)
 
 
-def _ask(question: str, *args: str, python: str | None) -> Any:
-    """The JSON that the rank's program prints for `--ask QUESTION ARGS…`. Raises UserError with
-    its words.
+def _ask(question: str, *args: str, python: str | None, said: str = "",
+         folder: Path | None = None) -> Any:
+    """The JSON that the rank's program prints for `--ask QUESTION ARGS…` with `said` on its stdin.
+    Raises UserError with its words.
 
     python: the interpreter to ask in; None: the one that a run in this process's folder would take.
     """
@@ -89,7 +98,7 @@ def _ask(question: str, *args: str, python: str | None) -> Any:
         python = taken.python
     try:
         done = subprocess.run([python, WORKER, "--ask", question, *args],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              input=said, cwd=folder, capture_output=True, text=True,
                               errors="replace", timeout=_TIMEOUT, check=False)
     except OSError as err:
         raise UserError(f"{python}: can't be started: {err.strerror}") from None

@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 
+from ..common.files import open_inside
 from ..events import notices, schema
-from . import data_sets
+from . import data_sets, torch_private
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
@@ -155,7 +156,7 @@ class Findings:
         if self._wrapper is not None or group is None or distributed.get_pg_count() != 1 \
                 or not self.plain():
             return False
-        count = group._get_sequence_number_for_group()
+        count = torch_private.operations_of(group)
         if self._exchanged is None:
             self._exchanged = (step, count)
             return None
@@ -198,10 +199,10 @@ class Findings:
         env = os.environ
         text = "\n".join((what, socket.gethostname(), env.get("GPU_PANEL_ATTEMPT", ""),
                           env.get("TORCHELASTIC_RESTART_COUNT", "")))
-        folder = self._run / FOLDER / hashlib.sha256(text.encode(errors="replace")).hexdigest()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / str(self._rank)).touch()
-        return len(list(folder.iterdir())) > 1
+        note = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        os.close(open_inside(self._run, f"{FOLDER}/{note}-{self._rank}", os.O_WRONLY | os.O_CREAT))
+        return len(list((self._run / FOLDER).glob(f"{note}-*"))) > 1
 
     def _tell(self, warning: schema.Warning) -> None:
         if warning.code is not None and warning.code not in self._told:

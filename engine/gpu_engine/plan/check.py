@@ -4,6 +4,7 @@ does not fit. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
@@ -115,19 +116,37 @@ def _check_task(spec: RunSpec) -> list[Problem]:
                                           "or give your own command in task.command")]
     if task.command is not None and not task.command:
         return [Problem("task.command", [], "the command is empty")]
-    if task.command is not None:
-        return own_command.check(task.command)
-    return []
+    if task.command is None:
+        return []
+    found = own_command.check(task.command)
+    told = own_command.used(task.command)
+    if spec.train.steps is None and "steps" in told and "epochs" not in told:
+        found.append(Problem("train.steps", None, "say how many: the command has {steps}"))
+    return found
+
+
+def names_none(spec: RunSpec) -> bool:
+    """Whether a spec leaves it open which devices it uses, and how many."""
+    d = spec.devices
+    return d.ids is None and d.pick is None and d.hosts is None
+
+
+def counted(spec: RunSpec) -> RunSpec:
+    """`spec` with `devices.pick` = 1 where it names no devices and its mode takes one. The other
+    modes then take all that are free."""
+    one = names_none(spec) and modes.get(spec.parallel.mode).most_devices == 1
+    return replace(spec, devices=replace(spec.devices, pick=1)) if one else spec
 
 
 def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], list[Problem]]:
     """The devices that `spec` names, in its order, and what is wrong with them (then none)."""
+    spec = counted(spec)
     ids = spec.devices.ids
     offered = ", ".join(d.id for d in inventory.devices) or "none"
     if not ids:
-        if spec.devices.pick:
+        if spec.devices.pick or (names_none(spec) and inventory.devices):
             have = len(inventory.devices)
-            if spec.devices.pick > have:
+            if (spec.devices.pick or 0) > have:
                 return [], [Problem("devices.pick", spec.devices.pick,
                                     f"this machine offers {have}: {offered}")]
             first = inventory.source_of(inventory.devices[0])
@@ -144,6 +163,15 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
         if device is None and name.startswith("cpu:") and not inventory.is_cpu:
             problems.append(Problem("devices.ids", name,
                                     "CPU slots and GPUs can't train together"))
+        elif device is None and inventory.is_cpu and not name.startswith("cpu:"):
+            slots = ",".join(d.id for d in inventory.devices[:len(ids)])
+            problems.append(Problem("devices.ids", ids,
+                                    "this machine has no GPU that can be used"
+                                    + (f" ({inventory.problem})" if inventory.problem else "")
+                                    + f", only its processor: --devices {slots}, or -n "
+                                    f"{min(len(ids), len(inventory.devices))} for the freest of "
+                                    f"{offered}"))
+            break
         elif device is None:
             problems.append(Problem("devices.ids", name,
                                     f"there is no such device here; this machine has {offered}"))

@@ -151,10 +151,11 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...
     return tuple(TOKEN.sub(one, arg) for arg in command)
 
 
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish")
 SELF_LAUNCHERS = frozenset({
     "torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric", "lightning", "composer",
     "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
-    "bash", "sh", "zsh", "dash", "ksh", "fish"})
+    *_SHELLS})
 _MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "composer",
@@ -174,6 +175,23 @@ def launches_itself(command: Sequence[str]) -> bool:
                                       and name_of(script[0]) in SELF_LAUNCHERS)
     name = name_of(behind[0])
     return name in SELF_LAUNCHERS or name.endswith(".sh")
+
+
+def script(command: Sequence[str]) -> str | None:
+    """The file that the command has an interpreter run: `train.py` of `python -u train.py`. None:
+    there is none, or its place is not known, as a wrapper may change the folder."""
+    behind = program(command)
+    if not behind:
+        return None
+    if is_python(behind[0]):
+        words = module_or_script(behind)[1] if module_or_script(behind)[0] is None else []
+    else:
+        words = behind[1:] if name_of(behind[0]) in _SHELLS else []
+    if not words or words[0].startswith("-") or TOKEN.search(words[0]):
+        return None
+    before = command[:list(command).index(behind[0])] if behind[0] in command else command[:1]
+    return None if any(word.startswith("-") for word in before) or any(
+        name_of(word) in ("apptainer", "singularity") for word in before) else words[0]
 
 
 def under_torchrun(command: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

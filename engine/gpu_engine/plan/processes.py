@@ -53,7 +53,7 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
     return {
         "batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
         "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
-        "lr": f"{plan.lr.scaled:g}", "world_size": plan.world_size, "replicas": plan.replicas,
+        "lr": repr(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
         "nodes": plan.nodes, "node_rank": plan.node_rank, "amp": plan.spec.amp.dtype,
         "epochs": train.epochs or 1, "steps": train.steps or 0, "seed": train.seed,
         "workers": train.workers, "run.name": plan.name,

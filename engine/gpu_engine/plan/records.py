@@ -197,6 +197,9 @@ class LaunchPlan:
     resume_from: ResumeFrom | None = None
     """None: every attempt goes on from the newest checkpoint that loads."""
 
+    chosen: str | None = None
+    """Which devices were chosen and why, for people: "on GPU 2: the freest of 8". None: they were
+    named."""
     code: Code | None = None
     """What hosts are sent; None: nothing."""
     interpreter: Interpreter | None = None
@@ -255,6 +258,8 @@ class LaunchPlan:
         out["processes"] = [asdict(p) for p in self.processes]
         out["lines"], out["warnings"] = list(self.lines), list(self.warnings)
         out["spec"] = to_dict(self.spec)
+        if self.chosen is not None:
+            out["chosen"] = self.chosen
         if self.code is not None:
             out["code"] = asdict(self.code)
         if self.interpreter is not None:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from gpu_engine.common import places, procs
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launch import environment, interpreter
+from gpu_engine.launch import environment, interpreter, torchside
 from gpu_engine.launch.launcher import discover_for
 from gpu_engine.launch.preflight import lasting
-from gpu_engine.plan.check import check
+from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import code, waiter
 from gpu_engine.queue.order import After, Never, Request, Wants, early
@@ -29,7 +29,7 @@ from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.environment import write as write_environment
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.spec import modes
+from gpu_engine.spec import catalog, modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -62,6 +62,8 @@ class Submission:
     folder: Path
     noted: dict[object, Environment] = field(default_factory=dict)
     """What runs on the same devices are submitted in, so that git is asked once."""
+    asked: set[str] = field(default_factory=set)
+    """Tasks with their parameters that have taken them, so that each is asked once."""
 
 
 def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
@@ -71,19 +73,43 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     return Submission(inventory or discover_for(spec), _environ(), code.keep(spec, here), here)
 
 
-def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None
-         ) -> LaunchPlan:
-    """The plan of a run that is to wait: which of several devices it gets is not known yet, so
-    only a run that names its devices has ranks in it. Raises SpecError with everything that
-    waiting would not cure."""
+def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
+         cwd: Path | None = None, *, after: str | None = None) -> LaunchPlan:
+    """The plan of a run that is to wait, in `cwd` (None: this process's folder): which of several
+    devices it gets is not known yet, so only a run that names its devices has ranks in it. `after`:
+    the run that it waits for, which may still write the files that it names. Raises SpecError with
+    everything that waiting would not cure."""
+    spec = counted(spec)
     problems = _not_to_wait(spec)
     checked = check(spec, inventory)
     taken = interpreter.of(spec)
-    problems += [*checked.problems, *lasting(spec, inventory, interpreter=taken)]
+    problems += [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
     if problems:
         raise SpecError(problems)
     made = interpreter.planned(checked, taken, base=base, environ={})
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
+
+
+def ask(specs: Sequence[RunSpec], prepared: Submission) -> None:
+    """Have tasks that check their parameters themselves do so, in the ranks' interpreter: a run
+    should not wait for hours to be refused then. Raises SpecError with what they refuse, UserError
+    where a task can't be imported."""
+    asking: dict[tuple[str, str | None], dict[str, RunSpec]] = {}
+    for spec in specs:
+        key = repr((spec.task.use, spec.run.python, spec.task.params))
+        if spec.task.use is None or key in prepared.asked:
+            continue
+        with contextlib.suppress(UserError):  # only the ranks' interpreter may know its module
+            if catalog.describe(spec.task.use, cwd=prepared.folder).checks:
+                asking.setdefault((spec.task.use, spec.run.python), {})[key] = spec
+    for (use, _), found in asking.items():
+        taken = interpreter.of(next(iter(found.values())), prepared.folder)
+        said = torchside.refused(use, [s.task.params for s in found.values()],
+                                 python=taken.python if taken is not None else None,
+                                 folder=prepared.folder)
+        if any(said):
+            raise SpecError([Problem("", None, why) for why in dict.fromkeys(said) if why])
+        prepared.asked.update(found)
 
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
@@ -97,7 +123,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     """
     _check(when)
     prepared = prepared or prepare(spec)
-    made = plan(spec, prepared.inventory, base)
+    made = plan(spec, prepared.inventory, base, after=when.after)
+    ask([spec], prepared)
     disk_room.require(places.runs_folder())
     queue = waiter.queue_folder()
     try:
@@ -142,12 +169,13 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
     state = run.state()
     if state.live:
         raise UserError(f"run {run.id} is {state.state}; stop it first")
-    made = plan(spec, inventory)
+    kept = Submission(inventory, _environ(), code.Kept(), Path(run.cwd()))
+    made = plan(spec, inventory, cwd=kept.folder, after=when.after)
+    ask([spec], kept)
     disk_room.require(run.path)
     leftovers.end(run.path)  # what a killed supervisor left would write where the next one writes
     before = run.plan()
     queue = folder.private_folder(waiter.queue_folder())
-    kept = Submission(inventory, _environ(), code.Kept(), Path(run.cwd()))
     lock = reopen_run(run, to_toml(spec),
                       replace(made, origin=before.origin if before is not None else None))
     try:
@@ -161,6 +189,10 @@ def submit_again(run: Run, spec: RunSpec, when: When, inventory: Inventory, *,
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
+    if names_none(spec):
+        return [Problem("devices.pick", None,
+                        f"{modes.get(spec.parallel.mode).label} takes all free devices, and nobody "
+                        "knows how many will be: say how many to wait for (-n 2)")]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue waits for devices of this machine only; start a run on hosts "

@@ -32,6 +32,8 @@ class Digest:
     """How many steps of a task were asked for, and how many epochs; None: by the other, or by the
     command."""
     epochs: int | None = None
+    best: str | None = None
+    """train.best, of a task."""
     sweep: Member | None = None
     """Its place in a sweep; None: it is in none."""
 
@@ -61,12 +63,14 @@ def read(run: Run, before: Digest | None = None, state: State | None = None) -> 
     command, use = task.get("command"), task.get("use")
     ours = isinstance(use, str)
     what = shlex.join(map(str, command)) if isinstance(command, list) else use if ours else ""
-    mode = plan.get("mode")
+    mode, best = plan.get("mode"), train.get("best")
     replicas = _whole(plan.get("replicas")) or _whole(_table(plan.get("batch")).get("replicas"))
     return Digest(run, state, notes.read(run.path), what,
                   mode if isinstance(mode, str) else "", replicas or 1,
                   _whole(plan.get("world_size")), _whole(train.get("steps")) if ours else None,
-                  _whole(train.get("epochs")) if ours else None, sweep.read(run.path))
+                  _whole(train.get("epochs")) if ours else None,
+                  best if ours and isinstance(best, str) else None,
+                  sweep.read(run.path))
 
 
 def _table(value: object) -> dict[str, Any]:

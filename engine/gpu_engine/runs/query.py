@@ -32,6 +32,8 @@ class _Term:
     field: str | None
     text: str
     out: bool
+    quoted: bool = False
+    """Whether it is a text in any case, `"lr:3"`."""
 
     def holds(self, asked: Asked) -> bool:
         if self.field is None:
@@ -64,7 +66,7 @@ class Query:
         as text. None: nothing."""
         for term in self.terms:
             word, colon, _ = term.text.partition(":")
-            if term.field is None and colon and word.isalpha():
+            if term.field is None and colon and word.isalpha() and not term.quoted:
                 return f"{word!r} is no field; there are {', '.join(FIELDS)}"
         return None
 
@@ -80,5 +82,5 @@ def parse(text: str) -> Query:
         if field is not None and field not in FIELDS:
             value, field = f"{field}:{value}", None
         if value:  # else the word is half typed
-            terms.append(_Term(field, value, bool(out)))
+            terms.append(_Term(field, value, bool(out), value == whole))
     return Query(text, tuple(terms))

@@ -18,6 +18,7 @@ from typing import Any
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, reason
 from gpu_engine.common.frozen import frozen
+from gpu_engine.common.hints import text_of
 from gpu_engine.common.values import ANY, Kind, json_value
 from gpu_engine.spec import param_source
 
@@ -30,7 +31,7 @@ class TaskField:
 
     name: str
     type: str
-    """The annotation as it is written: "int", "str | None"."""
+    """The annotation as it is written, without limits: "int", "str | None"."""
     default: Any
     """None if there is no default or it is computed."""
     required: bool
@@ -51,6 +52,8 @@ class TaskInfo:
     fields: tuple[TaskField, ...]
     whole: bool
     """Whether `fields` is complete. False: a base class that could not be read may have more."""
+    checks: bool = False
+    """Whether it checks its parameters itself, which only importing it can do."""
 
     def field(self, name: str) -> TaskField | None:
         """The parameter `name`; None if there is no such parameter."""
@@ -86,6 +89,8 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
     if where.endswith(".py"):
         path = [str(file.parent), *path]  # as when Python runs the file
     source = _Source.read(file, path)
+    if name not in source.classes:  # a package may re-export it
+        source = source.origin(name) or source
     if name not in source.classes:
         import difflib
 
@@ -94,9 +99,11 @@ def describe(use: str, *, cwd: Path | None = None, search: Sequence[str] | None 
             "it has " + (", ".join(source.classes) or "no class at all")
         raise UserError(f"there is no class {name} in {where}; {there}")
     fields: dict[str, TaskField] = {}
-    whole = _gather(source, name, fields, frozenset())
+    methods: set[str] = set()
+    whole = _gather(source, name, fields, methods, frozenset())
     doc = (ast.get_docstring(source.classes[name]) or "").strip()
-    return TaskInfo(use, name, doc, file, tuple(fields.values()), whole)
+    return TaskInfo(use, name, doc, source.file, tuple(fields.values()), whole,
+                    bool(methods & {"check", "__post_init__"}))
 
 
 @frozen(slots=True)
@@ -106,8 +113,9 @@ class _Source:
     file: Path
     path: list[str]
     classes: dict[str, ast.ClassDef]
-    imported: dict[str, str]
-    """The module of each name that `from module import name` brings in."""
+    imported: dict[str, tuple[str, list[str]]]
+    """For each name that `from module import name` brings in: the module, and where it is looked
+    for."""
     names: dict[str, ast.expr]
     """The value of each `name = …` at the module's top level: types may be named so."""
 
@@ -117,20 +125,27 @@ class _Source:
         named = {t.id: n.value for n in tree.body if isinstance(n, ast.Assign)
                  for t in n.targets if isinstance(t, ast.Name)}
         return cls(file, path, {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)},
-                   {a.asname or a.name: n.module for n in tree.body
-                    if isinstance(n, ast.ImportFrom) and n.module and not n.level
+                   {a.asname or a.name: (n.module, _searched(n.level, file, path))
+                    for n in tree.body if isinstance(n, ast.ImportFrom) and n.module
                     for a in n.names if a.asname in (None, a.name)}, named)
 
-    def origin(self, name: str) -> _Source | None:
-        """The file that an imported class comes from; None if it can't be found."""
-        if name not in self.imported:
+    def origin(self, name: str, seen: frozenset[Path] = frozenset()) -> _Source | None:
+        """The file that defines an imported class; None if it can't be found. `seen`: the files
+        that have led here."""
+        if name not in self.imported or self.file in seen:
             return None
+        module, search = self.imported[name]
         try:
-            found = _Source.read(_source(self.imported[name], self.file.parent, self.path),
-                                 self.path)
+            found = _Source.read(_source(module, self.file.parent, search), self.path)
         except UserError:
             return None
-        return found if name in found.classes else None
+        return found if name in found.classes else found.origin(name, seen | {self.file})
+
+
+def _searched(level: int, file: Path, path: list[str]) -> list[str]:
+    """Where a module is looked for that `file` imports with so many leading dots."""
+    folders = file.absolute().parents
+    return [str(folders[min(level, len(folders)) - 1])] if level else path
 
 
 def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
@@ -184,10 +199,10 @@ def parse(text: bytes, name: str) -> ast.Module:
         return ast.parse(text, filename=name)
 
 
-def _gather(source: _Source, name: str, into: dict[str, TaskField],
+def _gather(source: _Source, name: str, into: dict[str, TaskField], methods: set[str],
             seen: frozenset[tuple[Path, str]]) -> bool:
     """Collect the fields of a class `into` the dict, those of its bases first, as dataclasses order
-    them. Returns False if a base class can't be found."""
+    them, and the names of its methods. Returns False if a base class can't be found."""
     here = (source.file, name)
     if name not in source.classes or here in seen:
         return False
@@ -197,11 +212,12 @@ def _gather(source: _Source, name: str, into: dict[str, TaskField],
         if base in ("Task", "object"):
             continue
         where = source if base in source.classes else source.origin(base)
-        whole &= where is not None and _gather(where, base, into, seen | {here})
+        whole &= where is not None and _gather(where, base, into, methods, seen | {here})
+    methods |= {line.name for line in node.body if isinstance(line, ast.FunctionDef)}
     for i, line in enumerate(node.body):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
-        kind = ast.unparse(line.annotation).strip("'\"")
+        kind = text_of(ast.unparse(line.annotation))
         if "ClassVar" in kind or line.target.id.startswith("_"):
             continue
         default, required = _default(line.value)

@@ -1,16 +1,18 @@
 """The type of a task's parameter, from the annotation in its source, without importing anything.
 
 This understands the builtin types, Path, Literal, Optional, Union and `|`, list, tuple, dict and
-their older spellings in `typing`, Annotated, an Enum from the same file or imported by name, and a
-name that the module gives to any of these. A parameter of any other type accepts every value.
+their older spellings in `typing`, Annotated with Bounds and Existing, an Enum from the same file or
+imported by name, and a name that the module gives to any of these. A parameter of any other type
+accepts every value.
 """
 
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpu_engine.common.values import ANY, Kind, show
+from gpu_engine.common.values import ANY, Bounds, Existing, Kind, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +73,7 @@ def _generic(name: str, inside: list[ast.expr], source: Names, depth: int) -> Ki
         values = [(show(v), v) for v in map(_value, inside) if v is not None]
         return Kind("choice", choices=tuple(values)) if len(values) == len(inside) else ANY
     if name == "Annotated":
-        return kind_of(inside[0], source, depth)
+        return _limited(kind_of(inside[0], source, depth), inside[1:])
     if name == "tuple" or name == "Tuple":
         same = len(inside) == 2 and isinstance(inside[1], ast.Constant) \
             and inside[1].value is Ellipsis
@@ -87,6 +89,26 @@ def _generic(name: str, inside: list[ast.expr], source: Names, depth: int) -> Ki
     if name in _TABLES and len(args) == 2:
         return Kind("dict", tuple(args))
     return ANY
+
+
+def _limited(kind: Kind, notes: list[ast.expr]) -> Kind:
+    """`kind` with the limits that stand beside it. Those that are computed only a rank knows."""
+    for note in notes:
+        if not isinstance(note, ast.Call):
+            continue
+        given = [_value(a) for a in note.args], {k.arg or "": _value(k.value)
+                                                 for k in note.keywords}
+        name = _last(note.func)
+        try:
+            if name == "Bounds":
+                bounds = Bounds(*given[0], **given[1])
+                bounds.hold(1)
+                kind = replace(kind, bounds=bounds)
+            elif name == "Existing":
+                kind = replace(kind, existing=Existing(*given[0], **given[1]))
+        except (TypeError, ZeroDivisionError):
+            continue
+    return kind
 
 
 def _union(args: list[Kind]) -> Kind:

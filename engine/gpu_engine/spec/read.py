@@ -7,7 +7,6 @@ and suggests what a misspelt key may have meant. Standard library only: a rank i
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.values import ANY, convert, describe, parse
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
+from gpu_engine.spec.typed_command import split
 
 
 def from_dict(data: Mapping[str, Any]) -> RunSpec:
@@ -86,7 +86,7 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     If they name another task, the parameters of the task before are removed first. Raises
     SpecError.
     """
-    given = list(assignments)
+    given = list(map(spelled_out, assignments))
     uses = [a.partition("=")[2] for a in given if a.partition("=")[0].strip() == "task.use"]
     if uses and uses[-1] != _get(data, "task.use"):
         task = data.get("task")
@@ -96,14 +96,24 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
         apply_set(data, assignment)
 
 
+def spelled_out(assignment: str) -> str:
+    """`lr=1e-3` as `train.lr=1e-3`: with the section of the one key that has this name. Any other
+    text as it is."""
+    short, eq, text = assignment.partition("=")
+    short = short.strip()
+    full = [] if short in keys() else [k.dotted for k in keys().values() if k.name == short]
+    return f"{full[0]}={text}" if eq and len(full) == 1 else assignment
+
+
 def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place.
 
     The value is parsed by the key's type (`values.parse`): "512" is a number for batch.size and a
-    text for name; "0,1" is a list for devices.ids. If only one of two keys may be given
+    text for name; "0,1" is a list for devices.ids, and task.command is split as a shell splits it.
+    A key may be named without its section (`spelled_out`). If only one of two keys may be given
     (`ONE_OF`), setting one removes the other. Raises SpecError.
     """
-    dotted, eq, text = assignment.partition("=")
+    dotted, eq, text = spelled_out(assignment).partition("=")
     dotted = dotted.strip()
     if not eq or not dotted:
         raise SpecError([Problem("", None, f"--set {assignment!r}: expected key=value, "
@@ -114,12 +124,12 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         return
     key = keys().get(dotted)
     if key is None:
-        raise SpecError([_unknown(dotted, [*known_keys(), "name"], value=text)])
+        raise SpecError([_unknown(dotted, [*known_keys(), "name"], value=text, typed=True)])
     for pair in ONE_OF:
         if dotted in pair:
             other = pair[1] if dotted == pair[0] else pair[0]
             data.get(key.section, {}).pop(other.partition(".")[2], None)
-    value = parse(text, key.kind)
+    value = _command(text) if dotted == "task.command" else parse(text, key.kind)
     if dotted == "devices.hosts" and isinstance(value, list) and not text.lstrip().startswith("["):
         value = glued(map(str, value))  # the commas between a host's devices are its own
     part = data.setdefault(key.section, {}) if key.section else data
@@ -187,18 +197,46 @@ def _name(value: Any, problems: list[Problem]) -> str:
     return value
 
 
-def _unknown(key: str, known: list[str], *, value: Any = None) -> Problem:
+def _command(text: str) -> object:
+    """The words of a command; the text itself if it can't be split, of which making the spec then
+    says why."""
+    listed = parse(text, keys()["task.command"].kind) if text.lstrip().startswith("[") else None
+    if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
+        return listed
+    try:
+        return split(text)
+    except ValueError:
+        return text
+
+
+def _unknown(key: str, known: list[str], *, value: Any = None, typed: bool = False) -> Problem:
+    """typed: it was given as `key=value`, and the value is its text."""
     import difflib
 
-    last = key.rpartition(".")[2]
+    section, _, last = key.rpartition(".")
+    inside = [k for k in keys().values() if k.section == last]
+    if inside and section not in SECTIONS:  # a section's name in the place of a key's
+        meant = next((k for k in inside if typed and _takes(k, value)), inside[0])
+        given = f"={value}" if typed and _takes(meant, value) else ""
+        return Problem(key, value, f"there is no such key; did you mean {meant.dotted}{given}?")
     near = [k for k in known_keys() if k.rpartition(".")[2] == last]  # right word, wrong section
-    near = near[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    names = {k.rpartition(".")[2]: k for k in known}
+    near = near[:1] or [names[n] for n in difflib.get_close_matches(last, names, n=1, cutoff=0.6)]
     if near:
         return Problem(key, value, f"there is no such key; did you mean {near[0]}?")
-    section = key.partition(".")[0]
-    inside = [k.partition(".")[2] for k in known if k.startswith(section + ".")]
-    choices = inside or known
-    return Problem(key, value, "there is no such key; there are " + ", ".join(choices))
+    near = [names[n] for n in difflib.get_close_matches(last, names, n=3, cutoff=0.4)]
+    return Problem(key, value, "there is no such key; "
+                   + (f"the nearest are {', '.join(near)}; " if near else "")
+                   + "docs/spec.md and gpu-engine presets --keys list them all")
+
+
+def _takes(key: Key, text: str) -> bool:
+    """Whether this text is a value of `key`."""
+    try:
+        convert(parse(text, key.kind), key.kind)
+    except ValueError:
+        return False
+    return True
 
 
 def _expected(key: Key, value: Any) -> str:
@@ -214,16 +252,10 @@ def _expected(key: Key, value: Any) -> str:
 
 def _command_problem(text: str) -> str:
     """What is wrong with a command given as one text instead of a list."""
-    for end, missing in (("", ""), ('"', 'the quote " is not closed'),
-                         ("'", "the quote ' is not closed")):
-        try:
-            parts = shlex.split(text + end)
-        except ValueError as err:
-            if "escaped" in str(err):
-                break
-            continue
-        return missing or f"expected a list of texts: {json.dumps(parts)}"
-    return "ends in a backslash with nothing after it"
+    try:
+        return f"expected a list of texts: {json.dumps(split(text))}"
+    except ValueError as err:
+        return str(err)
 
 
 def _get(data: Mapping[str, Any], dotted: str) -> Any:

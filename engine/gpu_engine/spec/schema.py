@@ -45,7 +45,8 @@ class TaskSpec:
 
 @frozen
 class DevicesSpec:
-    """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`)."""
+    """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`).
+    With none of these: the freest one in mode single, in other modes all that are free."""
 
     ids: list[str] | None = None
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""

@@ -4,12 +4,14 @@ into it."""
 from __future__ import annotations
 
 import copy
+import shlex
 from typing import Any
 
 from gpu_engine.common import toml
 from gpu_engine.common.frozen import frozen
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
+from gpu_engine.spec.typed_command import split
 
 
 def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def flat(spec: RunSpec) -> dict[str, str]:
             if key.dotted == "task.params":
                 out |= {f"task.params.{name}": _free(one) for name, one in value.items()}
             elif value is not None:
-                out[key.dotted] = _typed(value)
+                out[key.dotted] = _command(value) if key.dotted == "task.command" \
+                    else _typed(value)
     return out
 
 
@@ -79,6 +82,15 @@ def _typed(value: Any) -> str:
         if value and bare and all(value) and not value[0].startswith(("[", "(", "{")):
             return ",".join(value)
     return repr(value) if isinstance(value, float) else show(value)
+
+
+def _command(words: list[str]) -> str:
+    """A command as it would be typed, where that is read as the same words."""
+    text = shlex.join(words)
+    try:
+        return text if words and split(text) == words else show(words)
+    except ValueError:
+        return show(words)
 
 
 def _free(value: Any) -> str:

@@ -17,7 +17,7 @@ from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
 LINGER = 30.0
-"""Seconds that the other ranks get to end once one has completed."""
+"""Seconds that the other ranks get to complete once the process of one has ended well."""
 
 Verdict = tuple[Literal["completed", "stopped", "failed"], "str | None", "Cause | None"]
 
@@ -37,6 +37,8 @@ class Attempt:
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
     """Whether the remaining processes were killed."""
+    bad: bool = False
+    """Whether a process has failed."""
     deadline: float | None = None
     """When the remaining processes are killed, monotonic seconds."""
     hang: Cause | None = None
@@ -58,6 +60,13 @@ class Attempt:
         if not any(s.begun for s in self.events.values()):
             self.stopping.signal_all()
         return self.stopping.going_on
+
+    @property
+    def only_leaving(self) -> bool:
+        """Whether each rank that still runs has said how it ended, and none has failed: it may
+        take its time, as with an upload at its end."""
+        return not self.bad and all(self.events[r].view.outcome in ("completed", "stopped")
+                                    for c in self.running_children for r in c.ranks)
 
     def processes(self) -> tuple[RankProcess, ...]:
         """The processes as state.json lists them, one entry per rank."""

@@ -54,6 +54,14 @@ class Failure:
         return self.error.t if self.error is not None else self.ended
 
     @property
+    def traceback(self) -> str | None:
+        """The traceback in its log that has ended it. Python exits with 1 then; before any other
+        status, one that further output follows was caught."""
+        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        caught = trace and self.status != 1 and not self.log_tail.rstrip().endswith(trace.rstrip())
+        return None if caught else trace
+
+    @property
     def in_wake(self) -> bool:
         """Whether this looks like a consequence of another rank's failure."""
         if self.error is not None:
@@ -63,7 +71,7 @@ class Failure:
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
         if self.status == -signal.SIGTERM:  # what the others get once one has failed
             return True
-        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        trace = self.traceback
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
 
 
@@ -98,13 +106,13 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
             message = f"out of GPU memory{': ' * bool(known)}{known}.\n{message}"
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
-    trace = traceback_in(first.log_tail)
+    trace = first.traceback
     missing = _MISSING.search(first.log_tail)
     if missing:
         seconds, came, needed = missing.groups()
         return Cause(f"only {came} of {needed} machines connected within {seconds} s; start the "
                      "run on the others, and check master_addr, master_port and firewalls there")
-    if trace and first.status > 0:
+    if trace:
         last = trace.strip().splitlines()[-1]
         kind, _, message = last.partition(": ")
         return Cause(message or last, first.rank, kind, trace)

@@ -293,6 +293,7 @@ class Supervisor:
             bad = any(c.status != 0 or (self.is_task and attempt.too_early(c)) for c in ended)
             self._limit(attempt, _WAKE_GRACE if bad else LINGER if self.is_task else None)
             if bad:
+                attempt.bad = True
                 for child in attempt.running_children:
                     child.signal(signal.SIGTERM)
         if attempt.going_on:  # else the run's end is written in a moment
@@ -316,8 +317,12 @@ class Supervisor:
         attempt.stopping.look(attempt.children, attempt.events)
 
     def _let_save(self, attempt: Attempt) -> bool:
-        """Give ranks more time if they are writing a checkpoint. Returns whether they get it."""
+        """Give ranks more time if they are writing a checkpoint, or have completed and only end
+        slowly. Returns whether they get it."""
         self._read(attempt)
+        if attempt.stopping is None and self.is_task and attempt.only_leaving:
+            attempt.deadline = None
+            return True
         savers = stopping.saving(attempt.events.values())
         if not savers and not (attempt.stopping and not self.is_task
                                and attempt.stopping.writing()):

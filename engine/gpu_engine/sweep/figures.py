@@ -47,10 +47,12 @@ def of(run: Path) -> Figures:
 
 
 class FiguresOf:
-    """Reads the figures of one sweep's members, and remembers those of runs that have ended."""
+    """Reads the figures of one sweep's members, or of any runs, and remembers those of runs that
+    have ended."""
 
-    def __init__(self, sweep: str) -> None:
-        self._path = places.home() / "sweeps" / f"{sweep}.json"
+    def __init__(self, sweep: str | None = None) -> None:
+        self._sweep = sweep
+        self._path = places.home() / (f"sweeps/{sweep}.json" if sweep else "figures.json")
         data = read_json(self._path)
         known = data.get("runs") if isinstance(data, dict) and data.get("version") == _VERSION \
             else None
@@ -82,6 +84,10 @@ class FiguresOf:
         if not self._new:
             return
         self._new = False
+        if self._sweep is None:
+            runs = places.runs_folder()
+            self._known = {name: one for name, one in self._known.items()
+                           if (runs / name).exists()}
         with contextlib.suppress(OSError, ValueError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(self._path, json_safe({"version": _VERSION, "runs": self._known}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
-from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys, known_keys
 from gpu_engine.spec.write import flat, to_dict
 from gpu_engine.sweep import words
@@ -103,7 +103,8 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
         apply_sets({}, [f"{key}=0"])
     except SpecError as err:
         return replace(err.problems[0], value=None)
-    return Problem(key, None, "there is no such key")
+    whole = spelled_out(f"{key}=").removesuffix("=")
+    return Problem(key, None, f"there is no such key; did you mean {whole}?")
 
 
 def _own_words(spec: RunSpec) -> frozenset[str]:

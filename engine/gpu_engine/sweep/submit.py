@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launch.launcher import discover_for
+from gpu_engine.plan.check import counted
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import submit as queue
 from gpu_engine.queue import waiter
@@ -61,6 +62,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
     ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
     prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
     plans(members, prepared.inventory, base)
+    queue.ask([m.spec for m in members], prepared)
     ident, begun = _new_id(), time.time()
     done: list[Run] = []
     try:
@@ -77,7 +79,7 @@ def submit(members: Sequence[Member], when: When, name: str, base: Base = None) 
 
 
 def _place(member: Member, ident: str, name: str, of: int, begun: float) -> record.Member:
-    devices = member.spec.devices
+    devices = counted(member.spec).devices
     return record.Member(ident, name, member.index, of, begun, member.values, member.repeat,
                          devices.pick, devices.free_gib)
 

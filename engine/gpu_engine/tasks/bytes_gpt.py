@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sysconfig
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.values import Bounds, Existing
 from gpu_engine.training.task import Task, fusable
 
 _VOCABULARY = 256
@@ -29,27 +32,20 @@ class BytesGPT(Task):
     (B, T)), both int64; logits (B, T, 256).
     """
 
-    text: str = ""
+    text: Annotated[str, Existing()] = ""
     "A file or folder to learn from; empty: the Python standard library's source."
-    width: int = 128
+    width: Annotated[int, Bounds(ge=1, multiple_of="heads")] = 128
     "Size of the vector that stands for each byte; a multiple of `heads`."
-    layers: int = 4
+    layers: Annotated[int, Bounds(ge=1)] = 4
     "Transformer blocks."
-    heads: int = 4
+    heads: Annotated[int, Bounds(ge=1)] = 4
     "Attention heads in a block."
-    context: int = 64
+    context: Annotated[int, Bounds(ge=1)] = 64
     "How many bytes the model looks back at most."
-    megabytes: float = 4.0
+    megabytes: Annotated[float, Bounds(gt=0)] = 4.0
     "The largest amount of text to use."
-    warmup: int = 50
+    warmup: Annotated[int, Bounds(ge=0)] = 50
     "Steps over which the learning rate rises at the start; after that it falls along a cosine."
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if min(self.width, self.layers, self.heads, self.context) < 1 or self.megabytes <= 0:
-            raise ValueError("width, layers, heads, context and megabytes must be positive")
-        self._halves: tuple[Tensor, Tensor] | None = None
 
     def model(self) -> nn.Module:
         """The GPT of the task's size."""
@@ -57,11 +53,11 @@ class BytesGPT(Task):
 
     def train_data(self) -> Windows:
         """The first part of the text. Raises UserError if it can't be read or is too short."""
-        return Windows(self._data()[0], self.context)
+        return Windows(self._halves[0], self.context)
 
     def eval_data(self) -> Windows | None:
         """The held-out part of the text; None if it is shorter than one example."""
-        held_out = Windows(self._data()[1], self.context)
+        held_out = Windows(self._halves[1], self.context)
         return held_out if len(held_out) else None
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -99,19 +95,18 @@ class BytesGPT(Task):
             return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
         return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
-    def _data(self) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def _halves(self) -> tuple[Tensor, Tensor]:
         """(bytes to train on, held-out bytes), uint8."""
-        if self._halves is None:
-            limit = int(self.megabytes * 1e6)
-            data = read_text(Path(self.text).expanduser() if self.text else None, limit)
-            if len(data) <= self.context + 1:
-                raise UserError(f"task.params.text = {self.text!r}: has only {len(data)} bytes; "
-                                f"one example takes {self.context + 1}")
-            held_out = min(int(len(data) * _HELD_OUT), _MOST_HELD_OUT)
-            split = len(data) - held_out
-            whole = torch.frombuffer(data, dtype=torch.uint8)
-            self._halves = whole[:split], whole[split:]
-        return self._halves
+        limit = int(self.megabytes * 1e6)
+        data = read_text(Path(self.text).expanduser() if self.text else None, limit)
+        if len(data) <= self.context + 1:
+            raise UserError(f"task.params.text = {self.text!r}: has only {len(data)} bytes; "
+                            f"one example takes {self.context + 1}")
+        held_out = min(int(len(data) * _HELD_OUT), _MOST_HELD_OUT)
+        split = len(data) - held_out
+        whole = torch.frombuffer(data, dtype=torch.uint8)
+        return whole[:split], whole[split:]
 
 
 class Windows(torch.utils.data.Dataset):

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.values import Bounds
 from gpu_engine.training.task import Task
 
 _FILE = Path("datasets", "data", "digits.csv.gz")
@@ -44,7 +46,7 @@ class Digits(Classifier):
     Shapes: pictures (B, 64) from 0 to 1, logits (B, 10).
     """
 
-    hidden: int = 256
+    hidden: Annotated[int, Bounds(ge=1)] = 256
     "Units in the hidden layer."
 
     def model(self) -> nn.Module:

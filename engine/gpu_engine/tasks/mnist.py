@@ -6,12 +6,14 @@ import gzip
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.values import Bounds, Existing
 from gpu_engine.tasks.digits import Classifier
 
 _FILES = {True: ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -25,9 +27,9 @@ class Mnist(Classifier):
     Shapes: pictures (B, 784) from 0 to 1, logits (B, 10).
     """
 
-    folder: str = "data/mnist"
+    folder: Annotated[str, Existing("folder")] = "data/mnist"
     "Folder with MNIST's four IDX files, unpacked or as .gz."
-    hidden: int = 256
+    hidden: Annotated[int, Bounds(ge=1)] = 256
     "Units in the hidden layer."
 
     def model(self) -> nn.Module:

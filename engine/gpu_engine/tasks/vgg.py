@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import data_parallel
 from torch.utils.data import TensorDataset
 
+from gpu_engine.common.values import Bounds
 from gpu_engine.tasks.digits import Classifier
 
 _PLANS = {  # channels of each 3×3 convolution; M halves the picture (arXiv:1409.1556, table 1)
@@ -30,20 +31,14 @@ class Vgg(Classifier):
 
     variant: Literal["vgg11", "vgg16"] = "vgg11"
     "Which network of the paper."
-    width: float = 0.125
+    width: Annotated[float, Bounds(gt=0)] = 0.125
     "Share of the paper's channels; 1.0 is the full network."
-    side: int = 32
+    side: Annotated[int, Bounds(ge=32, multiple_of=32)] = 32
     "Height and width of a picture; a multiple of 32."
-    examples: int = 2048
+    examples: Annotated[int, Bounds(ge=8)] = 2048
     "Pictures to train on; an eighth of that number is held out."
-    noise: float = 1.0
+    noise: Annotated[float, Bounds(ge=0)] = 1.0
     "Strength of the noise; the patterns have strength 1."
-
-    def __post_init__(self) -> None:
-        if self.side % 32 or self.side < 32:
-            raise ValueError(f"side {self.side} is not a multiple of 32")
-        if self.width <= 0 or self.examples < 8:
-            raise ValueError("width must be positive, examples at least 8")
 
     def model(self) -> nn.Module:
         """The network of the chosen variant and width."""

@@ -195,7 +195,7 @@ class Reader(Dataset):
         if self._batches:
             return self.data.get_batch(indices)
         if self._tensors:  # the same as default_collate of the single examples, but faster
-            return [t[indices] for t in self.data.tensors]
+            return [t[indices].contiguous() for t in self.data.tensors]
         listed = indices.tolist()
         many = getattr(self.data, "__getitems__", None)
         return self._collate(many(listed) if many else [self.data[i] for i in listed])
@@ -246,17 +246,18 @@ class MapData:
     """Training batches of a map-style dataset, for one rank."""
 
     def __init__(self, data: Any, sampler: EpochSampler, *, seed: int, first: int, count: int,
-                 workers: int, device: torch.device, collate: Callable, default_collate: bool
-                 ) -> None:
+                 workers: int, device: torch.device, collate: Callable, default_collate: bool,
+                 warn: Callable[[str], None] = lambda text: None) -> None:
         """The batches of the replicas `first` to `first + count - 1`. `workers`: how many loader
-        workers; `device`: where batches go. Raises UserError if the data is smaller than one global
-        batch."""
+        workers; `device`: where batches go; `warn` is told in words what is odd about the data.
+        Raises UserError if the data is smaller than one global batch."""
         if sampler.examples < sampler.global_size:
             raise UserError(f"batch.size: a global batch takes {sampler.global_size} examples, but "
                             f"the training data has only {sampler.examples}")
         self._sampler = RankSampler(sampler, seed, first, count)
         self._reader = Reader(data, collate, default_collate)
-        self._device = device
+        self._device, self._warn = device, warn
+        self._examples = sampler.examples
         self._loader = map_loader(
             self._reader, self._sampler.requests, workers=workers, seed=mix(seed, first),
             device=device) if workers else None
@@ -271,6 +272,11 @@ class MapData:
         self._sampler.set_epoch(epoch, start)
         self._reader.set_epoch(epoch)
         reader, device = self._reader, self._device
+        many = len(reader)
+        if many != self._examples:
+            self._warn(f"the training data has {many:,} examples in epoch {epoch + 1}, and had "
+                       f"{self._examples:,} when training began: the first {self._examples:,} are "
+                       "used. Data whose length changes can be an IterableDataset")
         if self._loader is not None:
             yield (move(batch, device) for batch in self._loader)
         elif not reader.only_indexes_tensors:

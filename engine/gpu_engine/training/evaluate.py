@@ -19,7 +19,7 @@ from gpu_engine.training import rng
 from gpu_engine.training.data import move
 from gpu_engine.training.held_out import SEED, HeldOut
 from gpu_engine.training.precision import Precision
-from gpu_engine.training.task import Task
+from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.training.wide import wide
 from gpu_engine.worker.rank.process_group import Group
 
@@ -30,7 +30,7 @@ class EvaluationFailed(Exception):
     `problem` is the error itself on the rank where it happened, and None on the others.
     """
 
-    def __init__(self, problem: Exception | None) -> None:
+    def __init__(self, problem: BaseException | None) -> None:
         super().__init__(problem)
         self.problem = problem
 
@@ -49,7 +49,7 @@ class Evaluation:
         self._device, self._devices = device, [device, *(others or [])]
         self._chunks = HeldOut(
             data, chunk, rank=group.rank, ranks=group.size, workers=workers, device=device,
-            collate=task.collate, default_collate=type(task).collate is Task.collate,
+            collate=task.collate, default_collate=has_default_collate(task),
             gather=group.gather_bytes, warn=warn, watched=watched)
 
     def run(self, model: nn.Module, precision: Precision,
@@ -61,20 +61,20 @@ class Evaluation:
         the same ones for a chunk each time, on any rank. Raises EvaluationFailed if data, model or
         metrics raise, if metrics lack "count", or if their names change from call to call.
         """
-        problem: Exception | None = None
+        problem: BaseException | None = None
         before = [(module, module.training) for module in model.modules()]
         model.eval()
         mine: dict[int, dict[str, Tensor]] = {}
         try:
-            with torch.no_grad(), precision.autocast(), rng.untouched(self._devices):
+            with torch.no_grad(), rng.untouched(self._devices):
                 for number, batch in self._chunks:
                     rng.seed_here(rng.mix(SEED, number, 1), self._devices)
-                    sums = self._task.metrics(model, move(batch, self._device))
-                    mine[number] = {k: wide(torch.as_tensor(v).detach())
-                                    for k, v in sums.items()}
+                    with precision.autocast():  # the data is read outside, as in training
+                        sums = self._task.metrics(model, move(batch, self._device))
+                    mine[number] = {k: self._sum(k, v) for k, v in sums.items()}
                     if stopped():
                         break
-        except Exception as err:  # noqa: BLE001 - raised below, once all ranks know of it
+        except BaseException as err:  # noqa: BLE001 - raised below, once all ranks know of it
             problem = err
         finally:
             _restore_modes(before)
@@ -87,6 +87,14 @@ class Evaluation:
             return None
         self._chunks.check()
         return self._together(mine, int(chunks))
+
+    def _sum(self, name: str, value: Any) -> Tensor:
+        """A value of `Task.metrics`, shape (), in the widest type."""
+        found = torch.as_tensor(value).detach()
+        if found.numel() != 1:
+            raise UserError(f"{type(self._task).__name__}.metrics gives {name!r} the shape "
+                            f"{tuple(found.shape)}: expected one number, the sum over the batch")
+        return wide(found.reshape(()))
 
     def _together(self, mine: dict[int, dict[str, Tensor]], chunks: int) -> dict[str, float]:
         if chunks == 0:

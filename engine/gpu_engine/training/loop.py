@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
@@ -88,6 +89,8 @@ class Loop:
         self._warned_at = 0.0
         self._last = self.group.last_step
         self._stop = self._checked = False
+        self._buffers: dict[str, Tensor] = {}
+        """The model's buffers before the step, if a step may be skipped for its loss."""
         self._due = 0.0
 
     def run(self) -> str:
@@ -96,6 +99,7 @@ class Loop:
         Raises NonFiniteLoss, and whatever the task or PyTorch raises.
         """
         self.recorder.training = True
+        self._put_back_handlers()
         self.recorder.mark()
         if self._last is not None:
             self._last.begin(lambda: self.at.step, self._reason)
@@ -131,6 +135,8 @@ class Loop:
         more batches."""
         task, model, rec, last = self.task, self.strategy.model, self.recorder, self.accumulate - 1
         wait = 0.0
+        if self.on_nonfinite == "skip":
+            self._buffers = {name: b.clone() for name, b in self.strategy.raw.named_buffers()}
         for micro in range(self.accumulate):
             rec.phase = "data"
             before = time.perf_counter()
@@ -143,9 +149,12 @@ class Loop:
             else:  # gradients add up here; only the last pass averages them over ranks
                 with self.strategy.local_gradients():
                     self._forward_backward(task, model, batch, last=False)
+        self.strategy.check_pass()
         rec.phase = "optimizer"
         loss = self._loss.finish()
-        lr = self.optimizer.param_groups[0]["lr"]
+        lr = self.optimizer.param_groups[0].get("lr")
+        if isinstance(lr, Tensor):  # which a schedule changes in place
+            lr = lr.detach().clone()
         if self.precision.step(self.optimizer, self.clip, self.strategy):
             self.schedule.step()
             self._skips_in_a_row = 0
@@ -197,8 +206,14 @@ class Loop:
         return min([last, *(step - step % every + every
                             for every in (self.save_every, self.eval_every) if every)])
 
+    def _put_back_handlers(self) -> None:
+        replaced = self.signals.put_back()
+        if replaced:
+            self.recorder.warn(replaced)
+
     def _between_steps(self) -> None:
         step = self.at.step
+        self._put_back_handlers()
         if not self._checked and not self._skips_in_a_row:
             self._checked = True
             self.check_state()
@@ -283,6 +298,10 @@ class Loop:
         """Count a skipped step. All ranks skip the same steps, as they have the same gradients."""
         self.skipped += 1
         self.recorder.skipped = self.skipped
+        # The forward pass has changed BatchNorm's averages, also on ranks with a good loss.
+        for name, buffer in self.strategy.raw.named_buffers():
+            if name in self._buffers:
+                buffer.detach().copy_(self._buffers[name])
         self._skips_in_a_row += 1
         if self._skips_in_a_row >= _SKIPS_IN_A_ROW:
             raise NonFiniteLoss(f"{_SKIPS_IN_A_ROW} steps in a row up to step {self.at.step + 1} "

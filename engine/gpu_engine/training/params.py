@@ -51,9 +51,11 @@ def load(ref: str) -> type[Task]:
 
 
 def build(cls: type[Task], params: dict[str, Any]) -> Task:
-    """An object of `cls` with `params`. Raises TaskError, which lists every wrong parameter."""
+    """An object of `cls` with `params`, which it has checked. Raises TaskError, which lists every
+    wrong parameter."""
     fields = {f.name: f for f in _fields(cls)}
     hints = known_hints_of(cls)
+    kinds = {name: value_types.kind_of(hints.get(name, Any)) for name in fields}
     wrong, values = [], {}
     for name, value in params.items():
         if name not in fields:
@@ -63,7 +65,7 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
             wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter{guess or has}")
             continue
         try:
-            values[name] = convert(value, hints.get(name, Any))
+            values[name] = value_types.convert(value, kinds[name])
         except ValueError as err:
             wrong.append(f"task.params.{name} = {value!r}: {err}")
     missing = [n for n, f in fields.items() if n not in params and not _has_default(f)]
@@ -71,9 +73,23 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
     if wrong:
         raise TaskError("\n".join(wrong))
     try:
-        return cls(**values)
+        task = cls(**values)
     except (ValueError, TypeError) as err:
         raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+    has = {name: getattr(task, name, None) for name in fields}
+    found = list(value_types.amiss(has, kinds, Path.cwd()).items()) or _checked(task)
+    if found:
+        raise TaskError("\n".join(f"task.params.{name} = {has.get(name)!r}: {why}"
+                                  for name, why in found))
+    return task
+
+
+def _checked(task: Task) -> list[tuple[str, str]]:
+    """What the task itself finds wrong. Raises TaskError where it raises ValueError."""
+    try:
+        return list(task.check() or ())
+    except ValueError as err:
+        raise TaskError(f"task.params: {type(task).__name__} refuses them: {err}") from err
 
 
 def describe(cls: type[Task]) -> list[dict[str, Any]]:

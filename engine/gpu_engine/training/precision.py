@@ -75,17 +75,26 @@ class Precision:
         if self._scaler is not None:
             if clip > 0:  # the limit applies to the unscaled gradients
                 self._scaler.unscale_(optimizer)
-                gradients.clip(trained(optimizer), clip)
+                self._norm(optimizer, clip, gradients)
             return self._scaled_step(self._scaler, optimizer)
-        norm = None
-        if clip > 0:
-            norm = gradients.clip(trained(optimizer), clip)
-        elif self._check:
-            norm = gradients.gradient_norm(trained(optimizer))
+        norm = self._norm(optimizer, clip, gradients) if clip > 0 or self._check else None
         if self._check and norm is not None and not torch.isfinite(norm).item():
             return False
         optimizer_step.step(optimizer)
         return True
+
+    @staticmethod
+    def _norm(optimizer: Optimizer, clip: float, gradients: Gradients) -> Tensor:
+        """The norm of all gradients, shape (), which are clipped to `clip` (0: they are not)."""
+        try:
+            return gradients.clip(trained(optimizer), clip) if clip > 0 else \
+                gradients.gradient_norm(trained(optimizer))
+        except RuntimeError as err:
+            if not any(p.grad is not None and p.grad.is_sparse for p in trained(optimizer)):
+                raise
+            raise UserError("train.clip and train.on_nonfinite = \"skip\" need the norm of all "
+                            "gradients, and torch has none for sparse ones: leave both out, or "
+                            f"make the embedding without sparse=True ({err})") from err
 
     def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> bool:
         scaler.step(optimizer)

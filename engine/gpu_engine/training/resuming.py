@@ -23,6 +23,7 @@ from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import checkpoints
 from gpu_engine.training import checkpoint, checkpoint_files
+from gpu_engine.training.strategies.base import COMPILED
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Progress, Recorder
 
@@ -94,8 +95,8 @@ def misfit(saved: Mapping[str, Any], model: nn.Module) -> str:
     """How the weights of a checkpoint differ from a model's in names and shapes, with the first of
     each kind; "" where they do not. torch names every tensor, which for a large model are thousands
     of lines."""
-    here = {name: _shape(value) for name, value in model.state_dict().items()}
-    there = {name: _shape(value) for name, value in saved.items()}
+    here, there = ({name.replace(COMPILED, ""): _shape(value) for name, value in weights.items()}
+                   for weights in (model.state_dict(), saved))
     other = [n for n in there if n in here and there[n] != here[n]]
     lacking, unknown = [n for n in here if n not in there], [n for n in there if n not in here]
     found = []

@@ -128,6 +128,12 @@ def seed_model(seed: int) -> None:
     seed_all(mix(seed, 0x6D))
 
 
+def seed_data(seed: int, held_out: bool) -> None:
+    """Seed the generators before the training data or the `held_out` data is made, the same on
+    every rank, whatever the model has drawn."""
+    seed_all(mix(seed, 0x64, held_out))
+
+
 def seed_rank(seed: int, rank: int, step: int = 0) -> None:
     """Seed the generators before training, differently on each rank, so that dropout differs."""
     seed_all(mix(seed, 0x72, rank, step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from gpu_engine.training.saving import Saver
 from gpu_engine.training.schedule import Schedule
 from gpu_engine.training.strategies.choose import strategy_of
 from gpu_engine.training.stream import StreamData
-from gpu_engine.training.task import Task
+from gpu_engine.training.task import Task, has_default_collate
 from gpu_engine.training.waiting_data import WaitingData
 from gpu_engine.worker.rank.failures import PeerLost
 from gpu_engine.worker.rank.job import Job
@@ -55,8 +56,10 @@ class Session:
         rng.seed_model(self.seed)
         raw = self.task.model()
         recorder.phase = "data"
+        rng.seed_data(self.seed, held_out=False)
         with Watch().on() as self._watched:  # a stream may divide itself when it is made
             data = self.task.train_data()
+        rng.seed_data(self.seed, held_out=True)
         self.evaluation = self._evaluation()
         group.meet()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
@@ -127,11 +130,12 @@ class Session:
                 self.recorder.evaluated(self.at.step, result)
             self.schedule.evaluated(result)
             self._evaluated_step, self._metrics = self.at.step, result
-        except (EvaluationFailed, UserError) as err:  # a UserError is the same on all ranks
+        except EvaluationFailed as err:
             self._rescue()
-            if isinstance(err, UserError):
-                raise
             raise err.problem or PeerLost("the evaluation failed on another rank") from None
+        except Exception:
+            self._rescue()
+            raise
         if self.saver.record_evaluation(self.at.step, result):
             self.save()
         return True
@@ -222,7 +226,8 @@ class Session:
         return MapData(
             data, sampler, seed=self.seed, first=mine.start, count=len(mine), workers=workers,
             device=self.devices[0], collate=self.task.collate,
-            default_collate=type(self.task).collate is Task.collate), sampler
+            default_collate=has_default_collate(self.task),
+            warn=self.recorder.warn), sampler
 
     def _length(self) -> tuple[int | None, int | None]:
         """(optimizer steps in all, epochs). The steps are None if the data's length is unknown,
@@ -272,9 +277,18 @@ def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
     """The task's optimizer, with `train.weight_decay` if that is given. The value also holds after
     a resume: `Schedule.restore` does not take options from a checkpoint that have changed since.
 
-    Raises UserError if the task makes its own optimizer, on which the key has no effect.
+    Raises UserError if the task makes its own optimizer, on which the key has no effect, or none
+    that a step can be made with.
     """
     optimizer = task.optimizer(model, job.lr)
+    what = f"{type(task).__name__}.optimizer returned a {type(optimizer).__name__}"
+    if not hasattr(optimizer, "param_groups"):
+        raise UserError(f"{what}: return one torch.optim.Optimizer, which can have groups of "
+                        "parameters with options of their own")
+    if any(p.default is p.empty for p in inspect.signature(optimizer.step).parameters.values()
+           if p.kind is p.POSITIONAL_OR_KEYWORD):
+        raise UserError(f"{what}, whose step needs a function that computes the loss again: take "
+                        "one whose step needs nothing, such as AdamW or SGD")
     decay = job.spec.train.weight_decay
     if decay is None:
         return optimizer

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpu_engine.common.floors import torch_since
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
-
 
 class Task:
     """One training task. Subclass it as a dataclass: the fields are the task's parameters, and
@@ -57,6 +58,17 @@ class Task:
     schedule_metric: ClassVar[str | None] = None
     """Which value of the evaluation a schedule such as ReduceLROnPlateau steps on. None means
     "loss"; a schedule in mode "max" needs a name here."""
+
+    def check(self) -> Iterable[tuple[str, str]]:
+        """What is wrong with the parameters that their types can't say: a parameter's name and
+        what is wrong or would be right, each. Called before the model is made, and when a run is
+        put into the queue:
+
+            def check(self):
+                if self.width > 64 and not self.deep:
+                    yield "width", "more than 64 needs deep = true"
+        """
+        return ()
 
     def model(self) -> nn.Module:
         """The model, on the CPU, freshly initialised."""
@@ -133,6 +145,11 @@ class Task:
         from torch import nn
 
         return nn.DataParallel(model, device_ids=devices)
+
+
+def has_default_collate(task: Task) -> bool:
+    """Whether neither the task's class nor the object itself has a `collate` of its own."""
+    return getattr(task.collate, "__func__", None) is Task.collate
 
 
 def batch_size(batch: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import gc
 import os
@@ -12,16 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from gpu_engine.common import floors, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
 from gpu_engine.events.paths import events_path, inside, log_path
-from gpu_engine.worker.rank import current, dynamo_later, loader_sockets
+from gpu_engine.worker.rank import current, dynamo_later
 from gpu_engine.worker.rank.error_event import error_event
 from gpu_engine.worker.rank.job import Job, read
+from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.output import forgive_full_disk
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals, die_with_parent
@@ -92,7 +92,7 @@ def _leave_if_asked(signals: Signals, met: threading.Event, code: int) -> None:
     while not met.wait(0.2):
         if signals.arrived():
             if not met.wait(_INIT_GRACE):
-                os._exit(code)
+                exit_at_once(code)
             return
 
 
@@ -113,7 +113,7 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
         else:
             outcome = with_torch.train(job, group, rec, signals)
     except BaseException as err:  # noqa: BLE001 - the last thing a rank does is say why
-        early = signals.stop_requested and not rec.training
+        early = signals.arrived() and not rec.training
         # Ranks that are asked to stop before training begins exit one by one, so an error here
         # may come from another rank's exit.
         outcome = "stopped" if early else record_failure(err, rec, group)
@@ -124,12 +124,8 @@ def _rank(job: Job, signals: Signals, check: bool, group: Group | None = None,
     status = {"failed": 1, "stopped": stopped}.get(outcome, 0)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
-    if outcome == "failed" or not rec.training:
-        # Other ranks may be stuck in a collective. Closing the group would wait for them.
-        sys.stderr.flush()
-        loader_sockets.remove()
-        os._exit(status)
-    if group is not None:
+    # Where this rank has failed, others may be stuck in a collective. Closing would wait for them.
+    if group is not None and outcome != "failed" and rec.training:
         group.close()
     return status
 
@@ -177,8 +173,7 @@ class _Watch:
             self._rec.write(schema.End("stopped", self._rec.step_now,
                                        round(time.monotonic() - self._began, 3)))
             self._leaving()
-            loader_sockets.remove()
-            os._exit(self._status)
+            exit_at_once(self._status)
 
 
 def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str:
@@ -195,18 +190,6 @@ def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> st
     if group is not None and event.type != "PeerLost":
         group.failures.announce(what)
     return "failed"
-
-
-def exit_process(code: int) -> NoReturn:
-    """End the process as Python does, but without taking torch's modules apart. That takes half a
-    second, in which a finished run would still look like a running one."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.main_thread():
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 @contextlib.contextmanager

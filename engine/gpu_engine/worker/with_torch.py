@@ -13,9 +13,10 @@ from gpu_engine.events import schema
 from gpu_engine.training.session import Session
 from gpu_engine.worker.check import WAIT
 from gpu_engine.worker.check import check as try_out
-from gpu_engine.worker.rank import heartbeat, loader_sockets
+from gpu_engine.worker.rank import heartbeat
 from gpu_engine.worker.rank.job import Job
 from gpu_engine.worker.rank.joining import join
+from gpu_engine.worker.rank.leaving import exit_at_once
 from gpu_engine.worker.rank.process_group import Group
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.signals import Signals
@@ -105,5 +106,4 @@ class _Peers:
             self._rec.write(schema.Error("PeerLost", f"{word} (this rank waited for it)", "",
                                          self._rec.phase, step))
             self._rec.write(schema.End("failed", step, None))
-            loader_sockets.remove()
-            os._exit(1)
+            exit_at_once(1)

@@ -87,8 +87,6 @@ async def test_what_another_form_replaces_is_found_among_the_presets():
         box = pilot.app.screen.query_one("OptionList")
         box.highlighted = box.get_option_index(EARLIER)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
-        await pilot.press("y")
         await until(pilot, lambda: screen.draft.preset.name == "ddp")
         await settled(pilot, screen)
         assert screen.query_one("#f-batch-size", Input).value == "48"

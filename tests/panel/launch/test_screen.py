@@ -202,7 +202,7 @@ async def test_the_default_takes_the_one_device_there_is_and_an_own_command_too(
         screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
         await settled(pilot, screen)
         assert problems_below(screen) == ["✗ the command is empty"]
-        await type_into(pilot, screen, "f-task-command", "python x.py --bs {batch.per_gpu}")
+        await type_into(pilot, screen, "f-task-command", "python -m x.py --bs {batch.per_gpu}")
         assert problems_below(screen) == []
         assert "x.py --bs 32" in plan_text(screen)
         await type_into(pilot, screen, "f-task-command", "python {oops}")

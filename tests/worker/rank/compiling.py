@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from importlib.util import find_spec
 
 gc.disable()  # going through all of torch's objects takes as long as what is tried here
 import torch  # noqa: E402
@@ -42,6 +43,7 @@ def main(way: str) -> dict[str, object]:
 
     losses = [step(), step(), not_compiled(torch.zeros(())).item()]
     optimizer.load_state_dict(optimizer.state_dict())
+    assert find_spec("torch._dynamo").origin == torch._dynamo.__file__  # as libraries ask for it
     before = LOADED in sys.modules
     match way:
         case "submodule":

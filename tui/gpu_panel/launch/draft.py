@@ -52,7 +52,14 @@ class Draft:
         """The id and the spec of the run whose settings these were; None for a preset's."""
         self.ticked_before = False
         """Whether its devices were ticked by the person, last time."""
+        self.ticked = False
+        """Whether it is known which devices are ticked: the preset's were looked up, or the person
+        has ticked."""
         self._edits = Edits(self._state())
+        self._before: Draft | None = None
+        """The draft that this one has replaced, to which undoing leads."""
+        self._after: Draft | None = None
+        """The draft by which this one was replaced, until this one is edited again."""
         self._asked: dict[str, Any] | None = None
         """The content about which the person was asked last whether it may be left unsaved."""
 
@@ -247,10 +254,7 @@ class Draft:
             self._carry()
         task.pop("use", None)
         task.pop("params", None)
-        try:
-            task["command"] = shlex.split(text)
-        except ValueError:  # an open quote: making the spec then reports the problem
-            task["command"] = text
+        apply_set(self.data, f"task.command={text}")
 
     def _mode(self, name: str) -> None:
         """Choose a mode. Keys that it does not use are set aside for another mode."""
@@ -272,7 +276,13 @@ class Draft:
 
     def note_edit(self) -> None:
         """Take note of a change, to undo it."""
-        self._edits.note(self._state())
+        if self._edits.note(self._state()):
+            self._after = None
+
+    def replaces(self, before: Draft) -> None:
+        """Take the place of another draft, to which undoing then leads."""
+        self._before, before._after = before, self
+        before._edits.forget_undone()
 
     def seal_edit(self) -> None:
         """The next change is another edit, even of the same key."""
@@ -281,26 +291,28 @@ class Draft:
     @property
     def can_undo(self) -> bool:
         """Whether there is an edit to undo."""
-        return self._edits.can_undo
+        return self._edits.can_undo or self._before is not None
 
     @property
     def can_redo(self) -> bool:
         """Whether there is an undone edit to do again."""
-        return self._edits.can_redo
+        return self._edits.can_redo or self._after is not None
 
-    def undo(self) -> bool:
-        """Take back the last edit. False if there is none."""
-        return self._go_to(self._edits.undo())
+    def undo(self) -> Draft | None:
+        """Take back the last edit. Returns the draft that holds then: this one, or without an edit
+        the one that it has replaced; None if there is none."""
+        return self._go_to(self._edits.undo()) or self._before
 
-    def redo(self) -> bool:
-        """Do the edit again that was undone last. False if there is none."""
-        return self._go_to(self._edits.redo())
+    def redo(self) -> Draft | None:
+        """Do the edit again that was undone last. Returns the draft that holds then, as `undo`."""
+        return self._go_to(self._edits.redo()) or self._after
 
-    def _go_to(self, state: State | None) -> bool:
-        if state is not None:
-            self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
-            self._ticked_by_hand = state.by_hand
-        return state is not None
+    def _go_to(self, state: State | None) -> Draft | None:
+        if state is None:
+            return None
+        self.data, self._aside = copy.deepcopy(dict(state.data)), dict(state.aside)
+        self._ticked_by_hand = state.by_hand
+        return self
 
     # --- leaving -------------------------------------------------------------------------------
 
@@ -337,7 +349,7 @@ class Draft:
 
     def tick(self, ids: Sequence[str]) -> None:
         """Take the person's ticks, all on this machine, in the order of the ranks."""
-        self._ticked_by_hand = True
+        self._ticked_by_hand = self.ticked = True
         self.absent = ()
         self.data["devices"] = self._chosen(list(ids))
 
@@ -350,6 +362,7 @@ class Draft:
 
     def forget_ticks(self) -> None:
         """Tick nothing until `resolve` has looked up what the preset asks for."""
+        self.ticked = False
         self.data.setdefault("devices", {})["ids"] = []
 
     def share(self) -> None:
@@ -368,8 +381,14 @@ class Draft:
     @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
-        pick = self._preset_devices.get("pick")
+        pick = 1 if self._names_none else self._preset_devices.get("pick")
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
+
+    @property
+    def _names_none(self) -> bool:
+        """Whether a preset or a command leaves the devices open, and so gets the freest one."""
+        return self._preset_devices.keys().isdisjoint(("ids", "pick", "hosts")) and (
+            self.preset is not None or self.value("task.command") is not None)
 
     @property
     def picks_with(self) -> float | None:
@@ -388,6 +407,7 @@ class Draft:
                 leases: Mapping[str, Holder]) -> None:
         """Tick what the preset asks for: the devices that it names, or the freest ones. Names that
         are not on this machine go to `absent`."""
+        self.ticked = True
         names = self._preset_devices.get("ids")
         chosen: list[Device] = []
         if isinstance(names, list) and names:
@@ -409,7 +429,7 @@ class Draft:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
         data = self.heard()
-        if not self._ticked_by_hand and self._preset_devices:
+        if not self._ticked_by_hand and (self._preset_devices or self._names_none):
             data["devices"] = copy.deepcopy(self._preset_devices)
         elif inventory is not None and not self.hosts:
             data["devices"]["ids"] = _uuids(self.ids, inventory)

@@ -31,19 +31,24 @@ class Edits:
         self._key: str | None = None
         """The key of the last edit, as long as another one of it belongs to the same edit."""
 
-    def note(self, state: State) -> None:
-        """Take note of the draft after a change."""
+    def note(self, state: State) -> bool:
+        """Take note of the draft after a change. False if nothing has changed."""
         keys = _changed(self._now, state)
         if not keys:
-            return
+            return False
         key = next(iter(keys)) if len(keys) == 1 else None
         if key is None or key != self._key:
             self._past = [*self._past, self._now][-_MOST:]
         self._now, self._key, self._future = state, key, []
+        return True
 
     def seal(self) -> None:
         """The next change is an edit of its own, as the person has left the field."""
         self._key = None
+
+    def forget_undone(self) -> None:
+        """What was undone can't be done again: the draft is replaced by another."""
+        self._future = []
 
     def looked_up(self, state: State) -> None:
         """Take note that the devices which the preset asks for are known now, in `state`: that is

@@ -56,6 +56,11 @@ class FormKeeper:
                 self._screen.notify(f"The form can't be kept for the next time: {err}",
                                     severity="warning", markup=False)
 
+    async def set_aside(self, draft: Draft) -> None:
+        """Keep the changes of a draft that is about to be replaced as those of an earlier form."""
+        await self._keep(draft)
+        self._same = False
+
     def keep_at_once(self, draft: Draft) -> None:
         """Write the form now, as the panel closes."""
         with suppress(OSError):

@@ -28,6 +28,14 @@ class Review:
     """What the ranks of a task run in here; None: none has torch, that is not known, or it is a
     person's own command."""
 
+    no_torch: Problem | None = None
+    """That no interpreter near by has torch, which is one of `problems`: it can be installed."""
+
+    @property
+    def others(self) -> tuple[Problem, ...]:
+        """The problems that a change in the form would mend."""
+        return tuple(p for p in self.problems if p != self.no_torch)
+
     @property
     def plan(self) -> LaunchPlan | None:
         """What would run; None if there is a problem."""

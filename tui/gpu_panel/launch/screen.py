@@ -37,9 +37,11 @@ from gpu_panel.launch.taken import Taken, sharing_would_help, taken_devices
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import UserError
+    from gpu_engine.interpreters.own_torch import Offer
     from gpu_engine.launch.launcher import Prepared
     from gpu_panel.launch.devices.source import DeviceSource
     from gpu_panel.launch.draft import Draft
+    from gpu_panel.launch.torch.installation import Installation
 
 DEBOUNCE = 0.15
 """Seconds after the last key before the engine reviews the draft."""
@@ -67,6 +69,8 @@ class LaunchScreen(PaneScreen):
         self.review: Review | None = None
         """The engine's last answer; None before the first."""
         self._debounce: Timer | None = None
+        self._torch: Installation | None = None
+        """The installation of torch that was begun last."""
         self._begun = False
         """Whether the first frame has been drawn."""
         self.keeper = FormKeeper(self, source, preset is None and command is None
@@ -136,24 +140,33 @@ class LaunchScreen(PaneScreen):
     @work(exit_on_error=False, group="form")
     async def _loaded(self, event: FormPane.Loaded) -> None:
         with guard(self.app):
-            await self._take_draft(event.draft)
+            await self._load(event.draft)
 
     @on(RunsPane.Again)
     @work(exit_on_error=False, group="form")
     async def _again(self, event: RunsPane.Again) -> None:
-        """Load a run's settings into the form, after a question if something is unsaved in it."""
+        """Load a run's settings into the form."""
         with guard(self.app):
             if not self.form.ready:
                 return
-            from gpu_panel.launch.presets.load import ask_and_load_run
+            from gpu_panel.launch.presets.load import of_run
 
-            draft = await ask_and_load_run(self.app, self.draft, event.run)
-            if draft is not None:
-                await self._take_draft(draft)
-                self.action_pane("form")
+            await self._load(await of_run(event.run))
+            self.action_pane("form")
 
     def on_unmount(self) -> None:
         self.keeper.keep_at_once(self.draft)
+        if self._torch is not None:
+            self._torch.give_up_at_once()
+
+    async def _load(self, draft: Draft) -> None:
+        """Put a draft into the place of the present one, to which undoing leads back."""
+        before = self.draft
+        draft.replaces(before)
+        if before.changed:
+            await self.keeper.set_aside(before)
+            self.notify(f"ctrl+/ brings back {before.title}", markup=False)
+        await self._take_draft(draft)
 
     async def _take_draft(self, draft: Draft) -> None:
         """Show another draft in all panes, and review it."""
@@ -316,9 +329,13 @@ class LaunchScreen(PaneScreen):
         """Do an edit again that was undone."""
         await self._show_undone(self.draft.redo(), "There is nothing to redo")
 
-    async def _show_undone(self, done: bool, otherwise: str) -> None:
-        if not done:
+    async def _show_undone(self, draft: Draft | None, otherwise: str) -> None:
+        if draft is None:
             self.notify(otherwise)
+            return
+        if draft is not self.draft:
+            await self._take_draft(draft)
+            self.notify(f"The form is that of {draft.title}", markup=False)
             return
         self.devices.paint()
         await self.form.show_undone()
@@ -409,13 +426,71 @@ class LaunchScreen(PaneScreen):
 
     async def _go_to_problem(self, found: Review) -> None:
         """Show why the draft can't be launched, and go to the field with the problem."""
-        if found.problems:
+        if found.no_torch is not None and not found.others:
+            self.action_torch()
+        elif found.problems:
             from gpu_panel.launch.form.problems import blame
 
-            first = found.problems[0]
+            first = found.others[0]
             self.notify(blame(first), title="Can't launch", severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
             await self.form.focus_problem()
+
+    # --- torch, where there is none ------------------------------------------------------------
+
+    @work(exit_on_error=False, group="torch", exclusive=True)
+    async def action_torch(self) -> None:
+        """Offer to install torch, or to choose an interpreter that has it."""
+        with guard(self.app):
+            inventory = self.source.inventory
+            going = self._torch if self._torch is not None and not self._torch.over else None
+            if going is None:
+                if inventory is None or self.review is None:
+                    self.notify("Still looking for devices", severity="warning")
+                    return
+                if self.review.no_torch is None:
+                    self.notify("There is nothing to install: runs here have torch, or don't ask "
+                                "for it")
+                    return
+            from gpu_engine.interpreters import own_torch
+            from gpu_panel.launch.torch.dialog import CHOOSE, TorchScreen
+
+            source, cuda = (inventory.source, inventory.cuda) if inventory else ("cpu", None)
+            offer = going.offer if going is not None else await in_thread(
+                lambda: own_torch.offer(source, cuda), name="panel-torch")
+            if await self.app.push_screen_wait(
+                    TorchScreen(offer, going, self._begin_torch)) == CHOOSE:
+                await self._choose_interpreter()
+
+    async def _choose_interpreter(self) -> None:
+        from gpu_panel.launch.form.interpreters import InterpretersScreen
+
+        chosen = await self.app.push_screen_wait(InterpretersScreen(self.draft.text("run.python")))
+        if chosen is not None:
+            self.draft.put("run.python", chosen)
+            await self.form.show_draft(self.draft)
+            self.edited()
+
+    def _begin_torch(self, offer: Offer) -> Installation:
+        from gpu_panel.launch.torch.installation import Installation
+
+        self._torch = Installation(offer)
+        self._await_torch(self._torch)
+        return self._torch
+
+    @work(exit_on_error=False, group="install")
+    async def _await_torch(self, installation: Installation) -> None:
+        from gpu_panel.launch.torch.dialog import TorchScreen
+
+        with guard(self.app):
+            await installation.run()
+            if installation.given_up:
+                return
+            if installation.failure is None:
+                self.notify("torch is installed: ctrl+l launches")
+                self.review_now()
+            elif not any(isinstance(s, TorchScreen) for s in self.app.screen_stack):
+                raise installation.failure  # else the dialog shows it
 
     # --- the details of a device ---------------------------------------------------------------
 

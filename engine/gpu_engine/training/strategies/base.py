@@ -15,6 +15,10 @@ from gpu_engine.training.precision import Precision
 from gpu_engine.training.task import Task
 from gpu_engine.worker.rank.job import Job
 
+COMPILED = "_orig_mod."
+"""What a module returned by torch.compile puts before the names of its weights. A checkpoint has
+the names without it, so that it also fits the model that is not compiled."""
+
 
 class Strategy(ABC):
     """A model, placed on this rank's devices and wrapped for its mode.
@@ -60,6 +64,11 @@ class Strategy(ABC):
         Called some times a second, and before the weights are saved or evaluated."""
         return
 
+    def check_pass(self) -> None:
+        """Raise UserError if the last pass of a step went around `model`, so that this mode could
+        not combine its gradients. Called after that pass."""
+        return
+
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The Euclidean norm of all gradients together, shape (). All ranks call it together."""
         return total_norm([p.grad for p in parameters if p.grad is not None])
@@ -72,14 +81,23 @@ class Strategy(ABC):
     def full_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The entries "model" and "optimizer" of a checkpoint, whole and under the names of `raw`,
         so that any mode can go on from it. All ranks call it together; rank 0's is written."""
-        return {"model": self.raw.state_dict(), "optimizer": optimizer.state_dict()}
+        weights = self.raw.state_dict()
+        if any(COMPILED in name for name in weights):
+            weights = {name.replace(COMPILED, ""): value for name, value in weights.items()}
+        return {"model": weights, "optimizer": optimizer.state_dict()}
 
     def load_full_state(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
         """Load what `full_state` returned in any mode. Every rank gets the whole state.
 
         Raises RuntimeError, ValueError or KeyError if it does not fit the model.
         """
-        self.raw.load_state_dict(state["model"])
+        weights: Mapping[str, Any] = state["model"]
+        own = list(self.raw.state_dict())
+        if any(COMPILED in name for name in (*own, *weights)):
+            names: dict[str, str] = {name.replace(COMPILED, ""): name for name in own}
+            weights = {names.get(name.replace(COMPILED, ""), name): value
+                       for name, value in weights.items()}
+        self.raw.load_state_dict(weights)
         optimizer.load_state_dict(state["optimizer"])
 
     def for_evaluation(self) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,6 +19,8 @@ class Distributed(Strategy):
 
     _ddp: DistributedDataParallel
     _first_pass = True
+    _passed = False
+    """Whether DDP was called since `check_pass`, to average gradients."""
     _frozen: list[tuple[str, nn.Parameter]]
     """The parameters that required no gradient when DDP was made."""
 
@@ -35,7 +38,13 @@ class Distributed(Strategy):
             find_unused_parameters=job.spec.parallel.find_unused,
             gradient_as_bucket_view=True,  # does not keep gradients twice
             **options)
+        if job.who.world_size > 1:
+            self._ddp.register_forward_pre_hook(self._note_pass)
         return self._ddp
+
+    def _note_pass(self, module: nn.Module, args: object) -> None:
+        if torch.is_grad_enabled() and self._ddp.require_backward_grad_sync:
+            self._passed = True
 
     def local_gradients(self) -> AbstractContextManager[object]:
         """DDP's `no_sync`."""
@@ -57,6 +66,16 @@ class Distributed(Strategy):
                 "average their gradients, and the ranks' weights would drift apart. Let them "
                 "require gradients from the start, with a learning rate of 0 until they are to "
                 "train")
+
+    def check_pass(self) -> None:
+        """DDP averages only the gradients of passes through it."""
+        if not self._passed and self.job.who.world_size > 1:
+            raise UserError(
+                "Task.loss did not call the model that it is given, but one inside it "
+                "(model.module, or one that the task has kept): DistributedDataParallel averages "
+                "gradients over the ranks only if it is called itself, and the ranks' weights "
+                "would drift apart. Call model(...), and give it what else it needs as arguments")
+        self._passed = False
 
     def for_evaluation(self) -> nn.Module:
         """The bare model, with rank 0's buffers on every rank, as a checkpoint holds them.

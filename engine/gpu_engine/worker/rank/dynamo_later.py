@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +43,7 @@ class _StandIn(ModuleType):
         super().__init__(_NAME)
         self.__file__ = str(folder / "__init__.py")
         self.__path__ = [str(folder)]
+        self.__spec__ = PathFinder.find_spec(_NAME, [str(folder.parent)])
         self.parts = [_Part("utils", self, get_optimize_ddp_mode=lambda: "ddp_optimizer"),
                       _Part("trace_rules", self, clear_lru_cache=lambda: None)]
         self.to_disable: list[tuple[Any, bool]] = []

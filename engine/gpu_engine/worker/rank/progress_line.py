@@ -17,12 +17,13 @@ class ProgressLine:
         self._due = 0.0
         self._line: str | None = None
 
-    def stepped(self, step: int, total: int | None, epoch: int, loss: float | None, lr: float,
-                examples_per_s: float) -> None:
+    def stepped(self, step: int, total: int | None, epoch: int, loss: float | None,
+                lr: float | None, examples_per_s: float) -> None:
         """Note that step `step` of `total` (None: unknown) is done; `epoch` counts from 0."""
         of = f"/{total}" if total else ""
         shown = "?" if loss is None else f"{loss:.4f}"
-        self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {lr:.3g} "
+        rate = "?" if lr is None else f"{lr:.3g}"
+        self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {rate} "
                       f"{_short(examples_per_s)} examples/s\n")
 
     def print_due(self) -> None:

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from .pinned_losses import PinnedLosses
 
-    _Step = tuple[int, int, float | None, int | None, float, int, float, float]
+    _Step = tuple[int, int, float | None, int | None, Any, int, float, float]
     """One optimizer step, as the loop reports it, in a plain tuple, as that is made fastest:
 
     - step and epoch;
     - its loss; None if it is still on its way from a GPU, or the ring was full;
     - the slot in the ring where the loss arrives; None if it comes from no GPU;
-    - the learning rate, and the examples that this rank trained on;
+    - the learning rate as the optimizer has it, and the examples that this rank trained on;
     - the seconds that the step waited for its examples, and when it ended (monotonic).
     """
 
@@ -112,10 +112,11 @@ class Recorder:
 
             self._losses = PinnedLosses()
 
-    def step(self, step: int, epoch: int, loss: torch.Tensor | float, lr: float, examples: int,
+    def step(self, step: int, epoch: int, loss: torch.Tensor | float, lr: Any, examples: int,
              wait: float) -> None:
-        """Record one optimizer step: its `loss` (a number, or a detached tensor of shape ()), how
-        many `examples` this rank trained on, and the seconds that it had to `wait` for them."""
+        """Record one optimizer step: its `loss` (a number, or a detached tensor of shape ()), its
+        learning rate (a number, a tensor that is not changed later, or None), how many `examples`
+        this rank trained on, and the seconds that it had to `wait` for them."""
         value = slot = None
         if isinstance(loss, (float, int)):
             value = loss
@@ -225,6 +226,7 @@ class Recorder:
     def _line_of(self, steps: list[_Step]) -> bytes:
         step, epoch, _, _, lr, _, _, ended = steps[-1]
         _, _, losses, _, _, examples, waits, _ = zip(*steps)
+        lr = numbers.number(lr)
         took = max(ended - self._rate_from, 1e-9)
         self._rate_from = ended
         rate = sum(examples) / took

@@ -81,7 +81,10 @@ REFUSED = {
     "batch": {"size": 8, "accumulate": 2}, "run": {"python": "/usr/bin/python"}}
 
 
-def test_what_is_set_and_reaches_nothing_is_refused_with_the_placeholder_for_it():
+def test_what_is_set_and_reaches_nothing_is_refused_with_the_placeholder_for_it(
+        tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").touch()
     with pytest.raises(SpecError) as refused:
         plan("python", "t.py", **REFUSED)
     said = {p.key: p.message for p in refused.value.problems}
@@ -107,7 +110,10 @@ def test_defaults_written_out_and_what_runs_whatever_it_is_are_no_reason_to_refu
                 train={"lr_scale": "linear", "lr_reference_batch": 32})
 
 
-async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused():
+async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused(
+        tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     async with panel(gpus(2), "default", sets=("devices.ids=0",)) as (pilot, screen):
         assert screen.draft.value("train.steps") == 300
         screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
@@ -126,7 +132,9 @@ async def test_what_was_another_tasks_is_struck_out_and_what_is_typed_is_refused
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_form_shows_which_fields_the_command_is_not_told(size):
+async def test_the_form_shows_which_fields_the_command_is_not_told(size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     command = ("python", "train.py", "--lr", "1e-2")
     sets = ("devices.ids=0",)
     async with panel(gpus(1), command=command, sets=sets, size=size) as (pilot, screen):

@@ -8,8 +8,8 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskName, Confirm
-from gpu_panel.launch.presets.dialog import PresetsScreen
+from gpu_panel.common.dialogs import AskName
+from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
 
 from ....conftest import gpus
 from ...panel_kit import panel, settled, type_into, until
@@ -42,7 +42,7 @@ async def test_all_are_listed_with_what_they_say_and_another_is_loaded():
         await until(pilot, lambda: box.option_count)
         said = "\n".join(str(o.prompt) for o in box.options)
         assert {"default", "single", "ddp", "dp", "multinode"} <= {o.id for o in box.options}
-        assert "DistributedDataParallel on one machine" in said
+        assert "Several GPUs of one machine" in said
         assert "shipped" in said
         (broken,) = [o for o in box.options if o.disabled]
         assert "there is no such key" in str(broken.prompt)
@@ -54,20 +54,65 @@ async def test_all_are_listed_with_what_they_say_and_another_is_loaded():
         assert screen.form.border_title == "Launch ─ preset dp"
 
 
-async def test_changes_are_not_dropped_without_asking():
-    async with panel(gpus(2)) as (pilot, screen):
-        await type_into(pilot, screen, "f-train-lr", "5e-3")
-        assert screen.form.border_title.endswith("(changed)")
-        await pick(pilot, "dp")
-        await on(pilot, Confirm)
-        await pilot.press("escape")
+def form(screen):
+    """What the person sees of the form."""
+    return ({w.id: w.value for w in screen.form.query(".field") if w.id},
+            screen.devices.ticked, screen.form.border_title, screen.draft.copy())
+
+
+async def test_loading_another_asks_nothing_and_is_undone_with_ticks_parameters_and_edits():
+    async with panel(gpus(3)) as (pilot, screen):
+        await type_into(pilot, screen, "f-train-lr", "0.005")
+        await type_into(pilot, screen, "p-1", "256")
+        screen.devices.tick(("2", "0"))
+        screen.edited()
         await settled(pilot, screen)
-        assert screen.draft.preset.name == "default"
-        assert screen.query_one("#f-train-lr", Input).value == "5e-3"
+        mine = form(screen)
+        assert mine[1] == ("2", "0")
         await pick(pilot, "dp")
-        await on(pilot, Confirm)
-        await pilot.press("y")
         await until(pilot, lambda: screen.draft.preset.name == "dp")
+        await settled(pilot, screen)
+        loaded = form(screen)
+        assert loaded[2] == "Launch ─ preset dp"
+        assert any("ctrl+/ brings back preset default (changed)" in n.message
+                   for n in pilot.app._notifications)
+        await type_into(pilot, screen, "f-batch-size", "96")
+        await pilot.press("ctrl+underscore")
+        await settled(pilot, screen)
+        assert form(screen)[0] == loaded[0]
+        await pilot.press("ctrl+underscore")
+        await settled(pilot, screen)
+        assert form(screen) == mine
+        assert "devices.ids=2,0" in screen.review.plan.lines[0]
+        await pilot.press("ctrl+r")
+        await settled(pilot, screen)
+        assert form(screen) == loaded
+        await pilot.press(*["ctrl+underscore"] * 2)  # the load, then the ticks
+        await settled(pilot, screen)
+        assert screen.devices.ticked != ("2", "0")
+        assert screen.draft.value("task.params.width") == 256
+
+
+async def test_a_command_of_ones_own_comes_back_and_so_it_does_when_the_panel_opens_again():
+    async with panel(gpus(2), command=["python", "my train.py", "--lr", "{train.lr}"]) \
+            as (pilot, screen):
+        await type_into(pilot, screen, "f-train-lr", "0.005")
+        mine = form(screen)
+        await pick(pilot, "ddp")
+        await until(pilot, lambda: screen.draft.preset is not None)
+        await settled(pilot, screen)
+        await pilot.press("ctrl+underscore")
+        await settled(pilot, screen)
+        assert form(screen) == mine
+        await pilot.press("ctrl+r")
+        await settled(pilot, screen)
+    async with panel(gpus(2), None) as (pilot, screen):
+        assert screen.draft.preset.name == "ddp"
+        await pick(pilot, EARLIER)
+        await until(pilot, lambda: screen.draft.preset is None)
+        await settled(pilot, screen)
+        assert screen.draft.value("task.command")[1] == "my train.py"
+        assert screen.draft.value("train.lr") == 0.005
 
 
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)], ids=str)

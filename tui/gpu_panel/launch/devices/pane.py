@@ -95,9 +95,10 @@ when any of them has."""
 
     def show_draft(self, draft: Draft) -> None:
         """Show and edit another draft. The devices that it asks for are ticked as soon as they are
-        known."""
+        known, unless they have been already."""
         self._draft = draft
         self._resolve_later()
+        self.resolved = draft.ticked
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:

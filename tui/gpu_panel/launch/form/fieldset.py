@@ -24,6 +24,7 @@ from gpu_panel.common.flow import FlowRow, Labelled
 from gpu_panel.common.in_view import FocusInView
 from gpu_panel.common.static_text import put_lines
 from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.form.command_input import CommandInput
 from gpu_panel.launch.form.fields import (
     FIELDS,
     LENGTH,
@@ -116,7 +117,8 @@ class Fieldset(FocusInView):
         name = widget_id(field.key)
         if field.options:
             return Choice(field.options, id=name, classes="field", notes=field.notes)
-        box = compact(Input(id=name, classes="field", select_on_focus=True))
+        kind = CommandInput if field.key == "task.command" else Input
+        box = compact(kind(id=name, classes="field", select_on_focus=True))
         box.styles.width = field.width + 1 if field.width else "1fr"
         return box
 

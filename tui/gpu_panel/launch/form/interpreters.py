@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from gpu_engine.common import places
 from gpu_engine.common.clean import clean
-from gpu_engine.interpreters import near
+from gpu_engine.interpreters import near, own_torch
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.interpreters.near import Place
 from gpu_panel.common.background import in_thread
@@ -58,8 +58,9 @@ class InterpretersScreen(ModalScreen[str | None]):
     async def _look(self) -> None:
         with guard(self.app):
             folder = Path(places.here())
-            self._places = await in_thread(lambda: near.around(folder, os.environ),
-                                           name="panel-interpreters")
+            self._places = await in_thread(
+                lambda: [*near.around(folder, os.environ), *own_torch.made()],
+                name="panel-interpreters")
             box = self._box
             box.add_options(Option(_line(p, None), id=f"o{i}")
                             for i, p in enumerate(self._places))

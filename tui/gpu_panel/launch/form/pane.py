@@ -137,17 +137,19 @@ type in a field, digits and letters go into it: esc leaves it."""
 
     def show_review(self, review: Review) -> None:
         """Show the problems below their fields, and the first one above Launch; enable Launch if
-        there are none."""
-        self._problems = review.problems
+        there are none. If only torch is missing, Launch offers it."""
+        self._problems = review.others
         if self._fields is not None:
-            self._fields.show_problems(review.problems)
+            self._fields.show_problems(review.others)
             self._fields.show_interpreter(review.interpreter)
-        if not review.problems:
+        if not review.others:
             self._switch_launch("")
+            if review.no_torch is not None:
+                self._launch.label = Content("Get torch  T")
             return
         from gpu_panel.launch.form.problems import blame
 
-        self._switch_launch(blame(review.problems[0]))
+        self._switch_launch(blame(review.others[0]))
 
     def show_waiting(self, why: str) -> None:
         """Disable Launch, and show why the draft can't be reviewed yet."""
@@ -257,7 +259,7 @@ type in a field, digits and letters go into it: esc leaves it."""
     async def action_presets(self) -> None:
         """Choose another preset from the list and load it into the form."""
         from gpu_panel.launch.presets.dialog import EARLIER, PresetsScreen
-        from gpu_panel.launch.presets.load import ask_and_load, ask_and_load_earlier
+        from gpu_panel.launch.presets.load import of_earlier, of_preset
 
         with guard(self.app):
             name = await self.app.push_screen_wait(PresetsScreen(self._renamed))
@@ -267,8 +269,7 @@ type in a field, digits and letters go into it: esc leaves it."""
             await self._forget_deleted(draft)
             if name is None:
                 return
-            loaded = await (ask_and_load_earlier(self.app, draft) if name == EARLIER
-                            else ask_and_load(self.app, draft, name))
+            loaded = await (of_earlier(self.app) if name == EARLIER else of_preset(name))
             if loaded is not None:
                 self.post_message(self.Loaded(loaded))
 

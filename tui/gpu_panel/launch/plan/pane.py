@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpu_engine.spec.write import Difference
     from gpu_panel.launch.reviewed import Review
 
+NO_TORCH = "✗ No interpreter near by has torch, which ranks need."
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
 
@@ -62,11 +63,14 @@ environment of its processes. y copies the command; v shows every process in ful
         if review.plan is not None:
             self._show_plan(review.plan)
         else:
-            self._show_problems(review.problems)
+            self._show_problems(review.others, review.no_torch is not None)
 
-    def _show_problems(self, problems: Sequence[Problem]) -> None:
+    def _show_problems(self, problems: Sequence[Problem], no_torch: bool) -> None:
         self.border_title, self.border_subtitle = self.TITLE, ""
-        lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error")
+        lines = [Content.styled(NO_TORCH, "$text-error"),
+                 Content("  T offers to install it, or to choose an interpreter that has it")
+                 ] if no_torch else []
+        lines += [Content.styled(f"✗ {clean(str(p))}", "$text-error")
                  for p in problems[:_MOST_PROBLEMS]]
         if len(problems) > _MOST_PROBLEMS:
             lines.append(Content.styled(f"  and {len(problems) - _MOST_PROBLEMS} more",

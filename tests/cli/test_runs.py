@@ -1,0 +1,88 @@
+"""`gpu-engine runs`: what it tells of each run, and in which order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpu_engine.sweep import figures
+
+from .. import odd_runs
+from ..command_line import called
+from ..event_lines import line
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def run(age: float, *losses: float, accuracy: float | None = None) -> str:
+    """The id of a run that ended `age` seconds ago with these losses."""
+    made = odd_runs.ended(age=age)
+    (made.path / "ranks").mkdir(exist_ok=True)
+    text = line("start", {"rank": 0, "world_size": 1, "pid": 1, "mode": "ddp"})
+    for step, loss in enumerate(losses, 1):
+        text += line("step", {"step": step, "n": 1, "loss": loss, "losses": [loss]})
+    if accuracy is not None:
+        text += line("eval", {"step": len(losses), "accuracy": accuracy})
+    made.events(0).write_bytes(text)
+    return made.id
+
+
+@pytest.fixture
+def three() -> dict[str, str]:
+    """Three runs, the newest first: one that has recorded nothing, a good one, a bad one."""
+    return {"bad": run(30, 5.0, 4.0, 3.0, accuracy=0.3), "good": run(20, 2.0, 1.0, accuracy=0.9),
+            "none": run(10)}
+
+
+def listed(*words: str) -> list[str]:
+    out = called("runs", *words)
+    assert out.returncode == 0, out.stderr
+    return [text.split()[0] for text in out.stdout.splitlines()[1:]]
+
+
+def test_steps_loss_and_best_evaluation_stand_in_the_list(three):
+    head, _, good, bad = called("runs").stdout.splitlines()
+    assert head.split() == ["id", "state", "name", "mode", "steps", "loss", "best", "eval", "took",
+                            "created"]
+    assert good.split()[5:9] == ["2", "1.000", "accuracy", "0.900"]
+    assert bad.split()[5:9] == ["3", "3.000", "accuracy", "0.300"]
+    assert max(map(len, (head, good, bad))) <= 80
+    told = {one["id"]: (one["steps"], one["loss"], one["best"])
+            for one in json.loads(called("runs", "--json").stdout)}
+    assert told == {three["none"]: (None, None, None),
+                    three["good"]: (2, 1.0, {"name": "accuracy", "value": 0.9}),
+                    three["bad"]: (3, 3.0, {"name": "accuracy", "value": 0.3})}
+
+
+@pytest.mark.parametrize(("words", "order"), [
+    ((), ["none", "good", "bad"]), (("--reverse",), ["bad", "good", "none"]),
+    (("--sort", "loss"), ["good", "bad", "none"]),
+    (("--sort", "loss", "--reverse"), ["bad", "good", "none"]),
+    (("--sort", "best"), ["good", "bad", "none"]), (("--sort", "steps"), ["bad", "good", "none"]),
+    (("--sort", "loss", "-n", "1"), ["good"])])
+def test_they_stand_in_the_order_asked_for(three, words, order):
+    assert listed(*words) == [three[name] for name in order]
+
+
+def test_a_loss_that_is_no_number_comes_last(three):
+    bad = run(5, 1.0, float("nan"))
+    assert listed("--sort", "loss")[-2:] == [bad, three["none"]]
+    assert "NaN" in called("runs").stdout
+    assert '"loss": "NaN"' in called("runs", "--json").stdout
+
+
+def test_what_was_read_of_runs_that_ended_is_not_read_again(three, monkeypatch):
+    listed()
+    read = []
+    monkeypatch.setattr(figures, "of", lambda path: read.append(path) or figures.Figures())
+    assert listed("--sort", "loss") == [three[name] for name in ("good", "bad", "none")]
+    assert not read
+
+
+def test_a_field_that_does_not_exist_is_a_mistake(three):
+    out = called("runs", "--filter", "sate:failed")
+    assert out.returncode == 2
+    assert "'sate' is no field; there are id, name" in out.stderr
+    assert called("runs", "--filter", '"sate:failed"').returncode == 0
+    assert called("runs", "--filter", "state:completed").returncode == 0

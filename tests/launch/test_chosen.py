@@ -1,0 +1,103 @@
+"""Which devices a run gets that names none, and what is said of it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from gpu_engine.common import places
+from gpu_engine.devices import leases
+from gpu_engine.devices.discover import discover
+from gpu_panel.app import PanelApp
+
+from ..command_line import called
+from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
+from ..panel.panel_kit import until
+
+pytestmark = pytest.mark.usefixtures("home")
+COMMAND = ("--", sys.executable, "-c", "print(1)")
+
+
+@pytest.fixture
+def eight(as_this_machine):  # noqa: F811
+    """Eight GPUs, of which the first two and the last are taken."""
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler")
+    machine = as_this_machine("count 8", "gpu * util 0")
+    devices = discover().devices
+    held = leases.acquire(places.leases_folder(), [devices[i] for i in (0, 1, 7)], "77aa")
+    yield machine
+    held.close()
+
+
+def planned(*words: str) -> str:
+    done = called("plan", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_command_gets_the_freest_and_says_so(eight):
+    said = planned(*COMMAND)
+    assert "on GPU 2: the freest of 8" in said
+    assert "GPU 2 → cuda:0 rank 0" in said
+
+
+def test_ddp_gets_all_that_are_free(eight):
+    said = planned("--mode", "ddp", *COMMAND)
+    assert "world size 5" in said
+    assert "on GPU 2, GPU 3, GPU 4, GPU 5, GPU 6: all that are free of 8" in said
+
+
+def test_n_takes_as_many_of_the_freest(eight):
+    assert "on GPU 2, GPU 3: the 2 freest of 8" in planned("--mode", "ddp", "-n", "2", *COMMAND)
+    assert called("plan", "-n", "2", "--devices", "0", *COMMAND).returncode == 2
+
+
+def test_named_devices_need_no_reason(eight):
+    assert "free" not in planned("--devices", "3", *COMMAND)
+
+
+def test_a_preset_without_devices_gets_them_too(eight, tmp_path):
+    preset = tmp_path / "own.toml"
+    preset.write_text('name = "own"\n[task]\nuse = "gpu_engine.tasks.digits:Digits"\n')
+    assert "on GPU 2: the freest of 8" in planned(str(preset))
+
+
+@pytest.mark.parametrize("mode", ["single", "ddp", "dp"])
+def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
+    devices = discover().devices
+    held = leases.acquire(places.leases_folder(), devices[2:7], "88bb")
+    done = called("plan", "--mode", mode, *COMMAND)
+    held.close()
+    assert done.returncode == 2
+    assert "1 device is needed and none is free" in done.stderr
+    assert "GPU 0: held by run 77aa" in done.stderr
+    assert "GPU 3: held by run 88bb" in done.stderr
+
+
+def test_the_queue_must_be_told_how_many_of_them(eight):
+    done = called("run", "--queue", "--mode", "ddp", *COMMAND)
+    assert done.returncode == 2
+    assert "how many to wait for (-n 2)" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--mode", "ddp", "--devices", "0,1"), ("--devices", "0")])
+def test_gpus_of_a_machine_that_has_none(words):
+    if not discover().is_cpu:
+        pytest.skip("this machine has GPUs")
+    done = called("plan", *words, *COMMAND)
+    assert done.returncode == 2
+    assert "has no GPU that can be used" in done.stderr
+    assert "--devices cpu:0" in done.stderr
+    assert f"-n {len(words) // 2} " in done.stderr
+
+
+async def test_a_script_opens_with_the_freest_ticked(eight):
+    app = PanelApp(None, command=["python", "train.py"])
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen_stack[0]
+        await until(pilot, lambda: screen.review is not None and screen.draft.ids == ["2"])
+        assert not screen.draft.ids_by_hand
+        assert not screen.draft.changed

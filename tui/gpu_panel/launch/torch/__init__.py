@@ -1,0 +1,1 @@
+"""A place for torch, where no interpreter near by has it: the offer and its installation."""

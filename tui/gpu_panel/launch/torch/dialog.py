@@ -1,0 +1,118 @@
+"""What would be installed so that ranks have torch, and how far its installation is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+from gpu_engine.interpreters.own_torch import Offer
+from gpu_panel.common.dialogs import harmless
+from gpu_panel.common.rows import fit
+from gpu_panel.common.static_text import put
+from gpu_panel.launch.torch.installation import Installation
+
+_LOOK = 0.25
+"""Seconds between two looks at the installation."""
+_WIDTH = 20
+"""Cells of the bar."""
+_LINE = 58
+"""Cells of what the installer has said last."""
+CHOOSE = "choose"
+
+
+class TorchScreen(ModalScreen[str | None]):
+    """Returns CHOOSE if the person would rather name an interpreter that is there. Closing it ends
+    no installation."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close"), Binding("y", "install", "install"),
+        Binding("c", "choose", "choose one near by"), Binding("x", "end", "end it"),
+        Binding("left", "app.focus_previous", "other", show=False),
+        Binding("right", "app.focus_next", "other", show=False)]
+
+    def __init__(self, offer: Offer, running: Installation | None,
+                 begin: Callable[[Offer], Installation]) -> None:
+        """`running`: one that has begun earlier. `begin` begins one."""
+        super().__init__()
+        self._offer, self._begin = offer, begin
+        self._installation = running if running is not None and not running.given_up else None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = "Torch, which ranks need"
+            yield Static(harmless("\n".join(self._offer.lines())))
+            yield Static("", id="torch-progress")
+            with Horizontal(classes="buttons"):
+                yield Button("Close", id="torch-close", compact=True, action="screen.close")
+                yield Button("Choose one near by", id="torch-choose", compact=True,
+                             action="screen.choose")
+                yield Button("Install", id="torch-install", compact=True, variant="primary",
+                             action="screen.install")
+
+    def on_mount(self) -> None:
+        self.query_one("#torch-close").focus()
+        self.set_interval(_LOOK, self._paint)
+        self._paint()
+
+    def _paint(self) -> None:
+        """Show how far it is; closes once torch is there."""
+        running = self._installation
+        if running is not None and running.over and not running.given_up \
+                and running.failure is None:
+            self.dismiss(None)
+            return
+        going = running is not None and not running.over
+        button = self.query_one("#torch-install", Button)
+        button.disabled = going or self._offer.problem is not None
+        self.query_one(".dialog").border_subtitle = \
+            "x ends it · esc: it goes on" if going else "y install · c choose one near by · esc"
+        put(self.query_one("#torch-progress", Static), self._said())
+
+    def _said(self) -> Content:
+        running = self._installation
+        if self._offer.problem is not None:
+            return Content.styled(f"\n✗ {clean(self._offer.problem)}", "$text-error")
+        if running is None:
+            return Content.styled("\nNothing is installed before you press y.", "$text-muted")
+        if running.failure is not None:
+            why = str(running.failure) if isinstance(running.failure, UserError) \
+                else f"{type(running.failure).__name__}: {running.failure}"
+            return Content.styled("\n✗ It was not installed. The installer's last words:\n",
+                                  "$text-error") + harmless(why)
+        if running.given_up:
+            return Content.styled("\nIt was ended, and nothing is left of it." if running.over
+                                  else "\nEnding it …", "$text-muted")
+        whole = self._offer.download + self._offer.size
+        part = min(1.0, running.progress.written / whole)
+        full = round(part * _WIDTH)
+        line = fit(clean(running.progress.line), _LINE).rstrip()
+        return Content.assemble(
+            "\n", ("█" * full, "$text-primary"), ("░" * (_WIDTH - full), "$text-muted"),
+            f" {running.progress.written / 1e9:.1f} of about {whole / 1e9:.1f} GB\n",
+            (line, "$text-muted"))
+
+    def action_install(self) -> None:
+        going = self._installation is not None and not self._installation.over
+        if not going and self._offer.problem is None:
+            self._installation = self._begin(self._offer)
+            self._paint()
+
+    def action_end(self) -> None:
+        if self._installation is not None and not self._installation.over:
+            self._installation.give_up()
+            self._paint()
+
+    def action_choose(self) -> None:
+        self.dismiss(CHOOSE)
+
+    def action_close(self) -> None:
+        self.dismiss(None)
