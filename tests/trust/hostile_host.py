@@ -274,6 +274,11 @@ RUNS = {
             "message": EVIL, "rank": 0, "type": EVIL, "traceback": EVIL, "host": EVIL})),
     "a state of wrong types": follows(lambda host: told(host, "running", attempts=[{}], pid="x"),
                                       then=None),
+    "a state of absurd numbers": follows(
+        lambda host: told(host, "failed", attempt=2**62, pid=2**62, created=-1e300, ended=-1e300,
+                          started=1e300, exit_code=-(2**62), processes=[
+                              {"rank": 2**62, "pid": -1, "ticks": -1, "exit": 2**62}] * 4096,
+                          cause={"message": "x" * 65536, "rank": -5})),
     "a run elsewhere": changed("start", run="../../../outside", path="/etc/\x1b]0;owned\x07"),
     "it has not started": just("start", {"kind": "failed", "message": EVIL * 500}),
     "it does not say whether": just("start", {"kind": "done"}),

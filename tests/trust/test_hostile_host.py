@@ -153,7 +153,8 @@ def test_a_run_on_one(how: str, world: World, watching: Watch):
     part = run.path / f"hosts/{name}.json"
     wait_for(lambda: not run.state().live or read(part)["problem"])
     out = str(world.root / "out")
-    for words in (("runs",), ("show", run.id), ("show", "--json", run.id), ("logs", run.id),
+    assert "damaged" not in watching.call("runs")
+    for words in (("show", run.id), ("show", "--json", run.id), ("logs", run.id),
                   ("logs", "--supervisor", run.id), ("report", "-o", f"{out}/r.html", run.id),
                   ("export", "--to", "csv", "-o", f"{out}/r.csv", run.id),
                   ("stacks", "--wait", "0", run.id), ("stop", "--no-wait", run.id),
