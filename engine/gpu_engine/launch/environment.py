@@ -61,7 +61,8 @@ def git_state(folder: Path) -> tuple[str | None, int | None]:
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(["git", "--no-optional-locks", "-C", folder, *words],
+        done = subprocess.run(["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
+                               "-C", folder, *words],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -120,7 +120,8 @@ def _root(folder: Path) -> Path | None:
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(["git", "--no-optional-locks", "-C", folder, *words],
+        done = subprocess.run(["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
+                               "-C", folder, *words],
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT,
                               check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -13,6 +13,7 @@ from gpu_engine.common import files as names
 from gpu_engine.common.errors import UserError
 from gpu_engine.hosts import files, protocol
 from gpu_engine.hosts.channel import Channel, Refused, open_channel
+from gpu_engine.hosts.protocol import BadMessage
 from gpu_engine.runs import checkpoints
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import parts
@@ -173,7 +174,11 @@ def pieces(way: Channel, part: Part, name: str, size: int) -> Iterator[bytes]:
         if not isinstance(got, protocol.Piece) or got.offset != at:
             stream.close()
             raise Refused(part.host, f"{name} does not come as it should")
-        data = got.content()
+        try:
+            data = got.content()
+        except BadMessage as err:
+            stream.close()
+            raise Refused(part.host, f"{name} does not come as it should: {err}") from None
         at += len(data)
         if at > size or at > MOST:
             stream.close()

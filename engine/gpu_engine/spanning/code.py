@@ -179,7 +179,9 @@ def _found(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes
 
 
 def _listed(top: Path, folder: bytes) -> list[bytes]:
-    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # The folder's own configuration may name a program as its monitor.
+    argv = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others",
+            "--exclude-standard"]
     try:
         done = subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
                               env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
