@@ -252,7 +252,7 @@ class Watch:
         if Path(argv[0]).name == "git":
             return argv[1] == "--no-optional-locks"
         if Path(argv[0]).name in ("squeue", "sacct"):
-            return all(trust.started_here(path) for path in self.world.runs.iterdir()
+            return any(trust.started_here(path) for path in self.world.runs.iterdir()
                        if (path / "slurm.json").exists())
         if str(self.world.marker) in " ".join(argv):
             return False
