@@ -950,8 +950,8 @@ def ranks_that_are_somebody_else(path: Path, world: World) -> None:
 @case
 def a_supervisor_that_is_everybody(path: Path, world: World) -> None:
     """Its supervisor and ranks are numbers that mean groups, or everybody."""
-    runs_now(path, world)
-    change(path / "state.json", pid=1, ticks=0, processes=[
+    runs_now(path, world, locked=False)
+    change(path / "state.json", pid=-1, ticks=0, processes=[
         {"rank": rank, "pid": pid, "ticks": None, "exit": None}
         for rank, pid in enumerate((-1, 0, 1, 2**31, 2**70))])
 

@@ -8,15 +8,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from gpu_engine.common import procs
+from gpu_engine.queue import waiter
+from gpu_engine.runs.folder import Run
 
+from ..command_line import called
+from ..conftest import wait_for
 from .commands import act, look
 from .hostile_runs import CASES, GOOD, HEAVY, NAMES, OF_FILES, World, make, runs_now
-from .watching import Watch
+from .watching import Watch, changed, tree
 
 Begin = Callable[[], Watch]
 
@@ -65,3 +70,20 @@ def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, wa
             assert not watching.problems, "\n".join(watching.problems)
         finally:
             process.kill()
+
+
+def test_the_queue_starts_only_what_was_submitted_here(world: World, monkeypatch):
+    """A folder that says that it waits does not wait with those that do."""
+    hostile = make("It waits for its turn, and executes something when that comes", world)
+    before = tree(hostile)
+    with monkeypatch.context() as patch:
+        patch.setattr(waiter, "ensure", lambda folder=None: False)
+        said = called("run", "--queue", "--devices", "cpu:0", "--", "true")
+    run = Run(world.runs / said.stdout.split()[0])
+    folder = world.runs.parent / "queue"
+    with subprocess.Popen([sys.executable, "-P", "-m", "gpu_engine.queue", str(folder)]) as process:
+        wait_for(lambda: process.poll() is not None)
+    wait_for(lambda: not run.state().live)
+    assert run.state().state == "completed"
+    assert changed(before, tree(hostile)) == []
+    assert not world.marker.exists()
