@@ -131,7 +131,9 @@ def test_it_is_ended_while_the_network_hangs(monkeypatch, home: Path) -> None:
         stop.set()
         assert list(steps) == []
     assert not (home / "torch").exists()
-    assert not [p for p in psutil.Process().children(recursive=True) if "pip" in p.cmdline()]
+    running = [p for p in psutil.Process().children(recursive=True)
+               if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in running if "pip" in p.cmdline()]
     with (home / "torch.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
