@@ -119,7 +119,9 @@ def belongs(pid: int, run: Path) -> bool:
     try:
         if b"GPU_PANEL_RUN=" + os.fsencode(run) in procs.environment(pid):
             return True
-        ours = {found for found in map(_identity, (run / "lock", *(run / "ranks").glob("*.jsonl")))
+        ranks = run / "ranks"
+        events = () if ranks.is_symlink() else ranks.glob("*.jsonl")
+        ours = {found for found in map(_identity, (run / "lock", *events))
                 if found is not None}
         return any(_opened(fd) in ours for fd in os.scandir(procs.PROC / str(pid) / "fd"))
     except OSError:  # it has ended, or is another user's
