@@ -53,7 +53,7 @@ def placeholders(plan: LaunchPlan) -> dict[str, object]:
     return {
         "batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
         "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
-        "lr": repr(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
+        "lr": _exact(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
         "nodes": plan.nodes, "node_rank": plan.node_rank, "amp": plan.spec.amp.dtype,
         "epochs": train.epochs or 1, "steps": train.steps or 0, "seed": train.seed,
         "workers": train.workers, "run.name": plan.name,
@@ -120,3 +120,9 @@ def _threads(count: int | None, environ: Mapping[str, str]) -> dict[str, str]:
     if count is None or "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(count)}
+
+
+def _exact(value: float) -> str:
+    """All digits of a number, and no more: "9", "0.0003", "0.30000000000000004"."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
