@@ -978,6 +978,8 @@ if os.geteuid() == 0:
 HEAVY = frozenset(name for name in CASES if any(word in name for word in (
     "long run", "A digest", "10,000", "3,000", "8 MiB", "huge")))
 """What takes time by its size alone."""
+ALIKE = frozenset(f"{name} is {kind}" for name in FILES for kind in ("a socket", "closed"))
+"""What is refused where a FIFO or a folder is: each way to read it once is enough."""
 
 
 def make(name: str, world: World, into: str | None = None) -> Path:
