@@ -95,7 +95,7 @@ class Link(threading.Thread):
         self._way: Channel | None = None
         self._over = threading.Event()
         self._wake = threading.Event()
-        self._stop: bool | None = None
+        self._asked_to_stop: bool | None = None
         """Whether it was asked to stop, and if so now."""
         self._id = part.run
         self._begun = part.run is not None and not part.resume
@@ -106,8 +106,8 @@ class Link(threading.Thread):
 
     def stop(self, *, now: bool) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
-        if self._stop is None or (now and not self._stop):
-            self._stop = now
+        if self._asked_to_stop is None or (now and not self._asked_to_stop):
+            self._asked_to_stop = now
             self._wake.set()
             threading.Thread(target=self._ask_to_stop, daemon=True).start()
 
@@ -165,12 +165,12 @@ class Link(threading.Thread):
     def _serve(self, way: Channel) -> bool:
         """Whether all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
-            if self._stop is not None and self._id is None:
+            if self._asked_to_stop is not None and self._id is None:
                 self._report(Refusal(self.name_of_host, "stopped before it started"))
                 return True
             self._begin(way)
         assert self._id is not None
-        if self._stop is not None:
+        if self._asked_to_stop is not None:
             self._ask_to_stop()
         stream = way.stream(protocol.Follow(
             self._id, self._mirror.at(), self.part.ranks, self.part.node,
@@ -219,10 +219,10 @@ class Link(threading.Thread):
     def _ask_to_stop(self) -> None:
         """Where it can't be reached, it is asked when it is again."""
         way, run = self._way, self._id
-        if way is None or run is None or not self._begun or self._stop is None:
+        if way is None or run is None or not self._begun or self._asked_to_stop is None:
             return
         with suppress(Unreachable, Refused):
-            way.ask(protocol.Stop(run, self._stop))
+            way.ask(protocol.Stop(run, self._asked_to_stop))
 
     def _report(self, report: Report) -> None:
         self._reports.put(report)
