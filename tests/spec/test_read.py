@@ -126,6 +126,30 @@ def test_setting_one_of_a_pair_drops_the_other():
     assert (spec.devices.ids, spec.devices.pick) == (["0"], None)
 
 
+@pytest.mark.parametrize("sets", [
+    ["devices.hosts=gpu1", "devices.pick=2"], ["devices.pick=2", "hosts=gpu1:0,1"],
+    ["devices.ids=0", "devices.pick=1"], ["devices.ids=0", "devices.hosts=gpu1"],
+    ["train.steps=3", "train.epochs=1"]])
+def test_two_of_which_one_may_be_given_are_refused_whatever_comes_last(sets):
+    with pytest.raises(SpecError, match="not both"):
+        read.apply_sets({}, sets)
+
+
+@pytest.mark.parametrize("given", ["devices.pick=2", "devices.ids=0"])
+def test_devices_of_this_machine_do_not_silently_take_the_place_of_hosts(given):
+    data = {"devices": {"hosts": ["gpu1:0,1"]}}
+    with pytest.raises(SpecError, match=r'devices.hosts = \["gpu1:0,1"\] is set.*local:0,1'):
+        read.apply_sets(data, [given])
+    read.apply_sets(data, ["devices.hosts=local:0"])
+    assert read.from_dict(data).devices.hosts == ["local:0"]
+
+
+def test_hosts_take_the_place_of_a_presets_devices():
+    data = {"devices": {"pick": 2}}
+    read.apply_sets(data, ["devices.hosts=gpu1"])
+    assert read.from_dict(data).devices == sp.DevicesSpec(hosts=["gpu1"])
+
+
 def test_naming_another_task_drops_the_parameters_of_the_one_before():
     data = {"task": {"use": "a:A", "params": {"width": 3}}}
     read.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
-from gpu_engine.common.values import ANY, convert, describe, parse
+from gpu_engine.common.values import ANY, convert, describe, parse, show
 from gpu_engine.spec.host_names import BadName, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 from gpu_engine.spec.typed_command import split
@@ -84,9 +84,13 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply several `key=value` to a nested dict, in place, as `--set` does.
 
     If they name another task, the parameters of the task before are removed first. Raises
-    SpecError.
+    SpecError, also where they name two keys of which one may be given, or devices of this machine
+    where the dict has `devices.hosts`: which was meant is not guessed.
     """
     given = list(map(spelled_out, assignments))
+    problems = _contradictions(data, given)
+    if problems:
+        raise SpecError(problems)
     uses = [a.partition("=")[2] for a in given if a.partition("=")[0].strip() == "task.use"]
     if uses and uses[-1] != _get(data, "task.use"):
         task = data.get("task")
@@ -94,6 +98,21 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
             task.pop("params", None)
     for assignment in given:
         apply_set(data, assignment)
+
+
+def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:
+    texts = {key.strip(): text for key, _, text in (a.partition("=") for a in assignments)}
+    out = [Problem(left, texts[left], f"give this or {right}, not both")
+           for left, right in ONE_OF if left in texts and right in texts]
+    hosts = _get(data, "devices.hosts")
+    here = [key for key in ("devices.ids", "devices.pick") if key in texts]
+    if hosts and here and "devices.hosts" not in texts:
+        named = show(hosts)
+        out.append(Problem(here[0], texts[here[0]], f"devices.hosts = {named} is set, and this "
+                           "means devices of the machine in front of you. Name the devices of "
+                           "hosts as in devices.hosts=gpu1:0,1, those of this machine as in "
+                           "devices.hosts=local:0,1"))
+    return out
 
 
 def spelled_out(assignment: str) -> str:

@@ -200,11 +200,10 @@ class Draft:
         """A copy of the nested dict as it is now."""
         return copy.deepcopy(self.data)
 
-    def assign(self, assignment: str) -> None:
-        """Apply one `key=value` of the command line. Raises SpecError."""
-        apply_sets(self.data, [assignment])
-        if assignment.startswith("devices."):
-            self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
+    def assign(self, *assignments: str) -> None:
+        """Apply the `key=value`s of a command line. Raises SpecError."""
+        apply_sets(self.data, assignments)
+        self._preset_devices = copy.deepcopy(self.data.get("devices", {}))
 
     def put(self, key: str, text: str) -> None:
         """Take the text of a field; empty text means the default."""
