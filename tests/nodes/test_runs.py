@@ -88,6 +88,21 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     nothing_left(hosts)
 
 
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
+        hosts: Rig, tmp_path: Path, launcher: str):
+    script = tmp_path / "all_reduce.py"
+    script.write_text("import torch, torch.distributed as dist\n"
+                      "dist.init_process_group('gloo')\n"
+                      "x = torch.ones(1)\ndist.all_reduce(x)\nprint('sum', x.item())\n")
+    run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
+                                  "parallel": {"launcher": launcher, "timeout": 30.0}}))
+    assert ended(run).state == "completed", run.state()
+    for rank in (0, 1):
+        assert "sum 2.0" in run.log(rank).read_text()
+    nothing_left(hosts)
+
+
 def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(hosts: Rig):
     """One channel killed, all killed, a cable pulled for five seconds, the process here killed:
     training goes on, and so does the mirror. Then a power cut: the cause names the machine, and
