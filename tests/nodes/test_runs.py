@@ -94,12 +94,14 @@ def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
     script = tmp_path / "all_reduce.py"
     script.write_text("import torch, torch.distributed as dist\n"
                       "dist.init_process_group('gloo')\n"
-                      "x = torch.ones(1)\ndist.all_reduce(x)\nprint('sum', x.item())\n")
+                      "x = torch.ones(1)\ndist.all_reduce(x)\n"
+                      "import os; print('sum', x.item(), os.environ['HF_HOME'])\n")
     run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
+                                  "run": {"env": {"HF_HOME": "/data/hf"}},
                                   "parallel": {"launcher": launcher, "timeout": 30.0}}))
     assert ended(run).state == "completed", run.state()
     for rank in (0, 1):
-        assert "sum 2.0" in run.log(rank).read_text()
+        assert "sum 2.0 /data/hf" in run.log(rank).read_text()
     nothing_left(hosts)
 
 

@@ -94,6 +94,13 @@ def test_what_is_asked_of_slurm(cluster):
         "requeue", "open-mode=append", "time=04:00:00", "account='a b#c'", "exclusive"]
 
 
+def test_the_ranks_get_the_variables_of_the_run(cluster):
+    text = "two words; $HOME 'quoted'"
+    cluster.run(cluster.script(f"run.env.ONE={text}", "run.env.TWO="))
+    assert cluster.environment() | {"ONE": text, "TWO": ""} == cluster.environment()
+    assert f"run.env.ONE={text}" in cluster.argv()
+
+
 def test_one_process_is_one_task_with_all_gpus(cluster):
     head = cluster.script("parallel.mode=dp", nodes=1, per_node=2).partition("\n\n")[0]
     assert "--ntasks-per-node=1\n#SBATCH --gpus-per-node=2\n" in head

@@ -150,6 +150,32 @@ def test_hosts_take_the_place_of_a_presets_devices():
     assert read.from_dict(data).devices == sp.DevicesSpec(hosts=["gpu1"])
 
 
+@pytest.mark.parametrize(("sets", "env"), [
+    (["run.env.NCCL_DEBUG=INFO", "run.env.HF_HOME=/data/a b"],
+     {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b"}),
+    (["run.env=NCCL_DEBUG=INFO HF_HOME='/data/a b' EMPTY="],
+     {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b", "EMPTY": ""}),
+    (['run.env={A = "=1", B = 2}'], {"A": "=1", "B": "2"}),
+    (["run.env.A=1", "env="], {})])
+def test_variables_are_set_one_by_one_as_a_shell_takes_them_or_as_a_table(sets, env):
+    data = {}
+    read.apply_sets(data, sets)
+    spec = read.from_dict(data)
+    assert spec.run.env == env
+    again = {}
+    read.apply_sets(again, write.differences(sp.RunSpec(), spec))
+    assert read.from_dict(again) == spec
+
+
+@pytest.mark.parametrize("given", ["A", "A=1 B", "'A=1", "{A = 1", {"A": True}, {"A": [1]}])
+def test_what_is_no_variable_is_refused_with_what_would_do(given):
+    data = {"run": {"env": given}}
+    if isinstance(given, str):
+        read.apply_sets(data, [f"run.env={given}"])
+    with pytest.raises(SpecError, match=r"run.env.*as in .*NCCL_DEBUG"):
+        read.from_dict(data)
+
+
 def test_naming_another_task_drops_the_parameters_of_the_one_before():
     data = {"task": {"use": "a:A", "params": {"width": 3}}}
     read.apply_sets(data, ["task.params.depth=2", "task.use=b:B"])

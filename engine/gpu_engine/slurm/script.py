@@ -89,7 +89,8 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     """
     spec = placed(spec, job).spec
     words = [place.python, WORKER, *arguments(spec, None)]
-    for word in (*words, place.folder, place.home, run or ""):
+    env = [f"{name}={shlex.quote(text)}" for name, text in spec.run.env.items()]
+    for word in (*words, *env, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
     options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}
     tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
@@ -103,6 +104,7 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
         text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
     return _filled(text, {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
                           "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
+                          "@ENV@": "".join(f"export {one}\n" for one in env),
                           "@RUN@": shlex.quote(run or ""),
                           "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
                           "@WORDS@": shlex.join(words)})
@@ -215,7 +217,7 @@ trap 'cancelled=1' TERM INT
 
 cd -- @FOLDER@ || fail "the working folder is missing on $(hostname)"
 export GPU_PANEL_HOME=@HOME@
-""" + _MEET + """\
+@ENV@""" + _MEET + """\
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE  # what a shell inherits would come first
 export GPU_PANEL_SLURM_JOB=$SLURM_JOB_ID
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))

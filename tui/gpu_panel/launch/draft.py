@@ -194,6 +194,9 @@ class Draft:
             return ""
         if key == "task.command":
             return " ".join(map(_typed, value)) if isinstance(value, list) else str(value)
+        if key == "run.env":
+            return " ".join(f"{name}={shlex.quote(str(text))}" for name, text in value.items()) \
+                if isinstance(value, dict) else str(value)
         return values.show(value)
 
     def copy(self) -> dict[str, Any]:
