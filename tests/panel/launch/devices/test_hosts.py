@@ -218,6 +218,19 @@ async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not
             "cpu:0", "cpu:1"])
 
 
+async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered(home):
+    first = lab().seen[0]
+    hosts = StillHosts(HostSeen(first.host))
+    async with panel(slots(1), hosts=hosts, sets=("devices.hosts=gpu1:0,1",), size=(160, 60),
+                     ready=False) as (pilot, screen):
+        await until(pilot, lambda: screen.devices.resolved)
+        await settled(pilot, screen)
+        assert "Asking gpu1 …" in said(screen.plan)
+        hosts.show(first)
+        await until(pilot, lambda: "GPU 1 → cuda:1 rank 1" in said(screen.plan))
+        assert "has not answered" not in shown(screen.form)
+
+
 async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are(home):
     sets = ("devices.hosts=gpu1:1,local:cpu:0",)
     async with panel(slots(1), hosts=lab(), sets=sets) as (pilot, screen):
