@@ -144,6 +144,16 @@ def test_devices_of_this_machine_do_not_silently_take_the_place_of_hosts(given):
     assert read.from_dict(data).devices.hosts == ["local:0"]
 
 
+@pytest.mark.parametrize(("hosts", "once"), [
+    (["gpu2", "gpu2"], "gpu2"), (["gpu2:cpu:0", "gpu2:cpu:0,cpu:1"], "gpu2:cpu:0,cpu:1"),
+    (["gpu2:1", "gpu2"], "gpu2:1")])
+def test_a_host_that_is_named_twice_is_named_once_in_the_advice(hosts, once):
+    with pytest.raises(SpecError) as told:
+        read.from_dict({"devices": {"hosts": hosts}})
+    assert str(told.value).endswith(f"with all its devices: {once}")
+    assert read.from_dict({"devices": {"hosts": [once]}})
+
+
 def test_hosts_take_the_place_of_a_presets_devices():
     data = {"devices": {"pick": 2}}
     read.apply_sets(data, ["devices.hosts=gpu1"])

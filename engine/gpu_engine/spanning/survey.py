@@ -121,9 +121,10 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
     for one in met:
         other = seen.setdefault((one.machine.welcome.boot, one.machine.welcome.place), one)
         if other is not one:
-            ids = ",".join((*other.entry.ids, *one.entry.ids)) or "0,1"
+            ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
             out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
-                                               f"devices in one entry: {other.name}:{ids}"))
+                                               "devices in one entry: "
+                                               f"{HostDevices(other.name, ids)}"))
         there = one.machine.welcome.version
         if there != version():
             out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
