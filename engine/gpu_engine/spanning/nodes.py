@@ -16,7 +16,7 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
 
-_HOSTS, _MODE = "devices.hosts", "parallel.mode"
+_HOSTS = "devices.hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,8 @@ def entries(spec: RunSpec) -> tuple[HostDevices, ...]:
 def whole(spec: RunSpec) -> RunSpec:
     """The spec with the mode that follows from its hosts: several are a node each; one is no
     reason for several nodes. Raises SpecError."""
-    count, mode = len(entries(spec)), modes.get(spec.parallel.mode)
-    name = mode.name
-    if count > 1 and not mode.several_nodes:
-        if mode.replica_a_device and not mode.process_a_device:
-            raise SpecError([Problem(_MODE, mode.name, f"{mode.label} stays on one machine; over "
-                                                       f"{count} hosts take multinode")])
-        name = next(m.name for m in modes.every() if m.several_nodes)
-    elif count == 1 and mode.several_nodes:
-        name = next(m.name for m in modes.every() if m.process_a_device and not m.several_nodes)
+    count = len(entries(spec))
+    name = modes.over_hosts(count, spec.parallel.mode)
     return replace(spec, parallel=replace(spec.parallel, mode=name, nodes=max(count, 1),
                                           node_rank=0) if name != spec.parallel.mode or count > 1
                    else replace(spec.parallel, nodes=1, node_rank=0))

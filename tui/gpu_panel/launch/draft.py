@@ -344,6 +344,16 @@ class Draft:
         return list(hosts) if isinstance(hosts, list) else []
 
     @property
+    def mode(self) -> str:
+        """The name of the mode that it runs in: that which is chosen, unless another follows from
+        the number of hosts."""
+        chosen = str(self.value("parallel.mode"))
+        try:
+            return modes.over_hosts(len(self.hosts), chosen)
+        except SpecError:  # the review reports it
+            return chosen
+
+    @property
     def first_rank(self) -> int:
         """The rank of the first device that is ticked on this machine."""
         node, mode = self.value("parallel.node_rank"), modes.find(str(self.value("parallel.mode")))

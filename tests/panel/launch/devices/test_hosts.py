@@ -118,6 +118,14 @@ async def test_what_would_run_on_each_host_is_shown(home):
         screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
         await settled(pilot, screen)
         assert screen.review.problems == ()
+        mode = screen.form.query_one("#f-parallel-mode")
+        assert (mode.value, screen.draft.value("parallel.mode")) == ("multinode", "ddp")
+        assert not screen.form.query_one("#f-parallel-node_rank").display
+        screen.devices.tick(["gpu1 0", "gpu1 1"])
+        await settled(pilot, screen)
+        assert mode.value == "ddp"
+        screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
+        await settled(pilot, screen)
         plan = said(screen.plan)
         assert "gpu1        GPU 0 → cuda:0 rank 0   GPU 1 → cuda:1 rank 1\n" in plan
         assert "alice@gpu2  GPU 0 → cuda:0 rank 2\n" in plan
