@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_unlike_numbers_of_devices():
                                                       (4, "c"), (5, "c")]
     assert [p.env["RANK"] for p in plan.processes] == list("012345")
     assert plan.spec.devices.hosts == ["a:0,1", "b:3", "c:1,2,3"]
+
+
+@pytest.mark.parametrize("task", [{"use": "gpu_engine.tasks.digits:Digits"},
+                                  {"command": ["python", "train.py"]}])
+def test_the_plan_names_no_path_of_this_machine_for_another(task):
+    _, plan = nodes.spread(spec(["a:0", "b:1"], task=task, batch={}),
+                           [machine(n, package=f"/{n}/lib/gpu_engine") for n in "ab"],
+                           address="10.0.0.1", port=1234)
+    for process in plan.processes:
+        words = " ".join((*process.argv, *process.env.values()))
+        assert str(Path(nodes.__file__).parents[1]) not in words
+        assert f"/{process.host}/lib/gpu_engine/" in words
 
 
 def test_one_host_keeps_its_mode_and_a_host_without_ids_gives_all():

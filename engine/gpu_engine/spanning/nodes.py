@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.records import Device, Inventory
@@ -11,7 +12,7 @@ from gpu_engine.hosts.protocol import Welcome
 from gpu_engine.hosts.records import Host
 from gpu_engine.plan.build import plan as plan_of
 from gpu_engine.plan.command_line import engine_line
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, Process
 from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
@@ -127,6 +128,20 @@ def _joined(spec: RunSpec, nodes: Sequence[Node], base: tuple[str, RunSpec] | No
     return replace(
         first, spec=spec, name=spec.name,
         ranks=tuple(replace(r, host=n.name) for n in nodes for r in n.plan.ranks),
-        processes=tuple(replace(p, host=n.name) for n in nodes for p in n.plan.processes),
+        processes=tuple(_there(p, n) for n in nodes for p in n.plan.processes),
         lines=(engine_line(spec, base),),
         warnings=())  # where they meet was tried, not guessed
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _there(process: Process, node: Node) -> Process:
+    """A process as its host will start it: what it runs of ours lies elsewhere there."""
+    package = node.machine.welcome.package or _PACKAGE
+
+    def moved(text: str) -> str:
+        return package + text[len(_PACKAGE):] if text.startswith(f"{_PACKAGE}/") else text
+
+    return replace(process, host=node.name, argv=tuple(map(moved, process.argv)),
+                   env={name: moved(text) for name, text in process.env.items()})
