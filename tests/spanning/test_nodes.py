@@ -121,3 +121,19 @@ def test_what_does_not_fit_between_hosts():
     unlike, without = survey.torches(met, spec(["a", "b", "c"]))
     assert (unlike.key, unlike.value) == ("devices.hosts", "b")
     assert str(without) == "run.python: c: no interpreter has torch: pip install torch"
+
+
+def test_what_of_the_code_nobody_compares_is_told(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def told(sync="none", **task):
+        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}), tmp_path)
+
+    command = ["python", "train.py", "--data", "/data"]
+    assert "train.py has to be the same" in (told(command=command) or "")
+    assert "What it imports" in (told(command=command) or "")
+    assert "no file of the code is compared" in (told(command=["python", "-m", "mine"]) or "")
+    assert "no file of the code is compared" in (told(use="mine.tasks:T") or "")
+    assert "train.py has to" in (told(use="train.py:T") or "")
+    assert told("rsync", command=command) is None
+    assert told(use="gpu_engine.tasks.digits:Digits") is None
