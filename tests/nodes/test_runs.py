@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -85,6 +86,23 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     assert [len(own) for own in found] == [6, 6]
     assert over.require_plan().master_addr == hosts.nodes[0].address
     same_here_and_there(over)
+    nothing_left(hosts)
+
+
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
+        hosts: Rig, tmp_path: Path, launcher: str):
+    script = tmp_path / "all_reduce.py"
+    script.write_text("import torch, torch.distributed as dist\n"
+                      "dist.init_process_group('gloo')\n"
+                      "x = torch.ones(1)\ndist.all_reduce(x)\n"
+                      "import os; print('sum', x.item(), os.environ['HF_HOME'])\n")
+    run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
+                                  "run": {"env": {"HF_HOME": "/data/hf"}},
+                                  "parallel": {"launcher": launcher, "timeout": 30.0}}))
+    assert ended(run).state == "completed", run.state()
+    for rank in (0, 1):
+        assert "sum 2.0 /data/hf" in run.log(rank).read_text()
     nothing_left(hosts)
 
 
@@ -215,13 +233,28 @@ def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):
     said = {p.value: p.message for p in caught.value.problems}
     assert set(said) == {"gpu2", "gpu3", "nowhere"}
     assert "host key" in said["gpu2"]
-    assert "ssh-keygen -R gpu2" in said["gpu2"]
+    assert f"ssh-keygen -R {second.address}" in said["gpu2"]
     assert "ssh-copy-id gpu3" in said["gpu3"]
     assert "no host of that name" in said["nowhere"]
     first.cut()
     with pytest.raises(SpecError, match=r"gpu1.*(no answer|no way to it)"):
         prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
     assert not list(home.glob("runs/*"))
+
+
+@pytest.mark.parametrize("length", [49, 50, 60])
+def test_a_home_of_any_length_reaches_its_hosts(hosts: Rig, monkeypatch, length: int):
+    """ssh's socket below it may have a path of 107 characters, of which ssh adds 58."""
+    with tempfile.TemporaryDirectory(prefix="h") as folder:
+        home = Path(folder, "h" * (length - len(f"{folder}//ssh")))
+        home.mkdir()
+        home.joinpath("hosts.toml").write_text(f'[hosts.gpu1]\npython = "{sys.executable}"\n')
+        monkeypatch.setenv("GPU_PANEL_HOME", str(home))
+        assert len(str(home / "ssh")) == length
+        prepared = prepare(from_dict(DIGITS | {"devices": {"hosts": ["gpu1:cpu:0"]}}))
+        assert prepared.plan.ranks[0].host == "gpu1"
+        assert (length <= 49) == any((home / "ssh").glob("*")), "connections are shared"
+        hosts.nodes[0].end_connections()
 
 
 def test_a_port_that_is_closed_between_machines_is_named(hosts: Rig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_unlike_numbers_of_devices():
                                                       (4, "c"), (5, "c")]
     assert [p.env["RANK"] for p in plan.processes] == list("012345")
     assert plan.spec.devices.hosts == ["a:0,1", "b:3", "c:1,2,3"]
+
+
+@pytest.mark.parametrize("task", [{"use": "gpu_engine.tasks.digits:Digits"},
+                                  {"command": ["python", "train.py"]}])
+def test_the_plan_names_no_path_of_this_machine_for_another(task):
+    _, plan = nodes.spread(spec(["a:0", "b:1"], task=task, batch={}),
+                           [machine(n, package=f"/{n}/lib/gpu_engine") for n in "ab"],
+                           address="10.0.0.1", port=1234)
+    for process in plan.processes:
+        words = " ".join((*process.argv, *process.env.values()))
+        assert str(Path(nodes.__file__).parents[1]) not in words
+        assert f"/{process.host}/lib/gpu_engine/" in words
 
 
 def test_one_host_keeps_its_mode_and_a_host_without_ids_gives_all():
@@ -108,3 +121,19 @@ def test_what_does_not_fit_between_hosts():
     unlike, without = survey.torches(met, spec(["a", "b", "c"]))
     assert (unlike.key, unlike.value) == ("devices.hosts", "b")
     assert str(without) == "run.python: c: no interpreter has torch: pip install torch"
+
+
+def test_what_of_the_code_nobody_compares_is_told(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def told(sync="none", **task):
+        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}), tmp_path)
+
+    command = ["python", "train.py", "--data", "/data"]
+    assert "train.py has to be the same" in (told(command=command) or "")
+    assert "What it imports" in (told(command=command) or "")
+    assert "no file of the code is compared" in (told(command=["python", "-m", "mine"]) or "")
+    assert "no file of the code is compared" in (told(use="mine.tasks:T") or "")
+    assert "train.py has to" in (told(use="train.py:T") or "")
+    assert told("rsync", command=command) is None
+    assert told(use="gpu_engine.tasks.digits:Digits") is None

@@ -288,6 +288,8 @@ class Welcome:
     driver: str | None = None
     cuda: str | None = None
     disk_free: int | None = None
+    package: str = ""
+    """The folder of `gpu_engine` there; "": it did not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,9 @@ class LaunchPlan:
     named."""
     code: Code | None = None
     """What hosts are sent; None: nothing."""
+    not_compared: str | None = None
+    """For people: which code has to be on the hosts already and is not looked at there. None: it is
+    sent, or is gpu-panel's own."""
     interpreter: Interpreter | None = None
     """What the ranks of a task run in here; None: the run is a person's own command, or is on
     hosts."""
@@ -262,6 +265,8 @@ class LaunchPlan:
             out["chosen"] = self.chosen
         if self.code is not None:
             out["code"] = asdict(self.code)
+        if self.not_compared is not None:
+            out["not_compared"] = self.not_compared
         if self.interpreter is not None:
             out["interpreter"] = asdict(self.interpreter)
         if self.resume_from is not None:

@@ -121,9 +121,10 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
     for one in met:
         other = seen.setdefault((one.machine.welcome.boot, one.machine.welcome.place), one)
         if other is not one:
-            ids = ",".join((*other.entry.ids, *one.entry.ids)) or "0,1"
+            ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
             out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
-                                               f"devices in one entry: {other.name}:{ids}"))
+                                               "devices in one entry: "
+                                               f"{HostDevices(other.name, ids)}"))
         there = one.machine.welcome.version
         if there != version():
             out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
@@ -254,16 +255,29 @@ def _problem(host: str, wrong: protocol.Wrong) -> Problem:
 def named_files(spec: RunSpec, folder: Path) -> tuple[protocol.Digest, ...]:
     """The files that the task or command names with a relative path, as they are in `folder`
     here: there they have to be the same."""
+    return tuple(protocol.Digest(word, hashlib.sha256((folder / word).read_bytes()).hexdigest())
+                 for word in _named(spec, folder))
+
+
+def not_compared(spec: RunSpec, folder: Path) -> str | None:
+    """For people: which code of a run whose code is not sent nobody compares with the hosts'. None:
+    it is sent, or is gpu-panel's own."""
+    use = spec.task.use
+    if spec.run.sync != "none" or (use is not None and use.startswith("gpu_engine.")):
+        return None
+    names = ", ".join(_named(spec, folder))
+    there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
+        if names else "no file of the code is compared with the hosts': all of it, and "
+    return (f"{there}whatever else it reads, has to be there and is not compared; "
+            "run.sync=rsync sends the code")
+
+
+def _named(spec: RunSpec, folder: Path) -> list[str]:
     words = list(spec.task.command or ())
     if spec.task.use is not None:
         words = [spec.task.use.rpartition(":")[0]] if ".py:" in spec.task.use else []
-    found = []
-    for word in words:
-        path = folder / word
-        if os.path.isabs(word) or not _is_small_file(path):  # noqa: PTH117
-            continue
-        found.append(protocol.Digest(word, hashlib.sha256(path.read_bytes()).hexdigest()))
-    return tuple(found)
+    return [word for word in words
+            if not os.path.isabs(word) and _is_small_file(folder / word)]  # noqa: PTH117
 
 
 def _is_small_file(path: Path) -> bool:

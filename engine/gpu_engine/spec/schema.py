@@ -179,6 +179,9 @@ class ProcessSpec:
     git tracks or does not ignore is sent. Data is never sent."""
     log_mb: Count = 64
     """MiB of output to keep in a rank's log, and the same again in the log file before it."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables for the environment of the ranks, on every machine: NCCL_DEBUG = "INFO",
+    HF_HOME = "/data/hf". They come before those that are inherited."""
     grad_norm: bool = False
     """For a script of your own: also record the norm of each step's gradients."""
 

@@ -91,9 +91,10 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
-            leases = claim.take(self.plan, self.run.id)
+            queued = waiting.read(self.run.path) is not None
+            leases = claim.take(self.plan, self.run.id, queued=queued)
         except UserError as err:
-            if waiting.read(self.run.path) is not None:
+            if queued:
                 return self._wait_again(str(err))
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err)))
