@@ -128,6 +128,10 @@ class Start:
     """The one to go on from; None: it begins anew."""
     bring: str | None = None
     """The key under which that checkpoint was sent."""
+    whole: str = ""
+    """The id of the run that it is part of."""
+    machine: str = ""
+    """The name of the machine that has that run."""
 
 
 @dataclass(frozen=True, slots=True)

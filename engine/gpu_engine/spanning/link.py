@@ -4,6 +4,7 @@ the connection breaks, however often."""
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -210,7 +211,8 @@ class Link(threading.Thread):
                                              part.bring, part.fresh))
         else:
             answer = way.ask(protocol.Start(part.spec, part.key, part.folders, part.trying,
-                                            part.attempt, part.checkpoint, part.bring))
+                                            part.attempt, part.checkpoint, part.bring,
+                                            self._run.name, socket.gethostname()))
         if not isinstance(answer, protocol.Started):
             raise Refused(self.name_of_host, "it does not say whether it has started")
         self._id, self._begun = answer.run, True

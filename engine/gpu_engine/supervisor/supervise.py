@@ -91,7 +91,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
-            leases = claim.take(self.plan, self.run.id)
+            leases = claim.take(self.plan, self.plan.whole)
         except UserError as err:
             if waiting.read(self.run.path) is not None:
                 return self._wait_again(str(err))
@@ -342,7 +342,7 @@ class Supervisor:
                 beyond = f"though {attempt.ended_ranks} ended"
             self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "
                             f"finish it {beyond}, as long as it grows; gpu-engine stop --now "
-                            f"{self.run.id} ends it")
+                            f"{self.plan.whole} ends it")
         return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
