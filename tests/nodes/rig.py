@@ -1,8 +1,8 @@
 """Several machines on one: network namespaces with addresses of their own and real `sshd`s.
 
 Each node has its own network, process numbers, mounts, host name and, anew with each boot, boot id:
-the home of its root, /run, /dev/shm, /etc/hosts and /etc/passwd are its own, everything else is shared, as with a shared file
-system.
+the home of its root, /run, /dev/shm, /etc/hosts and /etc/passwd are its own, everything else is
+shared, as with a shared file system.
 The nodes and whoever runs the test ("here") hang on one switch. Needs root.
 
 A node's first process reads from a pipe that only this program holds: when the program ends,

@@ -408,6 +408,8 @@ class Told:
 
     kind: ClassVar[str] = "told"
     state: State
+    unheard: str | None = None
+    """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
 @dataclass(frozen=True, slots=True)
