@@ -15,6 +15,7 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.common.files import locked
 from gpu_engine.launch.found import find
 from gpu_engine.launch.launcher import launch, prepare, resume
+from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.spanning import owed, parts
 from gpu_engine.spec.read import from_dict
@@ -215,6 +216,26 @@ def test_a_machine_that_can_not_be_reached_is_told_as_that(hosts: Rig):
     run.stop()
     assert ended(run).state == "stopped"
     same_here_and_there(run)
+    nothing_left(hosts)
+
+
+def test_a_disk_that_gets_full_there_is_told_with_what_is_not_saved(hosts: Rig):
+    first = hosts.nodes[0]
+    kept = first.home / ".local"
+    kept.mkdir()
+    first.run(["mount", "-t", "tmpfs", "-o", "size=256m", "none", str(kept)])
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: leftovers.last_checkpoint(run.path))
+    first.run(["mount", "-o", "remount,size=1m", str(kept)])
+    wait_for(lambda: run.state().unheard == (0,))
+    said = run.state().reason or ""
+    assert said.startswith("gpu1: no space left, so nothing is recorded of the ranks"), said
+    assert "no checkpoint can be written there, the last is step-" in said, said
+    assert "make room in" in said
+    first.run(["mount", "-o", "remount,size=256m", str(kept)])
+    wait_for(lambda: not run.state().unheard)
+    run.stop()
+    assert ended(run).state == "stopped", run.state()
     nothing_left(hosts)
 
 

@@ -290,8 +290,8 @@ class Span:
         self.alone = self.alone or time.monotonic()
         if self.now_asked and time.monotonic() - self.alone > WAKE:
             return True
-        # After a stop, whoever is left is told as soon as it can be (`owed`); before another attempt
-        # it is waited for anyway.
+        # After a stop, who is left is told as soon as it can be (`owed`); before another attempt it
+        # is waited for anyway.
         soon = self.stop_asked or self._restarts_left() > 0
         return time.monotonic() - self.alone > (WAKE if soon else GIVE_UP)
 
