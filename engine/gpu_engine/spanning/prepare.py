@@ -59,6 +59,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         same = survey.named_files(spec, here) if there.same else ()
         warnings, places = survey.check(met, there.specs, there.folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
+        warnings += survey.clocks(met)
     finally:
         survey.part(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),

@@ -16,6 +16,7 @@ from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.rank_state import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
+ALONE = "a rank was stopped by a signal to it alone"
 LINGER = 30.0
 """Seconds that the other ranks get to complete once the process of one has ended well."""
 
@@ -113,7 +114,7 @@ class Attempt:
             return "failed", why, Cause(why)
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
-                return "stopped", "a rank was stopped by a signal to it alone", None
+                return "stopped", ALONE, None
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=oom.Given.by(plan),
                             disk=disk_room.of(run.path))

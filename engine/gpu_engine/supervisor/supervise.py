@@ -92,7 +92,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
             queued = waiting.read(self.run.path) is not None
-            leases = claim.take(self.plan, self.run.id, queued=queued)
+            leases = claim.take(self.plan, self.plan.whole, queued=queued)
         except UserError as err:
             if queued:
                 return self._wait_again(str(err))
@@ -343,7 +343,7 @@ class Supervisor:
                 beyond = f"though {attempt.ended_ranks} ended"
             self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "
                             f"finish it {beyond}, as long as it grows; gpu-engine stop --now "
-                            f"{self.run.id} ends it")
+                            f"{self.plan.whole} ends it")
         return True
 
     def _limit(self, attempt: Attempt, seconds: float | None) -> None:
