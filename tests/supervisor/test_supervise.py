@@ -285,6 +285,23 @@ def test_a_launchers_leftovers_are_not_taken_for_our_own(go, monkeypatch):
     assert run.log(0).read_text().splitlines()[1] == "None None"
 
 
+def test_a_script_may_make_itself_a_process_group(go):
+    """As in a shell it leads one already, and no session; and what it sends to all of its group
+    reaches nobody else."""
+    run = go("""
+os.setpgrp()
+print("leads", os.getpgrp() == os.getpid() != os.getsid(0), flush=True)
+child = subprocess.Popen(["sleep", "120"])
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+os.killpg(0, signal.SIGTERM)
+child.wait()
+""")
+    state = ended(run)
+    assert state.state == "completed", state.reason
+    for rank in (0, 1):
+        assert run.log(rank).read_text() == f"hello from {rank}\nleads True\nheard\n"
+
+
 def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
     state = ended(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
                      parallel={"mode": "single"}))

@@ -79,8 +79,9 @@ _files: tuple[int, int] | None = None
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
-    """Start a process in a session of its own, with its output in `log`. The kernel kills it when
-    this process dies.
+    """Start a process in a process group of its own, as a shell starts a job, with its output in
+    `log`. The kernel kills it when this process dies. It leads no session: `os.setpgrp()` would fail
+    then.
 
     Must be called from the main thread. Raises OSError if the program or a folder is missing.
     """
@@ -105,7 +106,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
-            start_new_session=True, umask=umask, preexec_fn=arm)
+            process_group=0, umask=umask, preexec_fn=arm)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)
