@@ -198,7 +198,7 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print("orphan", os.getpid(), flush=True)
-        wait()
+        os.execvp("sleep", ["sleep", "120"])
     os._exit(0)
 os.wait()
 while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.log", "rb").read():
@@ -210,6 +210,9 @@ while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.lo
                if line.startswith("orphan")]
     assert len(orphans) == 2
     assert not [p for p in orphans if procs.start_ticks(p)]
+    told = run.events(0).read_text()
+    assert "which was ended: " in told
+    assert all(f"sleep (pid {p})" in told for p in orphans)
 
 
 @pytest.mark.parametrize(("said", "state"), [(True, "completed"), (False, "failed")])
