@@ -227,3 +227,23 @@ def test_too_small_a_dataset_ends_the_run_with_both_numbers(make) -> None:
         assert "24" in error["message"]
         assert "20" in error["message"]
         assert error["traceback"] == ""
+
+
+def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process() -> None:
+    class Shuffles(list):
+        def set_epoch(self, epoch: int) -> None:
+            self.drawn = (random.random(), torch.rand(()).item())
+
+    drawn = []
+    for process in range(2):
+        torch.manual_seed(process)
+        random.seed(process)
+        before = torch.get_rng_state(), random.getstate()
+        reader = Reader(Shuffles([1]), lambda batch: batch, default_collate=False)
+        for epoch in (0, 1, 1):
+            reader.set_epoch(epoch)
+            drawn.append(reader.data.drawn)
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+    assert drawn[:3] == drawn[3:]
+    assert drawn[0] != drawn[1] == drawn[2]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.training import checkpoint, resuming
+from gpu_engine.worker.rank.identity import Identity
+from gpu_engine.worker.rank.process_group import Group
 
 from . import ranks
 from .conftest import recorded
@@ -221,3 +227,52 @@ def test_a_model_that_does_not_fit_is_described_by_names_and_shapes(sizes, told)
         return torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
 
     assert resuming.misfit(linears(4, 8, 2).state_dict(), linears(*sizes)) == told
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_generators_are_those_of_as_many_ranks_or_none(tmp_path: Path, saved: int) -> None:
+    state = {"step": 1, "model": {}}
+    own = [checkpoint.to_bytes({"rank": rank}) for rank in range(saved)]
+    checkpoint.save(tmp_path, state, own, {})
+    found = resuming.find(tmp_path, Group(Identity()), SimpleNamespace(warn=print))
+    assert found.own == ({"rank": 0} if saved == 1 else None)
+
+
+class SecondRank:
+    """The group as rank 1 sees it, which has no file of its own and gets rank 0's."""
+
+    rank, size = 1, 2
+
+    def __init__(self, path: Path, change: Callable[[bytes], bytes]) -> None:
+        self.data, self.change = (path / "state.pt").read_bytes(), change
+        self.chosen = {"name": path.name, "folder": "another", "identity": "another",
+                       **checkpoint.read_manifest(path)["files"]["state.pt"]}
+
+    def broadcast_patiently(self, text: str) -> str:
+        return json.dumps(self.chosen)
+
+    def meet(self) -> None:
+        pass
+
+    def all_reduce_max(self, values: list[float]) -> list[float]:
+        return [1.0]
+
+    def broadcast_pieces(self, source: None, size: int) -> Iterator[memoryview]:
+        yield memoryview(self.change(self.data))
+
+    def broadcast_bytes(self, data: bytes) -> bytes:
+        own = [checkpoint.to_bytes({"rank": rank}) for rank in range(2)]
+        return json.dumps([len(part) for part in own]).encode() + b"\n" + b"".join(own)
+
+
+def test_a_checkpoint_from_another_machine_is_compared_with_what_rank_0_has(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here" / "run" / "checkpoints"
+    here.mkdir(parents=True)
+    path = checkpoint.save(there, {"step": 1, "model": {"w": torch.ones(3)}}, [b"", b""], {}).path
+    rec = SimpleNamespace(warn=print, detail="")
+    found = resuming.find(here, SecondRank(path, lambda data: data), rec)
+    assert_same(found.state["model"], {"w": torch.ones(3)})
+    assert found.own == {"rank": 1}
+    changed = SecondRank(path, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(UserError, match="changed on its way"):
+        resuming.find(here, changed, rec)
