@@ -100,6 +100,49 @@ def test_a_completed_run_resumed_has_nothing_to_do(make) -> None:
     ranks.train(run, attempt=2)
     assert recorded(run, 0, 2) == []
     assert [e["outcome"] for e in ranks.read(run, 0, "end")] == ["completed", "completed"]
+    assert [e["step"] for e in ranks.read(run, 0, "checkpoint")] == [3]
+
+
+def test_a_stream_goes_on_after_whole_steps_of_several_passes(make) -> None:
+    params, train = {"stream": True, "examples": 240}, {"steps": 8, "checkpoint_every": 3}
+    whole = ranks.train(make("whole", params, size=24, accumulate=2, train=train))
+    broken = make("broken", {**params, "die_at": 10}, size=24, accumulate=2, train=train)
+    with ranks.started(broken) as first:
+        assert first.wait() == [-9]
+    ranks.train(broken, attempt=2)
+    step = ranks.read(broken, 0, "schedule")[-1]["first_step"]
+    assert recorded(broken, 0, 2) == recorded(whole)[2 * step:]
+
+
+@pytest.mark.parametrize(("train", "die_at", "steps"), [
+    ({"steps": 6, "eval_every": 2, "checkpoint_every": 3}, 5, [2, 4, 4, 6]),
+    ({"epochs": 2, "checkpoint_every": 5}, 7, [5, 5, 10])], ids=["steps", "epochs"])
+def test_evaluations_are_made_at_their_steps(make, train, die_at: int, steps) -> None:
+    """Over a resume from a step that has none, and from one that ends an epoch of five: what was
+    saved there is the state before its evaluation, so that is made once more."""
+    run = make("run", {"examples": 120, "held_out": 24, "die_at": die_at}, size=24,
+               train={"checkpoint_async": False, **train})
+    with ranks.started(run) as first:
+        assert first.wait() == [-9]
+    ranks.train(run, attempt=2)
+    assert [e["step"] for e in ranks.read(run, 0, "eval")] == steps
+
+
+def test_the_last_step_of_a_stream_is_evaluated_once(make) -> None:
+    run = make("run", {"stream": True, "examples": 96, "held_out": 24}, size=24,
+               train={"epochs": 1, "eval_every": 2})
+    ranks.train(run)
+    assert [e["step"] for e in ranks.read(run, 0, "eval")] == [2, 4]
+
+
+def test_a_checkpoint_has_only_the_values_of_its_own_step(make) -> None:
+    run = make("run", {"held_out": 24}, size=24,
+               train={"steps": 4, "eval_every": 2, "checkpoint_every": 3})
+    ranks.train(run)
+    metrics = [checkpoint.read_manifest(p)["metrics"]
+               for p in checkpoint.listed(run / "checkpoints")]
+    assert metrics[0] == {}
+    assert "loss" in metrics[1]
 
 
 def test_a_new_learning_rate_counts_after_a_resume(make) -> None:
