@@ -234,6 +234,7 @@ if rank == 0:
              "supervise.Supervisor(Run(Path(sys.argv[1])), 0o22).supervise()")
     subprocess.run([sys.executable, "-c", quick, str(run.path)], check=True, timeout=PATIENCE)
     assert run.state().state == state
+    assert ("still running" in (run.state().reason or "")) == (not said)
     assert ("uploaded" in events_path(run.path, 0).read_text()) == said
 
 
