@@ -52,7 +52,8 @@ def known_division(data: Any, task: Any, *, rank: int, ranks: int, workers: int)
     library = type(data).__module__.partition(".")[0]
     if library == "datasets" and hasattr(data, "_distributed"):
         # Hugging Face's datasets divide over loader workers by themselves, and over ranks once
-        # they are told the rank.
+        # they are told the rank, which nothing public tells: a second time they would be divided
+        # twice. Where the name is gone, such a dataset has to say what it divides itself by.
         if ranks > 1 and data._distributed is None:
             library = importlib.import_module("datasets.distributed")  # part of the same library
             data = library.split_dataset_by_node(data, rank=rank, world_size=ranks)
