@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from gpu_engine.box import folder
 from gpu_engine.common.places import leases_folder
 from gpu_engine.devices import availability, leases
+from gpu_engine.devices.leases.shared import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
@@ -46,7 +46,7 @@ def shared(plan: LaunchPlan) -> bool:
 def take(plan: LaunchPlan, run_id: str) -> leases.Leases:
     """Lease the devices for as long as this process lives. Raises UserError, which says who holds
     them."""
-    why = folder.why_not()
+    why = why_not()
     if why is not None:
         log.warning("%s", why)
     return leases.acquire(leases_folder(), devices_of(plan), run_id, share=shared(plan))
