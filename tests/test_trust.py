@@ -71,7 +71,6 @@ WRITING = {
         agent/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main
-        queue/places.py: write_json in _write
         queue/submit.py: write_atomic in _enter
         queue/waiter.py: open in ensure, write_json in _tell
         runs/trust.py: write_json in note_started
@@ -89,8 +88,8 @@ WRITING = {
         training/export.py: open in _in_one_step
         hosts/setup/install_there.py: touch in main, write_text in make, write_text in switch""",
     "a lock or a notice among users, whose owner and mode are looked at": """
-        devices/leases.py: open in _take
-        box/notices.py: open in post, link in post, open in _open""",
+        devices/leases/held.py: open in make, open in alone
+        devices/leases/shared.py: open in _give_to_root""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
         hosts/setup/bring.py: ZipFile in script

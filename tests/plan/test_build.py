@@ -14,7 +14,6 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import BACKENDS, load
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import check as check_module
-from gpu_engine.plan.batch import batch_of, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.batch import batch_of, batch_untold, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
