@@ -230,7 +230,7 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     make_hosts(home, "a", "b")
     (project / "plain.py").write_text("WHAT = 'first'\n")
     spec = from_dict({"task": {"command": COMMAND}, "devices": {"hosts": ["a:cpu:0"]},
-                      "run": {"sync": "rsync"}})
+                      "run": {"sync": "send"}})
     prepared = prepare(spec)
     assert prepared.plan.code == code.look(project) == code.take(project).about()
     run = launch(spec)
@@ -261,7 +261,7 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     before = {host: tree(tmp_path / host / "code") for host in "ab" if (tmp_path / host).exists()}
     listed = old.with_name(f"{old.name}.list")
     times = listed.stat().st_mtime_ns
-    words = ["plan", "--set", "task.use=task.py:Mine", "--set", "run.sync=rsync", "--set",
+    words = ["plan", "--set", "task.use=task.py:Mine", "--set", "run.sync=send", "--set",
              "devices.hosts=a:cpu:0,b:cpu:0"]
     cli.main(words, standalone_mode=False)
     said = capsys.readouterr().out

@@ -212,4 +212,4 @@ def _content(folder: Path, path: bytes) -> tuple[Kind, bytes]:
 
 
 def _problem(folder: Path, message: str) -> SpecError:
-    return SpecError([Problem(_KEY, "rsync", f"{folder} {message}")])
+    return SpecError([Problem(_KEY, "send", f"{folder} {message}")])

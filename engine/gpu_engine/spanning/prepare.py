@@ -93,7 +93,7 @@ def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[st
     snapshot = code.take(here)
     names = {p.code for p in known.values()} - {None}
     if names and snapshot.name not in names:
-        raise SpecError([Problem("run.sync", "rsync", f"{here} has changed since the run was "
+        raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
                                  f"started, so that {', '.join(new)} can't have the code that the "
                                  "others go on with; resume without, or start a new run")])
     return snapshot
