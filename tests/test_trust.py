@@ -19,7 +19,7 @@ WRITING = {
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
         events/digest.py: open_inside in _locked
-        events/writer.py: open_inside in __init__, open_inside in append
+        events/writer.py: KeptFile in __init__, open_inside in append
         launch/launcher.py: open_inside in supervise
         launch/notifier.py: open_inside in start
         notify/journal.py: open_inside in take
@@ -124,7 +124,7 @@ def writes(call: ast.Call) -> str | None:
         name, owner = getattr(function, "id", ""), ""
     if (owner, name) == ("os", "open"):
         return None if names_in(call.args[1]) <= _READING else name
-    if name == "open_inside":
+    if name in ("open_inside", "KeptFile"):
         return name if any(n.startswith("O_") and n not in _READING
                            for a in given for n in names_in(a)) else None
     if name in _BY_MODE:
