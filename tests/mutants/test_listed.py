@@ -50,6 +50,7 @@ def test_a_mutation_is_made_in_its_function_alone(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "m.py").write_text(code)
     head, _, tail = code.partition("class")
-    assert Mutation("m:a", "", "1", "2", ()).apply(tmp_path) == head.replace("1", "2") + "class" + tail
+    assert Mutation("m:a", "", "1", "2", ()).apply(tmp_path) == (
+        head.replace("1", "2") + "class" + tail)
     assert Mutation("m:B.a", "", "1", "2", ()).apply(tmp_path) == (
         head + "class" + tail.replace("1", "2"))
