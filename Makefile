@@ -22,9 +22,11 @@ tested: $(READY)
 	@$(VENV)/bin/python -m pytest --collect-only -q >/dev/null || true
 	$(VENV)/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
-# The property tests with other examples than before, and ten times as many.
+# The property tests with other examples than before, and ten times as many; every hostile folder
+# against every command.
 fuzz: $(READY)
 	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 -m hypothesis
+	GPU_PANEL_EXAMPLES=fuzz $(VENV)/bin/python -m pytest -n 6 tests/trust
 
 test-gpu: $(READY)
 	$(VENV)/bin/python -m pytest tests/gpu

@@ -40,8 +40,8 @@ MAY_START = {
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
-    "engine/gpu_engine/launch/detached.py": OURS,
     "engine/gpu_engine/launch/environment.py": TOOL,
+    "engine/gpu_engine/launch/launcher.py": OURS,
     "engine/gpu_engine/launch/logind.py": TOOL,
     "engine/gpu_engine/launch/notifier.py": OURS,
     "engine/gpu_engine/launch/torchside.py": CHOSEN,
