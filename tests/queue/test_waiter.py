@@ -21,6 +21,8 @@ from gpu_engine.queue.words import moment
 from gpu_engine.runs import waiting
 from gpu_engine.spec.read import from_dict
 
+from ..command_line import called
+from ..conftest import wait_for
 from .kit import hold, queue, spec, state, turn_until
 
 
@@ -290,3 +292,11 @@ def test_a_file_that_the_run_before_is_to_write_need_not_be_there_yet(home):
     with pytest.raises(SpecError, match="no such file"):
         submit.submit(waits, When(), begin=False)
     assert state(submit.submit(waits, When(after=first.id), begin=False)) == "queued"
+
+
+def test_the_list_of_runs_goes_on_with_a_queue_that_nothing_starts(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = queue("true")
+    done = called("runs")
+    assert run.id in done.stdout
+    wait_for(lambda: run.state().state == "completed" and not run.supervised())

@@ -36,7 +36,7 @@ from gpu_engine.hosts.code_messages import (
 )
 from gpu_engine.hosts.strict import BadMessage
 from gpu_engine.runs import waiting
-from gpu_engine.runs.folder import all_runs
+from gpu_engine.runs.folder import Run, all_parts, all_runs
 
 KEPT = 24 * 3600.0
 """Seconds for which code that no run uses is kept: a run may be about to start in it."""
@@ -256,7 +256,7 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
     for place, entries in list(_all()):
         if not _holds(place, folder):
             continue
-        user = next((run.id for run in all_runs() if _holds(place, run.cwd())), None)
+        user = next((run.id for run in _users() if _holds(place, run.cwd())), None)
         if user is not None:
             return None, f"its code stays in {place}: run {user} uses it"
         if _others(place, entries):
@@ -269,7 +269,7 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
 def _remove_old() -> None:
     """Delete code that no run here has used for a day, and what was sent and never finished. A
     folder with files of a run's own stays, and code that a waiting run needs."""
-    used = [run.cwd() for run in all_runs()]
+    used = [run.cwd() for run in _users()]
     needed = _waited_for()
     for place, entries in list(_all()):
         if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
@@ -280,6 +280,11 @@ def _remove_old() -> None:
         if _old(path):
             with contextlib.suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _users() -> list[Run]:
+    """All that may have been started in code that was sent or kept."""
+    return [*all_parts(), *all_runs()]
 
 
 def _waited_for() -> set[str]:

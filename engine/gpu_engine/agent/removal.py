@@ -14,7 +14,7 @@ from gpu_engine.hosts import protocol
 def remove(asked: Asked, request: protocol.Remove) -> None:
     """By the rules of `gpu-engine runs rm`. A run that is not here any more is removed."""
     run = started_by(request.key) if request.run is None else \
-        run_of(request.run) if (places.runs_folder() / request.run).is_dir() else None
+        run_of(request.run) if (places.parts_folder() / request.run).is_dir() else None
     if run is None:
         asked.say(protocol.Removed())
         return

@@ -246,7 +246,8 @@ def _again(run: runs.Run, spec: RunSpec, chosen: str | None, attempt: int | None
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
     prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
-    resolved = replace(prepared.plan, origin=before.origin if before is not None else None)
+    resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
+                       part_of=before.part_of if before is not None else None)
     if chosen is not None:
         resolved = replace(resolved, resume_from=ResumeFrom(
             chosen, attempt or run.state().attempt + 1))

@@ -60,11 +60,13 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         same = survey.named_files(spec, here) if there.same else ()
         warnings, places = survey.check(met, there.specs, there.folders, same)
         known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
+        warnings += survey.clocks(met)
     finally:
         survey.part(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
                    code=replace(snapshot.about(), sendings=there.sendings)
-                   if snapshot is not None else None)
+                   if snapshot is not None else None,
+                   not_compared=None if known_runs else survey.not_compared(spec, here))
     key = secrets.token_hex(16)
     parts = [Part(
         host=n.name, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),

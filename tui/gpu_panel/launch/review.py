@@ -20,7 +20,7 @@ from gpu_engine.launch import interpreter, preflight
 from gpu_engine.launch.launcher import prepare
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.runs import disk_room
-from gpu_engine.spanning import code, nodes
+from gpu_engine.spanning import code, nodes, survey
 from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -86,6 +86,7 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
         plan = replace(plan, code=code.look(Path.cwd()))
+    plan = replace(plan, not_compared=survey.not_compared(spec, Path.cwd()))
     return Review((), over_hosts=plan)
 
 

@@ -118,6 +118,14 @@ async def test_what_would_run_on_each_host_is_shown(home):
         screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
         await settled(pilot, screen)
         assert screen.review.problems == ()
+        mode = screen.form.query_one("#f-parallel-mode")
+        assert (mode.value, screen.draft.value("parallel.mode")) == ("multinode", "ddp")
+        assert not screen.form.query_one("#f-parallel-node_rank").display
+        screen.devices.tick(["gpu1 0", "gpu1 1"])
+        await settled(pilot, screen)
+        assert mode.value == "ddp"
+        screen.devices.tick(["gpu1 0", "gpu1 1", "alice@gpu2 0"])
+        await settled(pilot, screen)
         plan = said(screen.plan)
         assert "gpu1        GPU 0 → cuda:0 rank 0   GPU 1 → cuda:1 rank 1\n" in plan
         assert "alice@gpu2  GPU 0 → cuda:0 rank 2\n" in plan
@@ -216,6 +224,19 @@ async def test_the_freest_of_the_machine_under_the_cursor_and_those_that_are_not
         await pilot.press("f")
         await until(pilot, lambda: screen.draft.data["devices"].get("ids") == [
             "cpu:0", "cpu:1"])
+
+
+async def test_hosts_that_it_opens_with_are_planned_once_they_have_answered(home):
+    first = lab().seen[0]
+    hosts = StillHosts(HostSeen(first.host))
+    async with panel(slots(1), hosts=hosts, sets=("devices.hosts=gpu1:0,1",), size=(160, 60),
+                     ready=False) as (pilot, screen):
+        await until(pilot, lambda: screen.devices.resolved)
+        await settled(pilot, screen)
+        assert "Asking gpu1 …" in said(screen.plan)
+        hosts.show(first)
+        await until(pilot, lambda: "GPU 1 → cuda:1 rank 1" in said(screen.plan))
+        assert "has not answered" not in shown(screen.form)
 
 
 async def test_a_preset_s_hosts_are_ticked_and_saved_as_they_are(home):

@@ -176,6 +176,9 @@ MORE_ROWS = (
     FormRow("", (Field("run.python", "interpreter", "Interpreter for the ranks, which only needs "
                        "torch; empty: the first near by that has it. enter on the line below shows "
                        "them all", width=0, placeholder="/path/to/env/bin/python"),)),
+    FormRow("", (Field("run.env", "variables", "Variables for the environment of the ranks, on "
+                       "every machine, as they would be typed before a command", width=0,
+                       placeholder="NCCL_DEBUG=INFO HF_HOME=/data/hf"),)),
 )
 
 NO_FIELD = frozenset({
@@ -214,6 +217,8 @@ FIELDS = {f.key: f for row in (*TASK_ROWS, *ROWS, *MORE_ROWS) for f in row.field
 
 def field_of(problem_key: str) -> str:
     """The key of the field that shows a problem of `problem_key`."""
+    if problem_key.startswith("run.env."):
+        return "run.env"
     return LENGTH if problem_key in ("train.epochs", "train.steps") else problem_key
 
 

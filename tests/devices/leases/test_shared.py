@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.box import folder, notices
 from gpu_engine.common.errors import UserError
+from gpu_engine.devices.leases import held, shared
 
 from .users import ALICE
 
@@ -19,42 +19,44 @@ def mode(path: Path) -> int:
 
 
 def test_root_sets_it_up_once_and_again(box):
-    assert folder.find() == box
-    assert folder.why_not() is None
+    assert shared.find() == box
+    assert shared.why_not() is None
     assert [mode(p) for p in (box.path, box.claims, box.line)] == [0o755, 0o1777, 0o1777]
     assert not any(box.claims.iterdir()), "the trial has left nothing"
+    assert mode(box.lock) == 0o666
     (box.claims / "kept").write_text("kept")
     for path, wrong in ((box.claims, 0o700), (box.line, 0o777), (box.path, 0o777)):
         path.chmod(wrong)
-        assert folder.find() is None
+        assert shared.find() is None
         os.chown(path, ALICE, ALICE)
-    assert folder.set_up(box.path) == box
+    assert shared.set_up(box.path) == box
     assert [mode(p) for p in (box.path, box.claims, box.line)] == [0o755, 0o1777, 0o1777]
     assert (box.claims / "kept").read_text() == "kept"
 
 
 def test_it_is_set_up_under_any_umask(box):
+    box.lock.unlink()
     for path in (box.claims, box.line, box.path):
         path.rmdir()
     before = os.umask(0o077)
     try:
-        folder.set_up(box.path)
+        shared.set_up(box.path)
     finally:
         os.umask(before)
     assert mode(box.path) == 0o755
-    assert folder.find()
+    assert shared.find()
 
 
 def test_none_is_asked_for_or_there(monkeypatch, tmp_path):
-    monkeypatch.setenv(folder.VARIABLE, "")
-    assert (folder.where(), folder.find(), folder.why_not()) == (None, None, None)
+    monkeypatch.setenv(shared.VARIABLE, "")
+    assert (shared.where(), shared.find(), shared.why_not()) == (None, None, None)
     with pytest.raises(UserError, match="is empty"):
-        folder.set_up()
-    monkeypatch.delenv(folder.VARIABLE)
-    monkeypatch.setattr(folder, "DEFAULT", tmp_path / "nowhere")
-    assert (folder.find(), folder.why_not()) == (None, None), "a machine of one user"
-    monkeypatch.setenv(folder.VARIABLE, str(tmp_path / "nowhere"))
-    assert folder.find() is None
+        shared.set_up()
+    monkeypatch.delenv(shared.VARIABLE)
+    monkeypatch.setattr(shared, "DEFAULT", tmp_path / "nowhere")
+    assert (shared.find(), shared.why_not()) == (None, None), "a machine of one user"
+    monkeypatch.setenv(shared.VARIABLE, str(tmp_path / "nowhere"))
+    assert shared.find() is None
 
 
 def a_link_to_it(box):
@@ -105,19 +107,23 @@ def without_the_line(box):
     box.line.rmdir()
 
 
+def without_the_lock(box):
+    box.lock.unlink()
+
+
 @pytest.mark.parametrize(("spoil", "said"), [
     (a_link_to_it, "is a symlink"), (a_link_above_it, "is a symlink"),
     (of_another_owner, f"belongs to uid {ALICE}"), (open_to_all_above, "may replace"),
     (claims_of_another_owner, f"belongs to uid {ALICE}"), (open_to_all, "may replace"),
-    (not_sticky, "mode 0777, not 1777"), (made_unreadable, "mode 0000, not 1777"),
+    (not_sticky, "may replace what is in"), (made_unreadable, "mode 0000, not 1777"),
     (a_link_in_it, "is a symlink"), (a_file_in_it, "not a folder"),
-    (without_the_line, "no such file")])
+    (without_the_line, "no such file"), (without_the_lock, "is not there")])
 def test_it_is_not_trusted(box, monkeypatch, spoil, said):
     path = spoil(box)
     if path is not None:
-        monkeypatch.setenv(folder.VARIABLE, str(path))
-    assert folder.find() is None
-    why = folder.why_not() or ""
+        monkeypatch.setenv(shared.VARIABLE, str(path))
+    assert shared.find() is None
+    why = shared.why_not() or ""
     assert said in why
     assert "gpu-engine queue --set-up-shared" in why
 
@@ -125,33 +131,37 @@ def test_it_is_not_trusted(box, monkeypatch, spoil, said):
 def test_root_is_told_what_is_in_the_way(box, place):
     (place / "link").symlink_to(box.path)
     with pytest.raises(UserError, match="is not a folder"):
-        folder.set_up(place / "link")
+        shared.set_up(place / "link")
     with pytest.raises(UserError, match="is a symlink"):
-        folder.set_up(place / "link" / "deeper")
+        shared.set_up(place / "link" / "deeper")
     with pytest.raises(UserError, match="no such file"):
-        folder.set_up(place / "not" / "there")
+        shared.set_up(place / "not" / "there")
     with pytest.raises(UserError, match="whole path"):
-        folder.set_up(Path("here"))
+        shared.set_up(Path("here"))
     box.line.rmdir()
     box.line.write_text("something of value")
     with pytest.raises(UserError, match="line is not a folder"):
-        folder.set_up()
+        shared.set_up()
     place.chmod(0o777)
     with pytest.raises(UserError, match="may replace"):
-        folder.set_up()
+        shared.set_up()
 
 
 def test_a_file_system_that_can_not_is_refused(box, monkeypatch):
-    def post(*_):
+    monkeypatch.setattr(held, "_locked", lambda fd: False)
+    with pytest.raises(UserError, match="a local disk"):
+        shared.set_up()
+
+    def flock(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(notices, "post", post)
-    with pytest.raises(UserError, match="a local disk"):
-        folder.set_up()
+    monkeypatch.setattr(held.fcntl, "flock", flock)
+    with pytest.raises(UserError, match="shared: operation not supported"):
+        shared.set_up()
 
 
 def test_only_root_sets_it_up(alice):
-    said = alice.refused("folder.set_up(pathlib.Path('/var/lib/gpu-panel'))")
+    said = alice.refused("shared.set_up(pathlib.Path('/var/lib/gpu-panel'))")
     assert said == ("UserError: only root can set up a folder that all users trust: "
                     "sudo gpu-engine queue --set-up-shared")
-    assert "shared" in alice.refused("folder.set_up()")
+    assert "shared" in alice.refused("shared.set_up()")

@@ -13,10 +13,12 @@ ALICE, BOB = 61001, 61002
 
 _ACTOR = """
 import ctypes, fcntl, json, os, pathlib, pwd, shutil, socket, stat, sys, time, traceback
-from gpu_engine.box import claims, folder, line, notices, said, users
-from gpu_engine.box.folder import Box
 from gpu_engine.devices import leases  # imported by root, who can read the code
-import encodings.idna, random, secrets, signal, _strptime
+from gpu_engine.devices.leases import held, shared
+from gpu_engine.devices.records import Device
+from gpu_engine.queue.order import Request, Wants
+from gpu_engine.queue.places import Places
+import encodings.idna, random, resource, secrets, signal, _strptime
 out = sys.stdout
 uid = int(sys.argv[1])
 os.umask(0o077)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.box import folder
-from gpu_engine.box.folder import Box
+from gpu_engine.devices.leases import shared
+from gpu_engine.devices.leases.shared import Shared
 
 from .users import ALICE, BOB, User, users
 
@@ -27,10 +27,10 @@ def place():
 
 
 @pytest.fixture
-def box(place: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+def box(place: Path, monkeypatch: pytest.MonkeyPatch) -> Shared:
     """A shared folder that root has set up."""
-    monkeypatch.setenv(folder.VARIABLE, str(place / "shared"))
-    return folder.set_up()
+    monkeypatch.setenv(shared.VARIABLE, str(place / "shared"))
+    return shared.set_up()
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def _processes():
         yield there
 
 
-def _at(user: User, box: Box) -> User:
+def _at(user: User, box: Shared) -> User:
     user.do(f"""
-for kept in [v for v in globals().values() if isinstance(v, (claims.Claims, line.Place))]:
+for kept in [v for v in globals().values() if isinstance(v, (held.Mine, Places, leases.Leases))]:
     kept.close()
-os.environ[{folder.VARIABLE!r}] = {str(box.path)!r}
-box = folder.find()
+os.environ[{shared.VARIABLE!r}] = {str(box.path)!r}
+box = shared.find()
 assert box is not None
 claims_at, line_at = os.fspath(box.claims), os.fspath(box.line)
 """)
@@ -54,12 +54,12 @@ claims_at, line_at = os.fspath(box.claims), os.fspath(box.line)
 
 
 @pytest.fixture
-def alice(box: Box, _processes: list[User]) -> User:
+def alice(box: Shared, _processes: list[User]) -> User:
     """A process of one user; it knows the folder as `box`."""
     return _at(_processes[0], box)
 
 
 @pytest.fixture
-def bob(box: Box, _processes: list[User]) -> User:
+def bob(box: Shared, _processes: list[User]) -> User:
     """A process of another."""
     return _at(_processes[1], box)
