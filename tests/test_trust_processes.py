@@ -29,6 +29,7 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
+    "engine/gpu_engine/code/snapshot.py": TOOL,
     "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
@@ -50,7 +51,6 @@ MAY_START = {
     "engine/gpu_engine/queue/waiter.py": OURS,
     "engine/gpu_engine/runs/event_digests.py": OURS,
     "engine/gpu_engine/slurm/commands.py": TOOL,
-    "engine/gpu_engine/spanning/code.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/guard.py": ITSELF,
     "tui/gpu_panel/export/exporting.py": OURS,

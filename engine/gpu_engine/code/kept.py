@@ -12,12 +12,11 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.agent import code as store
+from gpu_engine.code import snapshot, store
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.git import git
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.spanning import code
 from gpu_engine.spec.schema import RunSpec
 
 _TIMEOUT = 10.0
@@ -48,7 +47,7 @@ def keep(spec: RunSpec, folder: Path) -> Kept:
         return Kept(doubt=f"{folder} is in no git repository: the run uses its files as they are "
                           "when its turn comes")
     try:
-        taken = code.take(root)
+        taken = snapshot.take(root)
     except SpecError as err:
         return Kept(doubt=f"the code is not kept: {err.problems[0].message}. The run uses its "
                           "files as they are when its turn comes")
@@ -64,7 +63,7 @@ def place_of(run: Run, spec: RunSpec, entry: Entry) -> tuple[Path, RunSpec]:
         return folder, spec
     root = Path(entry.root)
     try:
-        if code.take(root).name == entry.code:
+        if snapshot.take(root).name == entry.code:
             return folder, spec
     except SpecError:
         pass  # it has grown, or is no repository any more
