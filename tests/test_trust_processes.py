@@ -29,8 +29,8 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
-    "engine/gpu_engine/code/kept.py": TOOL,
     "engine/gpu_engine/code/snapshot.py": TOOL,
+    "engine/gpu_engine/common/git.py": TOOL,
     "engine/gpu_engine/devices/backends/apple.py": TOOL,
     "engine/gpu_engine/devices/probe/client.py": OURS,
     "engine/gpu_engine/doctor/gather.py": TOOL,
@@ -42,7 +42,6 @@ MAY_START = {
     "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/interpreters/own_torch.py":
         "pip or uv, after a person has asked for torch by a key or an option",
-    "engine/gpu_engine/launch/environment.py": TOOL,
     "engine/gpu_engine/launch/launcher.py": OURS,
     "engine/gpu_engine/launch/logind.py": TOOL,
     "engine/gpu_engine/launch/notifier.py": OURS,

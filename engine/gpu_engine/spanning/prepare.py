@@ -16,6 +16,7 @@ from gpu_engine.plan.records import LaunchPlan, Sending
 from gpu_engine.spanning import code, nodes, survey
 from gpu_engine.spanning.parts import Part
 from gpu_engine.spec import catalog
+from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.schema import RunSpec, TaskSpec
 from gpu_engine.spec.write import to_dict
 
@@ -52,7 +53,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         if problems:
             raise SpecError(problems)
         # Before they are asked to try ports: what does not fit anyway is told at once.
-        nodes.spread(spec, machines, address="127.0.0.1", port=29500, base=base)
+        nodes.spread(spec, machines, address="127.0.0.1", port=MEETING_PORT, base=base)
         address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
         told, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
         there = _sent(met, told, known_runs, snapshot, here) if send or snapshot is None \
