@@ -40,6 +40,7 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         spanning/asking.py: open_inside in _whole, write_inside in _manifest
         spanning/mirror.py: open_inside in take, open_inside in _begin_anew
+        spanning/owed.py: open_inside in begin, open_inside in tell, open_inside in _told
         spanning/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
