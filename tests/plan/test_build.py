@@ -14,7 +14,7 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import BACKENDS, load
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import check as check_module
-from gpu_engine.plan.batch import batch_of, layout_of, nearest_batches, replicas_of
+from gpu_engine.plan.batch import batch_of, batch_untold, layout_of, nearest_batches, replicas_of
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
 from gpu_engine.plan.processes import HOOK
@@ -50,6 +50,25 @@ def problems(spec, inventory) -> dict[str, str]:
 shapes = st.tuples(st.sampled_from(["single", "dp", "ddp", "multinode"]), st.integers(1, 8),
                    st.integers(2, 4), st.integers(1, 4096), st.integers(1, 16),
                    st.sampled_from(["global", "per_gpu"]))
+
+
+def test_ranks_count_on_over_nodes_of_any_size():
+    """As torchrun does: rank over all nodes, local_rank on its own."""
+    each = [2, 4, 1]
+    found = []
+    for node, devices in enumerate(each):
+        spec = spec_of("multinode", [str(i) for i in range(devices)], parallel__nodes=3,
+                       parallel__node_devices=each, parallel__node_rank=node,
+                       parallel__master_addr="gpu1", batch__size=70)
+        planned = made(spec, gpus(8))
+        assert (planned.world_size, planned.local_world_size) == (7, devices)
+        found += [(r.node, r.rank, r.local_rank) for r in planned.ranks]
+    assert found == [(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1), (1, 4, 2), (1, 5, 3), (2, 6, 0)]
+
+
+def test_a_command_that_uses_no_batch_need_not_divide_it():
+    for size, share in ((10, 3), (9, 3), (2, 1)):
+        assert batch_untold(spec_of("ddp", ["0", "1", "2"], batch__size=size), 3).per_gpu == share
 
 
 @given(shapes)

@@ -128,6 +128,10 @@ class Start:
     """The one to go on from; None: it begins anew."""
     bring: str | None = None
     """The key under which that checkpoint was sent."""
+    whole: str = ""
+    """The id of the run that it is part of."""
+    machine: str = ""
+    """The name of the machine that has that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +410,8 @@ class Told:
 
     kind: ClassVar[str] = "told"
     state: State
+    unheard: str | None = None
+    """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,16 @@ class Process:
 
 
 @frozen
+class PartOf:
+    """The run on several machines, or on another one, of which a run is this machine's part."""
+
+    run: str
+    """Its id."""
+    machine: str
+    """The machine that has started it."""
+
+
+@frozen
 class ResumeFrom:
     """The checkpoint that one attempt was told to go on from."""
 
@@ -194,6 +204,8 @@ class LaunchPlan:
     """The folder that the processes start in; None before there is a run folder."""
     origin: str | None = None
     """The word of whoever on another machine asked for it; None: it was started here."""
+    part_of: PartOf | None = None
+    """None: it is a run of its own."""
     resume_from: ResumeFrom | None = None
     """None: every attempt goes on from the newest checkpoint that loads."""
 
@@ -213,6 +225,11 @@ class LaunchPlan:
     def replicas(self) -> int:
         """Copies of the model, over all nodes: under DataParallel more than processes."""
         return self.batch.replicas
+
+    @property
+    def whole(self) -> str:
+        """The id of the run that people know: of the whole one, if this is a machine's part."""
+        return self.part_of.run if self.part_of is not None else self.id or ""
 
     @property
     def on_hosts(self) -> bool:
@@ -269,6 +286,8 @@ class LaunchPlan:
             out["not_compared"] = self.not_compared
         if self.interpreter is not None:
             out["interpreter"] = asdict(self.interpreter)
+        if self.part_of is not None:
+            out["part_of"] = asdict(self.part_of)
         if self.resume_from is not None:
             out["resume_from"] = asdict(self.resume_from)
         return out

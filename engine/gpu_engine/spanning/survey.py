@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.torch_words import torch_words
 from gpu_engine.common.version import version
@@ -24,7 +23,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
 APART = 1.0
-"""Seconds by which clocks may differ: the order of events is told by them."""
+"""Seconds by which clocks may differ without a word."""
 _KEY = "devices.hosts"
 _LARGEST = 16 << 20
 """Bytes of a file that is compared."""
@@ -129,12 +128,16 @@ def _unlike(met: Sequence[Asked]) -> list[Problem]:
         if there != version():
             out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
                                                f"gpu-engine hosts setup {one.name}"))
-        if abs(one.skew) - one.doubt > APART:
-            way = "ahead of" if one.skew > 0 else "behind"
-            out.append(Problem(_KEY, one.name, f"its clock is {units.clock(abs(one.skew))} {way} "
-                                               "this machine's; set it right (timedatectl "
-                                               "set-ntp true)"))
     return out
+
+
+def clocks(met: Sequence[Asked]) -> list[str]:
+    """A warning for each host whose clock is not this machine's. No reason to refuse it: what
+    failed first is judged by how far it was off when it was asked."""
+    return [f"{one.name}: its clock is {abs(one.skew):.1f} s "
+            f"{'ahead of' if one.skew > 0 else 'behind'} this machine's, and so are the times that "
+            "its ranks tell; timedatectl set-ntp true sets it right"
+            for one in met if abs(one.skew) - one.doubt > APART]
 
 
 def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
@@ -269,7 +272,7 @@ def not_compared(spec: RunSpec, folder: Path) -> str | None:
     there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
         if names else "no file of the code is compared with the hosts': all of it, and "
     return (f"{there}whatever else it reads, has to be there and is not compared; "
-            "run.sync=rsync sends the code")
+            "run.sync=send sends the code")
 
 
 def _named(spec: RunSpec, folder: Path) -> list[str]:

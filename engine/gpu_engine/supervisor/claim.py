@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from gpu_engine.box import folder
 from gpu_engine.common.places import leases_folder
 from gpu_engine.devices import availability, leases
+from gpu_engine.devices.leases.shared import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.plan.records import LaunchPlan
 
@@ -50,7 +50,7 @@ def take(plan: LaunchPlan, run_id: str, *, queued: bool = False) -> leases.Lease
     queued: the run was in the queue, where a CPU slot that another run holds is not free: of two
     that see it free at once, one takes it.
     """
-    why = folder.why_not()
+    why = why_not()
     if why is not None:
         log.warning("%s", why)
     return leases.acquire(leases_folder(), devices_of(plan), run_id,
