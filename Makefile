@@ -5,8 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PEERS := build/peers/.venv
+FOREIGN := build/foreign/.venv
 
-.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers clean
+.PHONY: panel test tested fuzz test-gpu faults mutants matrix lint lock man docs bench bench-peers foreign clean
 
 panel: $(READY)
 	$(VENV)/bin/gpu-panel
@@ -35,6 +36,17 @@ faults: $(READY)
 
 mutants: $(READY)
 	$(VENV)/bin/python -m tests.mutants
+
+# Other people's programs with and without us: docs/testing.md. PROGRAMS="lightning trl" are some of them.
+foreign: $(READY) $(FOREIGN)/.ready
+	$(VENV)/bin/python -m tests.foreign $(PROGRAMS)
+
+# litgpt by itself: it asks for versions of other packages that it does not need to train.
+$(FOREIGN)/.ready: tests/foreign/requirements.txt
+	$(PYTHON) -m venv $(FOREIGN)
+	$(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps litgpt==0.5.13
+	@touch $@
 
 # Other Pythons and torches: docs/compatibility.md. MATRIX="ranks --only 3.9x2.2" is one of them.
 matrix: $(READY)

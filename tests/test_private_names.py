@@ -23,7 +23,6 @@ ENGINE = {
         "engine/gpu_engine/training/division.py": {"_distributed"},
     },
     "Python": {
-        "engine/gpu_engine/observe/hook/sitecustomize.py": {"_io"},
         "engine/gpu_engine/worker/rank/loader_sockets.py": {"_config"},
     },
     "torch, in a rank of the engine": {

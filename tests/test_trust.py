@@ -40,6 +40,7 @@ WRITING = {
         slurm/submit.py: write_inside in _submitted, write_inside in again
         spanning/asking.py: open_inside in _whole, write_inside in _manifest
         spanning/mirror.py: open_inside in take, open_inside in _begin_anew
+        spanning/owed.py: open_inside in begin, open_inside in tell, open_inside in _told
         spanning/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
         supervisor/logs.py: open_inside in _keep_and_cut, open_inside in bound, open_inside in note,
@@ -50,9 +51,10 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        agent/code.py: open in _fill, symlink_to in _fill, touch in build
+        agent/code.py: touch in build
+        code/store.py: open in _fill, symlink_to in _fill
+        code/kept.py: symlink_to in _link_ignored
         export/to_csv.py: mkstemp in tempfile_in
-        queue/code.py: symlink_to in _link_ignored
         training/checkpoint_files.py: open in write
         training/resuming.py: TemporaryFile in _send
         worker/rank/loader_sockets.py: mkdtemp in _made
@@ -67,7 +69,8 @@ WRITING = {
         gpu_panel/launch/kept.py: write_json in write
         gpu_panel/themed.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        agent/code.py: open in send, write_bytes in _built, write_bytes in missing
+        agent/code.py: open in send, write_bytes in missing
+        code/store.py: write_bytes in built
         agent/incoming.py: open in take, write_bytes in offer, hardlink_to in _taken_over,
             copyfile in _taken_over, move in put
         queue/__main__.py: open in main

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.agent import code as store
+from gpu_engine.code import kept, store
 from gpu_engine.common import places
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import write_json
-from gpu_engine.queue import change, code, starts, submit
+from gpu_engine.queue import change, starts, submit
 from gpu_engine.queue.submit import When
 from gpu_engine.queue.waiter import queue_folder
 from gpu_engine.queue.words import moment
@@ -172,11 +172,11 @@ def test_a_second_start_finds_the_same_copy(line):
         run = queue("sh", "t.sh")
         Path("t.sh").write_text("echo two\n")
         entry, asked = waiting.read(run.path), spec("sh", "t.sh")
-        first = code.place_of(run, asked, entry)
+        first = kept.place_of(run, asked, entry)
         assert (first[0].name, first[0].parent.parent) == ("part", places.home() / "code")
         write_json(run.path / "plan.json",
                    replace(run.require_plan(), cwd=str(first[0])).to_dict())
-        assert code.place_of(run, asked, entry) == first
+        assert kept.place_of(run, asked, entry) == first
     turn_until(line, lambda: not run.state().live)
     assert run.output(0).read_text() == "one\n"
 

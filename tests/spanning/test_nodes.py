@@ -136,5 +136,5 @@ def test_what_of_the_code_nobody_compares_is_told(tmp_path):
     assert "no file of the code is compared" in (told(command=["python", "-m", "mine"]) or "")
     assert "no file of the code is compared" in (told(use="mine.tasks:T") or "")
     assert "train.py has to" in (told(use="train.py:T") or "")
-    assert told("rsync", command=command) is None
+    assert told("send", command=command) is None
     assert told(use="gpu_engine.tasks.digits:Digits") is None

@@ -339,3 +339,11 @@ def test_a_command_is_split_as_a_shell_splits_it():
     apply_sets(data, ["task.command=python a | tee b"])
     with pytest.raises(SpecError, match=r"sh -c 'python a \| tee b'"):
         from_dict(data)
+
+
+def test_the_word_of_earlier_versions_is_read():
+    assert read.from_dict({"run": {"sync": "rsync"}}).run.sync == "send"
+    assert read.from_dict_leniently({"run": {"sync": "rsync"}}).run.sync == "send"
+    given: dict = {}
+    apply_sets(given, ["run.sync=rsync"])
+    assert read.from_dict(given).run.sync == "send"

@@ -104,13 +104,15 @@ def test_a_completed_run_resumed_has_nothing_to_do(make) -> None:
 
 
 def test_a_stream_goes_on_after_whole_steps_of_several_passes(make) -> None:
-    params, train = {"stream": True, "examples": 240}, {"steps": 8, "checkpoint_every": 3}
+    params, train = {"stream": True, "examples": 240}, {
+        "steps": 8, "checkpoint_every": 3, "checkpoint_async": False}
     whole = ranks.train(make("whole", params, size=24, accumulate=2, train=train))
     broken = make("broken", {**params, "die_at": 10}, size=24, accumulate=2, train=train)
     with ranks.started(broken) as first:
         assert first.wait() == [-9]
     ranks.train(broken, attempt=2)
     step = ranks.read(broken, 0, "schedule")[-1]["first_step"]
+    assert step == 3
     assert recorded(broken, 0, 2) == recorded(whole)[2 * step:]
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from gpu_engine.agent import code
 from gpu_engine.agent.runs import run_of
 from gpu_engine.agent.start import started_by
 from gpu_engine.agent.wire import Asked
+from gpu_engine.code import store
 from gpu_engine.common import places
 from gpu_engine.hosts import protocol
 
@@ -20,5 +20,5 @@ def remove(asked: Asked, request: protocol.Remove) -> None:
         return
     size, folder = run.size(), run.cwd()
     run.remove()
-    gone, kept = code.remove_unused(folder)
+    gone, kept = store.remove_unused(folder)
     asked.say(protocol.Removed(str(run.path), size, gone, kept))

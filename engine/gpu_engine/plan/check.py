@@ -336,7 +336,8 @@ def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:
                            f"{devices} {'is' if devices == 1 else 'are'} chosen here"))
     if p.master_port == 0:
         out.append(Problem("parallel.master_port", 0,
-                           "all nodes must know the port; name one, for example 29500"))
+                           "all nodes must know the port; name one, for example "
+                           f"{modes.MEETING_PORT}"))
     if not _is_host(p.master_addr):
         out.append(Problem("parallel.master_addr", p.master_addr,
                            "expected node 0's numeric address or host name, for example "

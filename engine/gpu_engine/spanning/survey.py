@@ -272,7 +272,7 @@ def not_compared(spec: RunSpec, folder: Path) -> str | None:
     there = f"{names} has to be the same on each host, which is looked at. What it imports, and " \
         if names else "no file of the code is compared with the hosts': all of it, and "
     return (f"{there}whatever else it reads, has to be there and is not compared; "
-            "run.sync=rsync sends the code")
+            "run.sync=send sends the code")
 
 
 def _named(spec: RunSpec, folder: Path) -> list[str]:

@@ -14,6 +14,8 @@ from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.frozen import frozen
 
 _KEY = "parallel.mode"
+MEETING_PORT = 29500
+"""Where the ranks of several machines meet unless another is named, as with torchrun."""
 
 
 @frozen
@@ -153,4 +155,4 @@ register(Mode(
     name="multinode", label="multi-node", short="multi-node", scheme="DDP",
     help="DDP over machines", strategy=_DDP,
     process_a_device=True, replica_a_device=True, several_nodes=True, keys=_RANKS | _NODES,
-    launcher="torchrun", port=29500))
+    launcher="torchrun", port=MEETING_PORT))

@@ -202,6 +202,8 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
+    if (key.dotted, value) == ("run.sync", "rsync"):
+        value = "send"  # the word of earlier versions
     if key.dotted == "run.env" and isinstance(value, dict):
         value = {k: str(v) if type(v) is int else v for k, v in value.items()}
     if not _shallow(value, 32):

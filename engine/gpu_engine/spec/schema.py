@@ -174,8 +174,8 @@ class ProcessSpec:
     it."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
-    sync: Literal["none", "rsync"] = "none"
-    """How the code comes to other hosts. none: it is there, as on a shared file system; rsync: what
+    sync: Literal["none", "send"] = "none"
+    """How the code comes to other hosts. none: it is there, as on a shared file system; send: what
     git tracks or does not ignore is sent. Data is never sent."""
     host_wait: NotNegative = 3600.0
     """Seconds for which a restart (train.restarts) waits for hosts that can't be reached, as while

@@ -91,8 +91,8 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        queued = waiting.read(self.run.path) is not None
         try:
-            queued = waiting.read(self.run.path) is not None
             leases = claim.take(self.plan, self.plan.whole, queued=queued)
         except UserError as err:
             if queued:

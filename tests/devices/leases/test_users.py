@@ -158,7 +158,9 @@ def test_real_processes_of_two_users_never_hold_it_at_once(alice, bob, box, home
     alone.mkdir()
     alone.chmod(0o777)
     for user in (alice, bob):
-        user.do(f"{TAKE}lease.close()\nalone = {str(alone / 'file')!r}\nTIMES = 25\n{STRESS}")
+        user.do(f"{TAKE}lease.close()")  # while the other has none of its processes yet
+    for user in (alice, bob):
+        user.do(f"alone = {str(alone / 'file')!r}\nTIMES = 25\n{STRESS}")
     pids = [pid for user in (alice, bob) for pid in user.ask("children")]
     for n in range(12):
         os.kill(pids[n % 6], signal.SIGSTOP)

@@ -82,8 +82,9 @@ def test_ticks_become_entries_and_entries_ticks(keys):
 
 def test_an_entry_without_ids_is_all_that_the_host_has():
     machines = {"gpu1": gpus(2), "local": slots(1), "gpu2": None}
-    assert ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines) == ("gpu1 0", "gpu1 1",
-                                                                        "cpu:0")
+    keys = ticks.of_hosts(["gpu1", "local:cpu:0", "gpu2"], machines)
+    assert keys == ("gpu1 0", "gpu1 1", "cpu:0", "gpu2 ")
+    assert ticks.entries(keys) == ["gpu1:0,1", "local:cpu:0", "gpu2"]
     uuid = gpus(2).devices[1].uuid
     assert ticks.of_hosts([f"gpu1:{uuid}"], machines) == ("gpu1 1",)
     assert ticks.of_hosts(["a b", "gpu1:"], machines) == ()
@@ -107,6 +108,21 @@ async def test_ticks_over_machines_and_back():
             await pilot.press("space")
             await until(pilot, lambda key=key: key not in pane.ticked)
         assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+
+
+@pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])
+async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(home, entry):
+    async with panel(slots(2), hosts=lab()) as (pilot, screen):
+        pane, [key] = screen.devices, ticks.of_hosts([entry], {})
+        await pilot.press("1")
+        screen.draft.tick_hosts([entry, "local:cpu:1"])
+        pane.paint()
+        await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
+        pane.cursor = pane.keys.index(key)
+        await pilot.press("space")
+        await until(pilot, lambda: pane.ticked == ("cpu:1",))
+        assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+        assert key not in pane.keys
 
 
 async def test_what_would_run_on_each_host_is_shown(home):

@@ -170,8 +170,8 @@ MORE_ROWS = (
     )),
     FormRow("", (
         Field("run.sync", "code on hosts", "How the code comes to other hosts. none: it is "
-              "there; rsync: what git does not ignore is sent, and data never",
-              options=(("none", "is there"), ("rsync", "send"))),
+              "there; send: what git does not ignore is sent, and data never",
+              options=(("none", "is there"), ("send", "send"))),
     )),
     FormRow("", (Field("run.python", "interpreter", "Interpreter for the ranks, which only needs "
                        "torch; empty: the first near by that has it. enter on the line below shows "

@@ -9,15 +9,14 @@ runs in that copy, in which links stand for what git ignores there (data, caches
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.agent import code as store
+from gpu_engine.code import snapshot, store
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.git import git
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.spanning import code
 from gpu_engine.spec.schema import RunSpec
 
 _TIMEOUT = 10.0
@@ -48,7 +47,7 @@ def keep(spec: RunSpec, folder: Path) -> Kept:
         return Kept(doubt=f"{folder} is in no git repository: the run uses its files as they are "
                           "when its turn comes")
     try:
-        taken = code.take(root)
+        taken = snapshot.take(root)
     except SpecError as err:
         return Kept(doubt=f"the code is not kept: {err.problems[0].message}. The run uses its "
                           "files as they are when its turn comes")
@@ -64,7 +63,7 @@ def place_of(run: Run, spec: RunSpec, entry: Entry) -> tuple[Path, RunSpec]:
         return folder, spec
     root = Path(entry.root)
     try:
-        if code.take(root).name == entry.code:
+        if snapshot.take(root).name == entry.code:
             return folder, spec
     except SpecError:
         pass  # it has grown, or is no repository any more
@@ -95,8 +94,8 @@ def _moved(spec: RunSpec, root: Path, place: Path) -> RunSpec:
 def _link_ignored(root: Path, place: Path) -> None:
     """Make links in the copy for what git ignores in the repository: data is not copied, and a
     script finds it where it was."""
-    listed = _git(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard",
-                  "--directory")
+    listed = git(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard",
+                 "--directory", timeout=_TIMEOUT)
     if listed is None:
         return
     for name in listed.split("\0")[:_MOST_LINKS]:
@@ -114,16 +113,5 @@ def _link_ignored(root: Path, place: Path) -> None:
 
 
 def _root(folder: Path) -> Path | None:
-    top = _git(folder, "rev-parse", "--show-toplevel")
+    top = git(folder, "rev-parse", "--show-toplevel", timeout=_TIMEOUT)
     return Path(top.rstrip("\n")) if top else None
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
-                               "-C", folder, *words],
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT,
-                              check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None
