@@ -25,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 BLOCK, TURNS = 4, 100
 """Steps at a time, and how often both ways take their turn in a round."""
-LOOPS = {"plain": 1.0, "plain, 10 ms": 0.25, "accumulation over 4": 0.5, "GAN": 0.5, "DDP of two ranks": 0.5}
+LOOPS = {"plain": 1.0, "plain, 10 ms": 0.25, "accumulation over 4": 0.5, "GAN": 0.5,
+         "DDP of two ranks": 0.5}
 """The cases that are measured, and their share of the rounds."""
 
 
@@ -36,8 +37,8 @@ def _net(width: int) -> Any:
 
 
 def loop(name: str) -> Callable[[], None]:
-    """A function that does one optimizer step in about 1 ms, or as its name says; for the GAN, one step of each
-    optimizer."""
+    """A function that does one optimizer step in about 1 ms, or as its name says; for the GAN, one
+    step of each optimizer."""
     import torch
     from torch.nn import functional
 

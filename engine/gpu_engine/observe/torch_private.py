@@ -20,6 +20,8 @@ def no_modes(tensor: Any) -> Any:
     """A context in which what we ask of this tensor is not seen by a TorchDispatchMode of the
     script's, such as one that counts operations. It is seen where torch lacks it, and for a tensor
     of a subclass, which needs the same mechanism for itself."""
-    guard = getattr(torch._C, "_DisableTorchDispatch", None)
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return guard() if plain and guard is not None else contextlib.nullcontext()
+    return _GUARD() if type(tensor) in _PLAIN else contextlib.nullcontext()
+
+
+_GUARD = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
