@@ -27,6 +27,7 @@ for _ in range(4):
     step()
 """
 FORKS_TWICE = """
+import os
 if os.fork():
     os._exit(0)
 os.setsid()
