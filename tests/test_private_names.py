@@ -37,7 +37,8 @@ ENGINE = {
             "_current_graph_task_id", "_dynamo", "_scale"},
         "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
         "engine/gpu_engine/observe/observer.py": {"_foreach_norm"},
-        "engine/gpu_engine/observe/torch_private.py": {"_get_sequence_number_for_group"},
+        "engine/gpu_engine/observe/torch_private.py": {
+            "_C", "_DisableTorchDispatch", "_get_sequence_number_for_group"},
     },
 }
 """By library: the files that use such names, and which. The file says what each buys, and what

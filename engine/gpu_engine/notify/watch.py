@@ -100,8 +100,10 @@ class Figures:
 class RunWatch:
     """Looks at one run."""
 
-    def __init__(self, run: Run, said: Collection[str] = ()) -> None:
-        """`said`: keys of what was told before, by somebody else."""
+    def __init__(self, run: Run, said: Collection[str] = (), *,
+                 goes_on: Callable[[State], bool] | None = None) -> None:
+        """`said`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
+        hosts whose process here has ended, as `launch.taking_up.StillOn`; None: it is lost."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""
@@ -113,7 +115,7 @@ class RunWatch:
         self._stalls = 0
         self._stalled_at: float | None = None
         self._standing = False
-        self._taking_up: Callable[[State], bool] | None = None
+        self._goes_on = goes_on
 
     def note_ended(self) -> None:
         """Count the end that the run has come to as told, if it has come to one."""
@@ -157,18 +159,10 @@ class RunWatch:
         if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
             return None
         state = self.run.state()
-        if state.state == "lost" and (self.run.path / HOSTS).is_dir() and self._still_on(state):
+        if state.state == "lost" and self._goes_on is not None \
+                and (self.run.path / HOSTS).is_dir() and self._goes_on(state):
             state = self.run.state()
         return state
-
-    def _still_on(self, state: State) -> bool:
-        """Whether a run on hosts goes on there although the process here that mirrors it has ended,
-        and is mirrored again."""
-        if self._taking_up is None:
-            from gpu_engine.launch.taking_up import StillOn  # late: few runs are on hosts
-
-            self._taking_up = StillOn(self.run)
-        return self._taking_up(state)
 
     def _stall(self, state: State, now: float) -> Happened | None:
         why = self._figures.standing(state)
