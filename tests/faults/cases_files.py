@@ -28,7 +28,7 @@ def a_torn_last_line(box: Box) -> None:
     run = box.go("""
 start(); step(1)
 if attempt == 1:
-    os.write(out._fd, b'{"t":1.0,"kind":"step","st')
+    os.write(out._file.descriptor(), b'{"t":1.0,"kind":"step","st')
     os.kill(os.getpid(), signal.SIGKILL)
 train(3)
 """, ranks=1, train={"restarts": 1})
@@ -52,7 +52,7 @@ for junk in (b"\x00\xff\n", b"x" * 1_000_000 + b"\n", b"[" * 10_000 + b"\n", b"4
              b'{"t":1e400,"kind":"step","step":"NaN","losses":{},"loss":[]}\n',
              b'{"t":1,"kind":"phase","phase":[],"since":{},"step":null}\n',
              b'{"t":1,"kind":"end2"}\n'):
-    os.write(out._fd, junk)
+    os.write(out._file.descriptor(), junk)
 train(3)
 """)
     assert box.ended(run).state == "completed"

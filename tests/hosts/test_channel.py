@@ -70,7 +70,7 @@ def test_what_can_not_be_done_is_told_and_the_channel_goes_on(home):
         for name in ("zz", "../..", "abcdef", "", "a\nb"):
             with pytest.raises(Refused, match="no run"):
                 way.ask(protocol.Stop(name))
-        (home / "runs" / "ab").mkdir(parents=True)
+        (home / "parts" / "ab").mkdir(parents=True)
         with pytest.raises(Refused, match="no file of a checkpoint"):
             way.ask(protocol.Read("ab", "../../../etc/passwd"))
         with pytest.raises(Refused, match="there is no folder"):

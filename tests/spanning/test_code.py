@@ -281,7 +281,7 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
     assert f"a: has it, in {there}\n" in capsys.readouterr().out
     with pytest.raises(SpecError, match=r"nowhere\.py"):
         cli.main([*words, "--set", "task.use=nowhere.py:Mine"], standalone_mode=False)
-    assert not list(tmp_path.glob("[ab]/runs/*"))
+    assert not list(tmp_path.glob("[ab]/parts/*"))
 
 
 def code_name(run) -> str:

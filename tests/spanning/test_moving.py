@@ -68,7 +68,7 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     assert not list((tmp_path / "b/incoming").iterdir())
     assert losses(run.path, 0) == stays[:9]
 
-    shutil.copytree(there(run, "b"), tmp_path / "b/runs/0123")  # a run that is not removed
+    shutil.copytree(there(run, "b"), tmp_path / "b/parts/0123")  # a run that is not removed
     sent.clear()
     forget_path(run, "b")
     moved(run, "a", 12)
@@ -80,8 +80,8 @@ def test_a_run_moves_to_another_host_and_back(home, tmp_path, monkeypatch):
     with Removal() as removal:
         outcome = removal.remove(run)
     assert sorted(text.partition(":")[0] for text in outcome.gone) == ["a", "b"]
-    assert not list((tmp_path / "a/runs").iterdir())
-    assert [p.name for p in (tmp_path / "b/runs").iterdir()] == ["0123"]
+    assert not list((tmp_path / "a/parts").iterdir())
+    assert [p.name for p in (tmp_path / "b/parts").iterdir()] == ["0123"]
 
 
 @pytest.fixture

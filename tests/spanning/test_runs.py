@@ -245,5 +245,6 @@ def test_the_connection_between_hosts_is_tried_without_training(hosts):
     assert said["ok"], done
     assert sorted(r["rank"] for r in said["ranks"]) == [0, 1]
     assert {r["ranks"] for r in said["reductions"]} == {2}
-    for place in (hosts, hosts.parent / "a", hosts.parent / "b"):
-        assert not list((place / "runs").iterdir())
+    assert not list((hosts / "runs").iterdir())
+    for place in (hosts.parent / "a", hosts.parent / "b"):
+        assert not list((place / "parts").iterdir())

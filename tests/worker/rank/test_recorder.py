@@ -158,7 +158,7 @@ def test_a_full_disk_pauses_the_record_with_a_warning(tmp_path: Path, monkeypatc
         import errno
         import os
 
-        os.write(self._fd, data[0][:10])
+        os.write(self._file.descriptor(), data[0][:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     rec.warn("before")
